@@ -1,0 +1,1 @@
+"""Engines: where jobs are carried out."""

@@ -1,0 +1,191 @@
+"""Jobs in worker processes on this machine: persistent, one thread each, replaced when they die."""
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import cloudpickle
+
+from mopbt.engines.base import Work
+from mopbt.engines.worker import receive, send
+from mopbt.errors import WorkerFailed
+from mopbt.state import Job, Report
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+_AHEAD = 2  # jobs a worker has at hand: the next one is there before the driver has written down the last
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker process as the driver sees it."""
+
+    process: subprocess.Popen[bytes]
+    jobs: deque[tuple[Job, str]] = field(default_factory=deque)  # the first one is running
+    warm: set[int | None] = field(default_factory=set)  # checkpoints of which it may still hold the model
+    ready: bool = False
+
+
+class PoolEngine:
+    """Carries out jobs in `workers` processes (one for each core by default) with `threads` threads each.
+
+    A worker that dies is replaced and its job runs again, at most `retries` times; then the job is reported as failed.
+    """
+
+    def __init__(self, workers: int | None = None, *, threads: int | None = 1, retries: int = 2, warm_bytes: int = 2**28) -> None:
+        for name, value, least in (("workers", workers, 1), ("threads", threads, 1), ("retries", retries, 0)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
+        self.workers = workers or available_cores()
+        self._threads = threads
+        self._retries = retries
+        self._warm_bytes = warm_bytes
+        self._crew: list[_Worker] = []
+
+    @property
+    def capacity(self) -> int:
+        """Return how many jobs the engine takes at a time."""
+        return self.workers * _AHEAD
+
+    def start(self, work: Work) -> None:
+        """Get ready for a run; workers start with the first jobs."""
+        try:
+            payload = cloudpickle.dumps(work)
+        except Exception as error:
+            raise WorkerFailed(
+                f"the task cannot be sent to worker processes: {type(error).__name__}: {error}; keep open files, locks and "
+                f"connections out of it (open them where they are used), or use engine='local'"
+            ) from error
+        self._path = [os.path.abspath(entry) for entry in sys.path]
+        self._setup = pickle.dumps((payload, self._warm_bytes))
+        self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
+        self._pending: deque[tuple[Job, str]] = deque()
+        self._deaths: dict[int, int] = {}
+        self._false_starts = 0
+        self._began = time.monotonic()
+
+    def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
+        """Hand jobs to workers, or put them in line."""
+        self._pending.extend((job, checksums.get(job.start, "") if job.start is not None else "") for job in jobs)
+        while len(self._crew) < min(self.workers, len(self._pending) + sum(len(w.jobs) > 0 for w in self._crew)):
+            self._hire()
+        self._dispatch()
+
+    def collect(self, timeout: float | None = None) -> list[Report]:
+        """Wait for a report, and take all others that are there."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        reports: list[Report] = []
+        while True:
+            try:
+                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                worker, message = self._inbox.get(timeout=0.0 if reports else left)
+            except queue.Empty:
+                return reports
+            report = self._died(worker) if message is None else self._heard(worker, pickle.loads(message))
+            if report is not None:
+                reports.append(replace(report, seconds=time.monotonic() - self._began))
+            self._dispatch()
+
+    def close(self) -> None:
+        """End all workers at once; they leave nothing half written."""
+        crew, self._crew = self._crew, []
+        for worker in crew:
+            worker.process.kill()
+        for worker in crew:
+            _bury(worker)
+
+    def _hire(self) -> None:
+        environment = dict(os.environ)
+        if self._threads is not None:
+            environment |= dict.fromkeys(_THREADS, str(self._threads))
+        command = f"import sys; sys.path[:] = {self._path!r}; from mopbt.engines.worker import main; main()"
+        process = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        worker = _Worker(process)
+        self._crew.append(worker)
+        threading.Thread(target=_listen, args=(worker, self._inbox), daemon=True).start()
+        _post(worker, self._setup)
+
+    def _dispatch(self) -> None:
+        for depth in range(1, _AHEAD + 1):  # first a job for each, then a second one
+            for worker in self._crew:
+                if self._pending and len(worker.jobs) < depth:
+                    self._assign(worker)
+
+    def _assign(self, worker: _Worker) -> None:
+        """Give a worker the first job that starts from a model it still has in memory, else the first one."""
+        item = next((item for item in self._pending if item[0].start in worker.warm), self._pending[0])
+        self._pending.remove(item)
+        worker.jobs.append(item)
+        worker.warm.discard(item[0].start)
+        _post(worker, pickle.dumps(item))
+
+    def _heard(self, worker: _Worker, message: Report | Exception | None) -> Report | None:
+        if isinstance(message, Exception):
+            raise message
+        if message is None:
+            worker.ready = True
+            self._false_starts = 0
+            return None
+        worker.jobs.popleft()
+        worker.warm.add(message.job)
+        return message
+
+    def _died(self, worker: _Worker) -> Report | None:
+        """Replace a worker that is gone; its running job is tried again, a bounded number of times."""
+        if worker not in self._crew:
+            return None
+        self._crew.remove(worker)
+        code = _bury(worker)
+        if not worker.ready:
+            self._false_starts += 1
+            if self._false_starts > self._retries:
+                raise WorkerFailed(f"worker processes end before they are ready (exit code {code}); see what they print above")
+        report = self._give_up(worker.jobs.popleft()[0], code) if self._is_hopeless(worker) else None
+        self._pending.extendleft(reversed(worker.jobs))
+        self._hire()
+        return report
+
+    def _is_hopeless(self, worker: _Worker) -> bool:
+        if not worker.ready or not worker.jobs:
+            return False
+        job = worker.jobs[0][0].id
+        self._deaths[job] = self._deaths.get(job, 0) + 1
+        return self._deaths[job] > self._retries
+
+    def _give_up(self, job: Job, code: int) -> Report:
+        return Report(
+            job.id, error=f"the worker process died {self._deaths[job.id]} times while it carried out this job (exit code {code})"
+        )
+
+
+def _listen(worker: _Worker, inbox: "queue.SimpleQueue[tuple[_Worker, bytes | None]]") -> None:
+    assert worker.process.stdout is not None
+    while (message := receive(worker.process.stdout)) is not None:
+        inbox.put((worker, message))
+    inbox.put((worker, None))
+
+
+def _post(worker: _Worker, message: bytes) -> None:
+    assert worker.process.stdin is not None
+    with suppress(BrokenPipeError):  # it is dead: its listener tells
+        send(worker.process.stdin, message)
+
+
+def _bury(worker: _Worker) -> int:
+    for pipe in (worker.process.stdin, worker.process.stdout):
+        assert pipe is not None
+        with suppress(BrokenPipeError):  # what it did not read is lost with it
+            pipe.close()
+    return worker.process.wait()
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,71 @@
+"""A worker process of the pool: reads jobs from its standard input, writes reports to its standard output.
+
+What the task prints goes to standard error. When the driver dies, standard input ends, and the worker ends at once, whatever it
+is doing.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from typing import IO, Any
+
+from mopbt.engines.base import Warm, Work, perform
+from mopbt.errors import MopbtError, WorkerFailed
+
+
+def send(stream: IO[bytes], data: bytes) -> None:
+    """Write one message."""
+    stream.write(len(data).to_bytes(8, "little") + data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> bytes | None:
+    """Read one message; None at the end."""
+    head = stream.read(8)
+    if len(head) < 8:
+        return None
+    size = int.from_bytes(head, "little")
+    data = stream.read(size)
+    return data if len(data) == size else None
+
+
+def _listen(stream: IO[bytes], inbox: "queue.SimpleQueue[bytes]") -> None:
+    while (message := receive(stream)) is not None:
+        inbox.put(message)
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve one driver until it goes away."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides what happens
+    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
+    try:
+        work, warm = _prepare(inbox.get())
+    except Exception as error:
+        remedy = "put the task in a module that worker processes can import, or use engine='local'"
+        failure = WorkerFailed(f"a worker process cannot read the task: {type(error).__name__}: {error}; {remedy}")
+        send(sink, pickle.dumps(failure))
+        return
+    send(sink, pickle.dumps(None))
+    _serve(work, warm, inbox.get, lambda answer: send(sink, pickle.dumps(answer)))
+
+
+def _prepare(message: bytes) -> tuple[Work, Warm]:
+    work, warm_bytes = pickle.loads(message)
+    return pickle.loads(work), Warm(warm_bytes)
+
+
+def _serve(work: Work, warm: Warm, next_message: Callable[[], bytes], answer: Callable[[Any], None]) -> None:
+    while True:
+        job, checksum = pickle.loads(next_message())
+        try:
+            answer(perform(work, job, checksum, warm))
+        except MopbtError as error:
+            answer(error)

@@ -1,0 +1,80 @@
+"""What can go wrong while a run goes on.
+
+Wrong arguments are plain ``ValueError`` or ``TypeError``; everything else is below ``MopbtError``::
+
+    MopbtError
+    ├── TaskError                 the task broke its contract; the run stops, nothing is lost
+    │   ├── UnreadHyperparameter  a hyperparameter that an interval of training never read
+    │   ├── MissingScore          `evaluate` (or `report`) left out an objective or a constraint
+    │   └── TaskFailed            so many intervals failed in a row that going on makes no sense
+    ├── StoreError                the run's directory
+    │   ├── RunLocked             another process drives this run
+    │   ├── RunMismatch           the directory holds a run with other settings
+    │   ├── IncompatibleRun       the directory was written in a format this version does not read
+    │   ├── CorruptJournal        a line of the journal is damaged
+    │   ├── CorruptCheckpoint     a checkpoint is missing or damaged
+    │   └── StorageFull           the disk is full
+    ├── WorkerFailed              worker processes cannot be started
+    ├── Stalled                   a scheduler neither orders work nor is done
+    └── MissingExtra              an optional package is not installed
+"""
+
+
+class MopbtError(Exception):
+    """The root of all errors of this library that are not wrong arguments."""
+
+
+class TaskError(MopbtError):
+    """The task broke its contract."""
+
+
+class UnreadHyperparameter(TaskError):
+    """A hyperparameter that an interval of training never read."""
+
+
+class MissingScore(TaskError):
+    """An objective or a constraint that the task did not measure."""
+
+
+class TaskFailed(TaskError):
+    """So many intervals failed in a row that going on makes no sense."""
+
+
+class StoreError(MopbtError):
+    """Something is wrong with the run's directory."""
+
+
+class RunLocked(StoreError):
+    """Another process drives this run."""
+
+
+class RunMismatch(StoreError):
+    """The directory holds a run with other settings."""
+
+
+class IncompatibleRun(StoreError):
+    """The directory was written in a format that this version does not read."""
+
+
+class CorruptJournal(StoreError):
+    """A line of the journal is damaged."""
+
+
+class CorruptCheckpoint(StoreError):
+    """A checkpoint is missing or damaged."""
+
+
+class StorageFull(StoreError):
+    """The disk is full."""
+
+
+class WorkerFailed(MopbtError):
+    """Worker processes cannot be started."""
+
+
+class Stalled(MopbtError):
+    """A scheduler neither orders work nor is done."""
+
+
+class MissingExtra(MopbtError, ImportError):
+    """An optional package is not installed."""

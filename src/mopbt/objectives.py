@@ -1,0 +1,105 @@
+"""Objectives and constraints by name. The only sign flip of the library is here: below this file, larger is better."""
+
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from mopbt.errors import MissingScore
+
+Direction = Literal["max", "min"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A score that is to be maximised or minimised."""
+
+    name: str
+    direction: Direction
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"an objective's name must be a string that is not empty, got {self.name!r}")
+        if self.direction not in get_args(Direction):
+            raise ValueError(f"objective {self.name!r} must have the direction 'max' or 'min', got {self.direction!r}")
+
+    @property
+    def sign(self) -> int:
+        """Return 1 where larger scores are better and -1 where smaller ones are."""
+        return 1 if self.direction == "max" else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A limit on a score, such as ``accuracy >= 0.7``; the score need not be an objective."""
+
+    name: str
+    relation: Literal[">=", ">", "<=", "<"]
+    bound: float
+
+    @staticmethod
+    def parse(text: str) -> "Constraint":
+        """Read a constraint from text such as ``"accuracy >= 0.7"``."""
+        match = re.fullmatch(r"\s*(.+?)\s*(>=|<=|>|<)\s*(\S+)\s*", text) if isinstance(text, str) else None
+        try:
+            bound = float(match[3]) if match else math.nan
+        except ValueError:
+            bound = math.nan
+        if not match or not math.isfinite(bound):
+            raise ValueError(f"a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got {text!r}")
+        return Constraint(match[1], match[2], bound)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.relation} {self.bound:g}"
+
+    def violation(self, score: float) -> float:
+        """Return by how much a score misses the bound, relative to the bound; 0 where it is kept, infinity for NaN."""
+        if math.isnan(score):
+            return math.inf
+        shortfall = self.bound - score if self.relation.startswith(">") else score - self.bound
+        if shortfall < 0 or (shortfall == 0 and "=" in self.relation):
+            return 0.0
+        return max(shortfall / (abs(self.bound) or 1.0), sys.float_info.min)
+
+
+def parse_objectives(objectives: Mapping[str, Direction] | Sequence[Objective]) -> tuple[Objective, ...]:
+    """Return the objectives of a mapping such as ``{"accuracy": "max", "dsp": "min"}``."""
+    if isinstance(objectives, Mapping):
+        parsed = tuple(Objective(name, direction) for name, direction in objectives.items())
+    elif isinstance(objectives, Sequence) and all(isinstance(o, Objective) for o in objectives):
+        parsed = tuple(objectives)
+    else:
+        raise ValueError(f"`objectives` must be a mapping like {{'accuracy': 'max', 'dsp': 'min'}}, got {objectives!r}")
+    if not parsed:
+        raise ValueError("`objectives` must name at least one objective, got none")
+    if len({o.name for o in parsed}) < len(parsed):
+        raise ValueError(f"`objectives` must have names that differ, got {[o.name for o in parsed]}")
+    return parsed
+
+
+def parse_constraints(constraints: Sequence[str | Constraint]) -> tuple[Constraint, ...]:
+    """Return the constraints of a list such as ``["accuracy >= 0.7"]``."""
+    if isinstance(constraints, str) or not isinstance(constraints, Sequence):
+        raise ValueError(f"`constraints` must be a list like ['accuracy >= 0.7'], got {constraints!r}")
+    return tuple(c if isinstance(c, Constraint) else Constraint.parse(c) for c in constraints)
+
+
+def signed(objectives: Sequence[Objective], scores: Mapping[str, float]) -> tuple[float, ...]:
+    """Return the larger-is-better vector of named scores."""
+    return tuple(o.sign * float(_score(scores, o.name, "objective")) for o in objectives)
+
+
+def total_violation(constraints: Sequence[Constraint], scores: Mapping[str, float]) -> float:
+    """Return the sum of all relative violations; 0 means feasible."""
+    return math.fsum(c.violation(float(_score(scores, c.name, "constraint"))) for c in constraints)
+
+
+def _score(scores: Mapping[str, float], name: str, role: str) -> float:
+    if name not in scores:
+        raise MissingScore(
+            f"the task did not measure the {role} {name!r}; it measured {', '.join(map(repr, scores)) or 'nothing'}; "
+            f"return it from `evaluate` (or pass it to `report`), or correct the {role}'s name"
+        )
+    return scores[name]

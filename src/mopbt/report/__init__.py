@@ -1,0 +1,1 @@
+"""Reports: what a finished or running run looks like."""

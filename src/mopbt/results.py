@@ -1,0 +1,274 @@
+"""What a run found: evaluations, the front and its models, where each came from. Also while the run goes on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from mopbt import metrics, tree
+from mopbt.archive import Entry, entered, entry_of
+from mopbt.errors import MissingExtra, StoreError
+from mopbt.function import Snapshot
+from mopbt.settings import Settings
+from mopbt.state import Job, Report
+from mopbt.stores.base import Exchange
+from mopbt.stores.directory import DirectoryCheckpoints, holder_of
+from mopbt.stores.journal import read_journal
+from mopbt.task import Problem, Task
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluated model: which job made it, with which hyperparameters, and how good it is."""
+
+    job: int
+    trial: int
+    step: int
+    values: Mapping[str, Any]
+    scores: Mapping[str, float]
+    violation: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """One interval in the history of a model."""
+
+    job: int
+    trial: int
+    begin: int
+    end: int
+    values: Mapping[str, Any]
+    scores: Mapping[str, float]
+    exploited: bool  # it started from another trial's checkpoint
+
+
+class Front(Sequence[Point]):
+    """The models that no other evaluated model dominates, best first in the first objective."""
+
+    def __init__(self, points: Sequence[Point], problem: Problem) -> None:
+        self._points = tuple(points)
+        self._problem = problem
+
+    @overload
+    def __getitem__(self, index: int) -> Point: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Point, ...]: ...
+    def __getitem__(self, index: int | slice) -> Point | tuple[Point, ...]:
+        return self._points[index]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{o.name} ({o.direction})" for o in self._problem.objectives)
+        return f"<Front of {len(self)} models: {names}>"
+
+    def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """Return the objectives' scores in their own sense, shape (n, K)."""
+        names = [o.name for o in self._problem.objectives]
+        return np.array([[p.scores[name] for name in names] for p in self]).reshape(len(self), len(names))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat dict for each point."""
+        return [_record(p) for p in self]
+
+    def to_pandas(self) -> Any:
+        """Return the front as a pandas DataFrame."""
+        return _pandas().DataFrame(self.records())
+
+
+@dataclass
+class Results:
+    """A run as its directory tells it. Open one with ``Results.open("runs/adult")``, in any process, at any time."""
+
+    path: Path
+    settings: Settings
+    task: Task[Any] | None = None
+    _jobs: dict[int, Job] = field(default_factory=dict, repr=False)
+    _reports: dict[int, Report] = field(default_factory=dict, repr=False)
+    _front: tuple[Entry, ...] = field(default=(), repr=False)
+    _owner: Any = field(default=None, repr=False)  # keeps a temporary directory alive
+
+    @staticmethod
+    def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
+        """Read a run; `task` is only needed to load models whose task has a `load` of its own."""
+        path = Path(path)
+        results = Results(path, read_settings(path), task)
+        results.refresh()
+        return results
+
+    def refresh(self) -> None:
+        """Read what has come since."""
+        exchanges, _ = read_journal(self.path / "journal.jsonl")
+        self._jobs, self._reports, self._front = {}, {}, ()
+        for exchange in exchanges:
+            self._take(exchange)
+
+    def _take(self, exchange: Exchange) -> None:
+        self._jobs |= {job.id: job for job in exchange.jobs}
+        self._reports |= {report.job: report for report in exchange.reports}
+        for report in exchange.reports:
+            if (entry := entry_of(report)) is not None:
+                self._front = entered(self._front, entry)
+
+    @property
+    def problem(self) -> Problem:
+        """Return the problem that the run is about."""
+        return self.settings.problem
+
+    @property
+    def running(self) -> str:
+        """Return which process drives the run now; the empty string if none does."""
+        return holder_of(self.path)
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+    def points(self) -> Iterator[Point]:
+        """Go through all evaluations that did not fail, in the order of their jobs."""
+        return (self._point(job) for job in sorted(self._reports) if self._reports[job].objectives is not None)
+
+    def failures(self) -> dict[int, str]:
+        """Return the errors of the jobs that failed."""
+        return {job: report.error for job, report in sorted(self._reports.items()) if report.objectives is None}
+
+    def front(self) -> Front:
+        """Return the models that no other evaluation dominates; each can be loaded."""
+        entries = sorted(self._front, key=lambda e: (tuple(-x for x in e.objectives), e.job))
+        return Front([self._point(entry.job) for entry in entries], self.problem)
+
+    def hypervolume(self, reference: Mapping[str, float] | None = None) -> float:
+        """Return the hypervolume of the front above a reference, given by name and in the scores' own sense.
+
+        Without one it is the paper's rule over the first interval of each trial: the worst, less a tenth of the range.
+        """
+        points = np.array([e.objectives for e in self._front if not e.violation])
+        return metrics.hypervolume(points, self._reference(reference)) if len(points) else 0.0
+
+    def hypervolume_curve(self, reference: Mapping[str, float] | None = None) -> list[tuple[float, float]]:
+        """Return pairs of seconds and the hypervolume that the run had reached by then."""
+        sound = [r for r in self._reports.values() if r.objectives is not None and not r.violation]
+        sound.sort(key=lambda r: (r.seconds, r.job))
+        if not sound:
+            return []
+        curve = metrics.hypervolume_curve(np.array([r.objectives for r in sound]), self._reference(reference))
+        return [(r.seconds, float(value)) for r, value in zip(sound, curve, strict=True)]
+
+    def lineage(self, point: Point | int) -> list[Ancestor]:
+        """Return the history of a model from its first interval on, through every exploit."""
+        chain: list[Ancestor] = []
+        job: Job | None = self._jobs[self._job_of(point)]
+        while job is not None:
+            parent = None if job.start is None else self._jobs[job.start]
+            exploited = parent is not None and parent.trial != job.trial
+            scores = self._reports[job.id].scores
+            chain.append(Ancestor(job.id, job.trial, job.begin, job.end, self._decode(job), scores, exploited))
+            job = parent
+        return chain[::-1]
+
+    def schedule(self, point: Point | int) -> list[tuple[int, int, Mapping[str, Any]]]:
+        """Return the hyperparameter schedule that made a model: (begin, end, values), equal neighbours joined."""
+        schedule: list[tuple[int, int, Mapping[str, Any]]] = []
+        for ancestor in self.lineage(point):
+            if schedule and schedule[-1][1] == ancestor.begin and schedule[-1][2] == ancestor.values:
+                schedule[-1] = (schedule[-1][0], ancestor.end, ancestor.values)
+            else:
+                schedule.append((ancestor.begin, ancestor.end, ancestor.values))
+        return schedule
+
+    def load(self, point: Point | int) -> Any:
+        """Return the trained model of a point: what the task's `load` makes of it, or the tracked state of a training function."""
+        data = self.checkpoint(point)
+        if self.task is None:
+            try:
+                return tree.loads(data)
+            except ValueError:
+                raise StoreError(
+                    f"only the task {self.problem.name!r} can load its models: use Results.open({str(self.path)!r}, task=...)"
+                ) from None
+        model = self.task.load(data)
+        return model.state if isinstance(model, Snapshot) else model
+
+    def checkpoint(self, point: Point | int) -> bytes:
+        """Return the bytes of a point's checkpoint, checked against the journal."""
+        job = self._job_of(point)
+        return self._checkpoints.load(job, self._reports[job].checksum)
+
+    def checkpoint_file(self, point: Point | int) -> Path:
+        """Return the file that holds a point's checkpoint."""
+        return self._checkpoints.file(self._job_of(point))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat dict for each report, failed ones included, in the order of their jobs."""
+        front = {entry.job for entry in self._front}
+        return [self._full_record(job, job in front) for job in sorted(self._reports)]
+
+    def to_pandas(self) -> Any:
+        """Return all reports as a pandas DataFrame."""
+        return _pandas().DataFrame(self.records())
+
+    @property
+    def _checkpoints(self) -> DirectoryCheckpoints:
+        return DirectoryCheckpoints(self.path / "checkpoints")
+
+    def _full_record(self, job: int, on_front: bool) -> dict[str, Any]:
+        report, order = self._reports[job], self._jobs[job]
+        parent = None if order.start is None else self._jobs[order.start].trial
+        head = {"job": job, "trial": order.trial, "begin": order.begin, "end": order.end, "start": order.start, "parent": parent}
+        values = {f"config.{name}": value for name, value in self._decode(order).items()}
+        scores = {f"score.{name}": value for name, value in report.scores.items()}
+        tail = {"violation": report.violation, "front": on_front, "seconds": report.seconds, "took": report.took}
+        return head | values | scores | tail | {"error": report.error}
+
+    def _reference(self, reference: Mapping[str, float] | None) -> np.ndarray[Any, np.dtype[np.float64]]:
+        if reference is not None:
+            names = {o.name for o in self.problem.objectives}
+            if set(reference) != names:
+                raise ValueError(f"`reference` must name exactly {', '.join(sorted(names))}, got {', '.join(sorted(reference))}")
+            return np.array([o.sign * float(reference[o.name]) for o in self.problem.objectives])
+        first: dict[int, int] = {}
+        for job in sorted(self._reports):
+            first.setdefault(self._jobs[job].trial, job)
+        entries = [entry_of(self._reports[job]) for job in first.values()]
+        points = [e.objectives for e in entries if e is not None] or [e.objectives for e in self._front]
+        return metrics.reference_point([np.array(points)])
+
+    def _decode(self, job: Job) -> dict[str, Any]:
+        return self.problem.space.decode(job.config)
+
+    def _point(self, id: int) -> Point:
+        job, report = self._jobs[id], self._reports[id]
+        return Point(id, job.trial, job.end, self._decode(job), report.scores, report.violation, report.seconds)
+
+    def _job_of(self, point: Point | int) -> int:
+        job = point.job if isinstance(point, Point) else point
+        report = self._reports.get(job)
+        if report is None or report.objectives is None:
+            front = ", ".join(str(e.job) for e in self._front[:8])
+            raise ValueError(f"a point must be an evaluated job of this run, got {job!r}; on the front are {front} ...")
+        return job
+
+
+def read_settings(path: Path) -> Settings:
+    """Read the settings of a run's directory."""
+    file = path / "run.toml"
+    if not file.is_file():
+        raise StoreError(f"{path} is not a run: it has no run.toml; `mopbt list` shows the runs below a directory")
+    return Settings.from_toml(file.read_text(encoding="utf-8"), file)
+
+
+def _record(point: Point) -> dict[str, Any]:
+    head = {"job": point.job, "trial": point.trial, "step": point.step}
+    scores = {f"score.{name}": value for name, value in point.scores.items()}
+    return head | scores | {f"config.{name}": value for name, value in point.values.items()}
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtra("to_pandas needs pandas: pip install 'mopbt[pandas]' (or use records())") from None
+    return pandas

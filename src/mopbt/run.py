@@ -1,0 +1,345 @@
+"""The run: ask, write down, submit; collect, write down, tell. The same call starts and resumes."""
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from mopbt.algorithms import Algorithm, MoPbt, options_of
+from mopbt.archive import Entry, entered, entry_of
+from mopbt.display import Display
+from mopbt.engines.base import Engine, Work
+from mopbt.engines.local import LocalEngine
+from mopbt.engines.pool import PoolEngine
+from mopbt.errors import RunMismatch, Stalled, TaskFailed
+from mopbt.function import FunctionTask, Member
+from mopbt.objectives import Constraint, Direction
+from mopbt.progress import Outcome, Progress, Watch
+from mopbt.results import Results, read_settings
+from mopbt.schedulers.base import Scheduler
+from mopbt.settings import Settings
+from mopbt.space import Domain
+from mopbt.state import Report, State, needed, ordered
+from mopbt.stores.base import Exchange, Store
+from mopbt.stores.directory import DirectoryStore, write_atomically
+from mopbt.task import Problem, Task, problem_of
+
+EngineName = Literal["local", "pool"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """When a run stops before it is done. It counts over resumes: the same call with a larger budget goes on."""
+
+    seconds: float | None = None  # of work, over all sessions
+    jobs: int | None = None  # intervals ordered
+    steps: int | None = None  # training steps, over all members
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "jobs", "steps"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise ValueError(f"`{name}` must be a number above 0, or None for no limit, got {value!r}")
+
+    def jobs_left(self, ordered: int, interval: int) -> float:
+        """Return how many more jobs may be ordered."""
+        by_jobs = math.inf if self.jobs is None else self.jobs
+        by_steps = math.inf if self.steps is None else self.steps // interval
+        return min(by_jobs, by_steps) - ordered
+
+
+@dataclass
+class Session:
+    """A run while a process drives it: the state, and what follows from the journal beside it."""
+
+    scheduler: Scheduler
+    problem: Problem
+    store: Store
+    engine: Engine
+    state: State
+    budget: Budget
+    watch: Watch
+    front: tuple[Entry, ...] = ()
+    checksums: dict[int, str] = field(default_factory=dict)
+    elapsed: float = 0.0
+    reports: int = 0
+    failures: int = 0
+    failed_in_a_row: int = 0
+    _obsolete: frozenset[int] = frozenset()
+    _session_began: float = 0.0
+
+    def fold(self, exchange: Exchange) -> None:
+        """Take in one exchange: the only way in which a session changes, live or on resume."""
+        if exchange.jobs:
+            self.state = ordered(self.state, exchange.jobs)
+        for report in exchange.reports:
+            self.state = self.scheduler.tell(self.state, report)
+            self.elapsed = max(self.elapsed, report.seconds)
+            self.reports += 1
+            failed = report.objectives is None
+            self.failures += failed
+            self.failed_in_a_row = self.failed_in_a_row + 1 if failed else 0
+            if (entry := entry_of(report)) is not None:
+                self.front = entered(self.front, entry)
+            if report.checksum:
+                self.checksums[report.job] = report.checksum
+
+    def drive(self) -> Literal["done", "budget"]:
+        """Go on until the scheduler is done or the budget is spent."""
+        self._restore()
+        while not self.scheduler.done(self.state):
+            if self._late() or (not self.state.outstanding and self._jobs_left() <= 0):
+                return "budget"
+            self._order()
+            if not self.state.outstanding:
+                raise Stalled(
+                    f"{type(self.scheduler).__name__} orders no work though none is outstanding and it is not done "
+                    f"({len(self.state.trials)} trials, {self.state.jobs} jobs so far): this is a defect of the scheduler"
+                )
+            self._collect()
+        return "done"
+
+    def _restore(self) -> None:
+        """Fold the journal, and hand out again what had not reported."""
+        for exchange in self.store.read():
+            self.fold(exchange)
+        self.failed_in_a_row = 0  # whoever runs it again has perhaps mended the cause
+        self._session_began = self.elapsed
+        self._obsolete = self.store.checkpoints.kept() - self._keep()
+        if self.state.outstanding and not self._late():
+            self.engine.submit(list(self.state.outstanding.values()), self.checksums)
+        self._show(())
+
+    def _order(self) -> None:
+        """Ask for jobs, write them down, and only then hand them out."""
+        slots = min(self.engine.capacity - len(self.state.outstanding), self._jobs_left())
+        jobs = self.scheduler.ask(self.state, int(slots)) if slots > 0 else ()
+        if jobs:
+            exchange = Exchange(jobs=jobs)
+            self.store.append(exchange)
+            self.fold(exchange)
+            self.engine.submit(jobs, self.checksums)
+
+    def _collect(self) -> None:
+        """Wait for reports, write them down, and only then act on them."""
+        left = None if self.budget.seconds is None else max(self.budget.seconds - self.elapsed, 0.0)
+        reports = self.engine.collect(left)
+        if not reports:
+            self.elapsed = self.budget.seconds or self.elapsed  # the time is up
+            return
+        exchange = Exchange(reports=tuple(replace(r, seconds=self._session_began + r.seconds) for r in reports))
+        self.store.append(exchange)
+        self.fold(exchange)
+        self._drop()
+        self._show(exchange.reports)
+        self._check_hope(exchange.reports)
+
+    def _keep(self) -> frozenset[int]:
+        return needed(self.state) | {entry.job for entry in self.front}
+
+    def _drop(self) -> None:
+        """Drop checkpoints one exchange after they are obsolete, so that even a lost last line of the journal can be redone."""
+        keep = self._keep()
+        self.store.checkpoints.drop(self._obsolete - keep)
+        self._obsolete = frozenset(self.checksums) - keep
+        for job in self._obsolete:
+            del self.checksums[job]
+
+    def _late(self) -> bool:
+        return self.budget.seconds is not None and self.elapsed >= self.budget.seconds
+
+    def _jobs_left(self) -> float:
+        return self.budget.jobs_left(self.state.jobs, self.problem.interval)
+
+    def _check_hope(self, reports: Sequence[Report]) -> None:
+        """Stop where every interval fails: at once if nothing ever worked, else after as many failures as there are trials."""
+        nothing_worked = self.failures == self.reports
+        patience = min(3, len(self.state.trials)) if nothing_worked else max(3, len(self.state.trials))
+        if self.failed_in_a_row >= patience:
+            error = next(r.error for r in reversed(reports) if r.error)
+            raise TaskFailed(
+                f"{self.failed_in_a_row} intervals in a row failed; mend the task and run the same again to go on. The last one:\n"
+                f"{error}"
+            )
+
+    def _show(self, reports: Sequence[Report]) -> None:
+        self.watch(
+            Progress(
+                problem=self.problem,
+                state=self.state,
+                front=self.front,
+                reports=tuple(reports),
+                elapsed=self.elapsed,
+                reported=self.reports,
+                failures=self.failures,
+                total=self.scheduler.jobs_in_all,
+            )
+        )
+
+
+def run(
+    task: Task[Any] | Callable[[Member], None],
+    *,
+    out: Path | str | None,
+    algorithm: Algorithm | None = None,
+    population: int | None = None,
+    seed: int = 0,
+    engine: Engine | EngineName = "pool",
+    budget: Budget | None = None,
+    progress: bool | Watch = True,
+    name: str | None = None,
+    space: Mapping[str, Domain] | None = None,
+    objectives: Mapping[str, Direction] | None = None,
+    constraints: Sequence[str | Constraint] | None = None,
+    interval: int | None = None,
+    steps: int | None = None,
+) -> Results:
+    """Train a population and return the front of trained models that it found. The same call resumes a run that was stopped.
+
+    Args:
+        task: A task object, or a training function that takes a `Member`.
+        out: The run's directory; None keeps the run in a temporary directory that goes with the results.
+        algorithm: `MoPbt()` unless told otherwise.
+        population: Short for the algorithm's `population`.
+        seed: Names all randomness of the run.
+        engine: "pool" (worker processes, one for each core), "local" (this process), or an engine object.
+        budget: When to stop before the algorithm is done.
+        progress: Whether to show progress on standard error, or a function that is called with each `Progress`.
+        name: For a training function: the task's name (default: the function's).
+        space: For a training function: its hyperparameters.
+        objectives: For a training function: ``{"accuracy": "max", "dsp": "min"}``.
+        constraints: For a training function: ``["accuracy >= 0.7"]``.
+        interval: For a training function: steps between decisions (default 1).
+        steps: For a training function: steps of training of each member.
+    """
+    described = {"name": name, "space": space, "objectives": objectives, "constraints": constraints}
+    subject = as_task(task, **described, interval=interval, steps=steps)
+    algorithm = _with_population(algorithm or MoPbt(), population)
+    settings = Settings(problem_of(subject), options_of(algorithm), _checked_seed(seed))
+    return conduct(subject, algorithm, settings, out=out, engine=engine, budget=budget or Budget(), progress=progress)
+
+
+def conduct(
+    task: Task[Any],
+    algorithm: Algorithm,
+    settings: Settings,
+    *,
+    out: Path | str | None,
+    engine: Engine | EngineName,
+    budget: Budget,
+    progress: bool | Watch,
+    repair: bool = False,
+    go_on: str = "run the same again",
+) -> Results:
+    """Start or resume a run in its directory, drive it, and return its results."""
+    problem, scheduler, crew = settings.problem, algorithm.scheduler(settings.problem), as_engine(engine)
+    owner = tempfile.TemporaryDirectory(prefix="mopbt-") if out is None else None
+    path = Path(owner.name if owner is not None else out)  # type: ignore[arg-type]
+    store = open_run(path, settings, repair=repair)
+    display = Display() if progress is True else None
+    watch = display or (progress if callable(progress) else _ignore)
+    session = Session(scheduler, problem, store, crew, State(settings.seed), budget, watch)
+    outcome: Outcome = "interrupted"
+    with ExitStack() as stack:
+        stack.callback(store.close)
+        if display is not None:
+            stack.callback(lambda: display.finish(outcome, go_on))
+            stack.enter_context(display)
+        crew.start(Work(task, problem, settings.seed, store.checkpoints))
+        stack.callback(crew.close)
+        try:
+            outcome = session.drive()
+        except Exception:
+            outcome = "failed"
+            raise
+    results = Results.open(path, task)
+    results._owner = owner
+    return results
+
+
+def _ignore(progress: Progress) -> None:
+    """Show nothing."""
+
+
+def open_run(path: Path, settings: Settings, *, repair: bool = False) -> DirectoryStore:
+    """Open a run's directory for driving it: a new one, or one that was started with the same settings."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"`out` must be a directory, got the file {path}")
+    known = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
+    strange = [f.name for f in path.iterdir() if f.name not in known and f.suffix != ".tmp"] if path.is_dir() else []
+    if strange and not (path / "run.toml").exists():
+        raise RunMismatch(f"{path} is not a run and not empty (it has {strange[0]!r}); use another directory for `out`")
+    store = DirectoryStore(path, repair=repair)
+    try:
+        _check_settings(path, settings, bool(store.read()))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _check_settings(path: Path, settings: Settings, begun: bool) -> None:
+    if not (path / "run.toml").exists():
+        if begun:
+            raise RunMismatch(f"{path} has a journal but no run.toml; put it back, or use another directory")
+        write_atomically(path / "run.toml", settings.to_toml().encode())
+        return
+    differences = read_settings(path).differences(settings)
+    if differences:
+        raise RunMismatch(f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory")
+
+
+def as_engine(engine: Engine | EngineName) -> Engine:
+    """Return the engine of a name, or the engine itself."""
+    if isinstance(engine, str):
+        if engine not in ENGINES:
+            raise ValueError(f"`engine` must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}")
+        return ENGINES[engine]()
+    if not all(hasattr(engine, name) for name in ("capacity", "start", "submit", "collect", "close")):
+        raise TypeError(f"`engine` must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}")
+    return engine
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {"local": LocalEngine, "pool": PoolEngine}
+
+
+def as_task(task: Any, *, interval: int | None, steps: int | None, **described: Any) -> Task[Any]:
+    """Return a task: the object itself, or a training function with what was said about it."""
+    described |= {"interval": interval, "steps": steps}
+    is_function = callable(task) and not isinstance(task, type) and not hasattr(task, "train")
+    if not is_function:
+        said = [key for key, value in described.items() if value is not None]
+        if said:
+            names = ", ".join(f"`{key}`" for key in said)
+            raise TypeError(f"{names}: a task object says this itself; these are for training functions")
+        problem_of(task)
+        return task  # type: ignore[no-any-return]
+    missing = [key for key in ("space", "objectives", "steps") if described[key] is None]
+    if missing:
+        raise TypeError(f"a training function needs {', '.join(f'`{key}=`' for key in missing)} as well")
+    return FunctionTask(
+        function=task,
+        name=described["name"] or getattr(task, "__name__", type(task).__name__),
+        space=described["space"],
+        objectives=described["objectives"],
+        constraints=described["constraints"] or (),
+        interval=1 if interval is None else interval,
+        max_step=described["steps"],
+    )
+
+
+def _with_population(algorithm: Algorithm, population: int | None) -> Algorithm:
+    if isinstance(algorithm, type) or not hasattr(algorithm, "scheduler"):
+        raise TypeError(f"`algorithm` must be an object such as MoPbt(population=32), got {algorithm!r}")
+    if population is None:
+        return algorithm
+    return replace(algorithm, population=population)  # type: ignore[type-var]
+
+
+def _checked_seed(seed: Any) -> int:
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"`seed` must be a whole number of at least 0, got {seed!r}")
+    return seed

@@ -1,0 +1,35 @@
+"""The `Scheduler` protocol, and the order that all schedulers give: one more interval of these trials."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from mopbt.state import Job, Report, State, Trial
+from mopbt.task import Problem
+
+
+class Scheduler(Protocol):
+    """An algorithm: a frozen value that looks at the table and orders intervals of training.
+
+    `mopbt.testing.SchedulerConformance` says what a run relies on.
+    """
+
+    @property
+    def jobs_in_all(self) -> int | None:
+        """Return how many jobs a whole run has; None where that is not known beforehand."""
+
+    def ask(self, state: State, slots: int) -> tuple[Job, ...]:
+        """Return at most `slots` jobs; an empty tuple means wait. Pure: the same state gives the same jobs."""
+
+    def tell(self, state: State, report: Report) -> State:
+        """Return the state that knows of a report. Pure."""
+
+    def done(self, state: State) -> bool:
+        """Tell whether nothing is left to order."""
+
+
+def next_intervals(state: State, trials: Iterable[Trial], problem: Problem) -> tuple[Job, ...]:
+    """Return a job for each of these trials: one more interval from where it stands."""
+    return tuple(
+        Job(state.jobs + i, trial.id, trial.config, trial.checkpoint, trial.step, trial.step + problem.interval)
+        for i, trial in enumerate(trials)
+    )

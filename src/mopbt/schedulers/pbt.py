@@ -1,0 +1,126 @@
+"""Population based training: a population trains side by side; the worst take over from the best (Algorithm 2)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.random import Generator
+
+from mopbt.exploit import truncation
+from mopbt.explore import Explore
+from mopbt.ranking import Rank
+from mopbt.rng import stream
+from mopbt.schedulers.base import next_intervals
+from mopbt.state import Job, Report, State, Trial, recorded, updated
+from mopbt.task import Problem
+
+
+@dataclass(frozen=True)
+class Pbt:
+    """Population based training with any ranking.
+
+    Synchronous: the whole population reports, then the bottom `fraction` takes over from the top one. Asynchronous: each member
+    decides when it reports, ranked among the latest results of all.
+    """
+
+    problem: Problem
+    rank: Rank
+    explore: Explore
+    population: int = 32
+    fraction: float = 0.25
+    asynchronous: bool = False
+    inherit_step: bool = False  # an exploiting member goes on at its donor's step; else at its own (the published code)
+    start: Literal["stratified", "iid"] = "stratified"
+
+    @property
+    def jobs_in_all(self) -> int | None:
+        """Return how many jobs a whole run has."""
+        return None if self.inherit_step else self.population * self.problem.max_step // self.problem.interval
+
+    def ask(self, state: State, slots: int) -> tuple[Job, ...]:
+        """Order intervals of the members that are ready, lowest step first, so that none starves."""
+        ready = [t for t in state.trials if t.status == "ready"]
+        if len(state.trials) < self.population:
+            ready += self._newcomers(state)
+        ready.sort(key=lambda t: (t.step, t.id))
+        return next_intervals(state, ready[: max(slots, 0)], self.problem)
+
+    def tell(self, state: State, report: Report) -> State:
+        """Enter a report; exploit and explore when it is time."""
+        state = recorded(state, report, status="waiting")
+        waiting = [t for t in state.trials if t.status == "waiting"]
+        if self.asynchronous:
+            return self._decide(state, waiting)
+        complete = len(state.trials) == self.population and not state.outstanding
+        return self._decide(state, waiting) if complete and not self._ready(state) else state
+
+    def done(self, state: State) -> bool:
+        """Tell whether all members are fully trained."""
+        return len(state.trials) == self.population and all(t.status == "finished" for t in state.trials)
+
+    @staticmethod
+    def _ready(state: State) -> bool:
+        return any(t.status == "ready" for t in state.trials)
+
+    def _newcomers(self, state: State) -> list[Trial]:
+        configs = initial_configs(self.problem, self.population, state.seed, self.start)
+        return [Trial(i, configs[i]) for i in range(len(state.trials), self.population)]
+
+    def _decide(self, state: State, deciding: Sequence[Trial]) -> State:
+        """Let the deciding members go on, take over from a donor, or finish."""
+        over = [t for t in deciding if t.step >= self.problem.max_step]
+        deciding = [t for t in deciding if t.step < self.problem.max_step]
+        donors = self._donors(state, deciding)
+        after = [replace(t, status="finished") for t in over]
+        after += [self._successor(state, t, donors.get(t.id)) for t in deciding]
+        return updated(state, after)
+
+    def _donors(self, state: State, deciding: Sequence[Trial]) -> dict[int, Trial]:
+        """Return the donor of each deciding member that is to be replaced."""
+        live = [t for t in state.trials if t.latest is not None and t.status != "finished"]
+        sound = [t for t in live if is_sound(t)]
+        if not deciding or not sound:
+            return {}
+        moment = (deciding[0].id, deciding[0].step) if self.asynchronous else (deciding[0].step,)
+        results = [t.latest for t in sound]
+        order = self.rank(
+            np.array([r.objectives for r in results]),  # type: ignore[union-attr]
+            np.array([r.violation for r in results]),  # type: ignore[union-attr]
+            stream(state.seed, "rank", *moment),
+        )
+        # Failed members are worse than all others; they stand last, and are left out of the sort.
+        ranked = [sound[i] for i in order] + [t for t in live if not is_sound(t)]
+        replaced = truncation(np.arange(len(ranked)), lambda i: self._stream(state, "exploit", ranked[i]), fraction=self.fraction)
+        donors = {ranked[loser].id: ranked[donor] for loser, donor in replaced.items() if is_sound(ranked[donor])}
+        best = max(1, min(len(replaced), len(sound)))
+        for trial in deciding:
+            if not is_sound(trial) and trial.id not in donors:  # more failed than are replaced anyway
+                donors[trial.id] = ranked[int(self._stream(state, "exploit", trial).integers(best))]
+        return donors
+
+    def _successor(self, state: State, trial: Trial, donor: Trial | None) -> Trial:
+        if donor is None and is_sound(trial):
+            return replace(trial, status="ready")
+        source = donor or trial  # nobody is sound: try again from its last checkpoint with another configuration
+        config = self.explore(self.problem.space, source.config, self._stream(state, "explore", trial))
+        step = source.step if self.inherit_step else trial.step
+        return replace(trial, status="ready", config=config, checkpoint=source.checkpoint, step=step)
+
+    @staticmethod
+    def _stream(state: State, decision: str, trial: Trial) -> Generator:
+        return stream(state.seed, decision, trial.id, trial.step)
+
+
+def is_sound(trial: Trial) -> bool:
+    """Tell whether a trial's latest result can be ranked: it neither failed nor turned NaN or infinite."""
+    result = trial.latest
+    return result is not None and result.objectives is not None and all(map(math.isfinite, (*result.objectives, result.violation)))
+
+
+def initial_configs(problem: Problem, n: int, seed: int, start: Literal["stratified", "iid"]) -> list[tuple[int | float, ...]]:
+    """Return the first `n` configurations of a run, the same for every algorithm with this seed."""
+    if start == "stratified":
+        return problem.space.stratified(n, stream(seed, "population"))
+    return [problem.space.sample(stream(seed, "population", i)) for i in range(n)]

@@ -1,0 +1,1 @@
+"""Stores: where the journal and the checkpoints of a run live."""

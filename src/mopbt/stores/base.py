@@ -1,0 +1,66 @@
+"""The `Store` protocol: a journal of exchanges, and checkpoints named by the jobs that wrote them."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mopbt.state import Job, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One line of the journal: jobs that were ordered together, or reports that came together."""
+
+    jobs: tuple[Job, ...] = ()
+    reports: tuple[Report, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the exchange as a JSON object."""
+        if self.jobs:
+            return {"jobs": [job.to_json() for job in self.jobs]}
+        return {"reports": [report.to_json() for report in self.reports]}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "Exchange":
+        """Read an exchange back."""
+        jobs = tuple(Job.from_json(job) for job in data.get("jobs", ()))
+        return Exchange(jobs, tuple(Report.from_json(report) for report in data.get("reports", ())))
+
+
+class Checkpoints(Protocol):
+    """Immutable bytes by job id. Worker processes get a pickled copy where the engine has workers."""
+
+    def save(self, id: int, data: bytes) -> str:
+        """Make bytes durable under a job's id and return their checksum."""
+
+    def load(self, id: int, checksum: str) -> bytes:
+        """Return the bytes, or raise CorruptCheckpoint if they are gone or do not fit the checksum."""
+
+    def drop(self, ids: Iterable[int]) -> None:
+        """Forget these; ids that are not there are passed over."""
+
+    def kept(self) -> frozenset[int]:
+        """Return the ids that are there."""
+
+
+class Store(Protocol):
+    """The truth of a run: what was ordered and what was reported, in order."""
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Return the run's checkpoints."""
+
+    def read(self) -> tuple[Exchange, ...]:
+        """Return all exchanges so far."""
+
+    def append(self, exchange: Exchange) -> None:
+        """Make an exchange durable; when this returns, it has happened."""
+
+    def close(self) -> None:
+        """Let others drive the run."""
+
+
+def checksum_of(data: bytes) -> str:
+    """Return the checksum of a checkpoint."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,181 @@
+"""A run as a directory: `run.toml`, `journal.jsonl`, `checkpoints/`, and a lock while a process drives it."""
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from mopbt.errors import CorruptCheckpoint, RunLocked
+from mopbt.stores.base import Exchange, checksum_of
+from mopbt.stores.journal import JournalWriter, full_or, good_prefix, read_journal
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_SUFFIX = ".ckpt"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that after a crash it is there whole or not at all, and durable when this returns."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise full_or(error, path) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    if os.name == "nt":
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class DirectoryCheckpoints:
+    """Checkpoints as files `<job>.ckpt`; may be sent to other processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def save(self, id: int, data: bytes) -> str:
+        """Make bytes durable under a job's id and return their checksum."""
+        write_atomically(self.file(id), data)
+        return checksum_of(data)
+
+    def load(self, id: int, checksum: str) -> bytes:
+        """Return the bytes, or raise CorruptCheckpoint if they are gone or do not fit the checksum."""
+        try:
+            data = self.file(id).read_bytes()
+        except FileNotFoundError:
+            raise CorruptCheckpoint(
+                f"checkpoint {self.file(id)} is not there: it left the front, or somebody removed it; read the front again"
+            ) from None
+        if checksum_of(data) != checksum:
+            raise CorruptCheckpoint(f"checkpoint {self.file(id)} is damaged: its bytes do not fit the checksum in the journal")
+        return data
+
+    def drop(self, ids: Iterable[int]) -> None:
+        """Remove these files."""
+        for id in ids:
+            self.file(id).unlink(missing_ok=True)
+
+    def kept(self) -> frozenset[int]:
+        """Return the ids that are there."""
+        return frozenset(int(f.stem) for f in self.path.glob(f"*{_SUFFIX}") if f.stem.isdecimal())
+
+    def file(self, id: int) -> Path:
+        """Return the file of a job's checkpoint."""
+        return self.path / f"{id}{_SUFFIX}"
+
+
+class DirectoryStore:
+    """The store of a run that outlives its process. One process at a time may hold it."""
+
+    def __init__(self, path: Path | str, *, repair: bool = False) -> None:
+        self.path = Path(path)
+        (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        self._lock = _Lock(self.path / "lock")
+        try:
+            if repair:
+                self._repair()
+            self._exchanges, length = read_journal(self.journal)
+            self._writer = JournalWriter(self.journal, length)
+        except BaseException:
+            self._lock.release()
+            raise
+        self.checkpoints = DirectoryCheckpoints(self.path / "checkpoints")
+        for leftover in self.path.rglob("*.tmp"):  # of a process that was killed while it wrote
+            leftover.unlink(missing_ok=True)
+        sync_directory(self.path)
+
+    @property
+    def journal(self) -> Path:
+        """Return the journal's file."""
+        return self.path / "journal.jsonl"
+
+    def read(self) -> tuple[Exchange, ...]:
+        """Return the exchanges that were there when the store was opened."""
+        return self._exchanges
+
+    def append(self, exchange: Exchange) -> None:
+        """Make an exchange durable."""
+        self._writer.append(exchange)
+
+    def close(self) -> None:
+        """Close the journal and let others drive the run."""
+        self._writer.close()
+        self._lock.release()
+
+    def _repair(self) -> None:
+        """Keep the lines before the first damaged one, and the damaged journal beside them."""
+        if not self.journal.exists():
+            return
+        prefix = good_prefix(self.journal)
+        if len(prefix) < self.journal.stat().st_size:
+            number = sum(1 for _ in self.path.glob("journal.damaged-*")) + 1
+            os.replace(self.journal, self.path / f"journal.damaged-{number}")
+            write_atomically(self.journal, prefix)
+
+
+class _Lock:
+    """A lock that the operating system gives back when its holder dies, so a dead process never blocks a run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[Any] = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open while the lock is held
+        try:
+            _take(self._file)
+        except OSError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "another process"
+            self._file.close()
+            raise RunLocked(
+                f"{path.parent} is being driven by {holder}; wait for it, stop it, or use another directory "
+                f"(`mopbt show {path.parent}` looks at a run while it goes on)"
+            ) from None
+        self._file.truncate(0)
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self._file.truncate(0)
+        self._file.close()
+
+
+def _take(file: IO[Any]) -> None:
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+
+def holder_of(path: Path | str) -> str:
+    """Return who drives a run now; the empty string if nobody does."""
+    try:
+        with open(Path(path) / "lock", encoding="utf-8") as file:
+            try:
+                _take(file)
+            except OSError:
+                return file.read().strip() or "another process"
+    except FileNotFoundError:
+        pass
+    return ""

@@ -1,0 +1,1 @@
+"""Tasks that come with the library; nothing else in it imports them."""
