@@ -20,9 +20,9 @@ POSITIVE = st.floats(0.01, 10)
 
 
 @st.composite
-def tables(draw, *, per_row=st.booleans()):
+def tables(draw):
     n, K = draw(st.integers(0, 6)), draw(st.sampled_from([1, 2, 3, 5]))
-    shape = (n, K) if draw(per_row) else (K,)
+    shape = (n, K) if draw(st.booleans()) else (K,)
     return draw(arrays(float, (n, K), elements=VALUES)), draw(arrays(float, shape, elements=POSITIVE))
 
 
@@ -84,6 +84,14 @@ def test_simplex_weights_sum_to_one(K):
     assert weights.sum(axis=1) == pytest.approx(1)
     if K == 2:  # uniforms over their sum: P(w_1 < 1/3) = P(2 u_1 < u_2) = 1/4
         assert (weights[:, 0] < 1 / 3).mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_draw_of_nothing_but_zeros_still_gives_weights():
+    class Zeros:
+        def random(self, shape):
+            return np.zeros(shape)
+
+    assert simplex_weights(2, 4, Zeros()).tolist() == [[0.25] * 4] * 2
 
 
 def test_random_scalarization_uses_one_vector_for_all_rows_or_one_for_each():

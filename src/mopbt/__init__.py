@@ -4,11 +4,12 @@ from mopbt.algorithms import MoPbt
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
 from mopbt.errors import MopbtError
-from mopbt.function import Member
-from mopbt.objectives import Constraint, Objective
+from mopbt.function import FunctionTask, Member
+from mopbt.objectives import Constraint, Direction, Objective
 from mopbt.results import Front, Point, Results
+from mopbt.rng import stream
 from mopbt.run import Budget, run
-from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal, Space
+from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal, Space
 from mopbt.task import Task
 from mopbt.tree import dumps, loads
 from mopbt.version import __version__
@@ -19,7 +20,9 @@ __all__ = [
     "MoPbt",
     "Task",
     "Member",
+    "FunctionTask",
     "Space",
+    "Domain",
     "Grid",
     "LogGrid",
     "Ordinal",
@@ -27,12 +30,14 @@ __all__ = [
     "Int",
     "Categorical",
     "Objective",
+    "Direction",
     "Constraint",
     "Results",
     "Front",
     "Point",
     "LocalEngine",
     "PoolEngine",
+    "stream",
     "dumps",
     "loads",
     "MopbtError",

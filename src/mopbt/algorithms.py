@@ -36,7 +36,7 @@ class MoPbt:
     explore: Exploring = "local"
     resample: float = 0.2  # the probability of a fresh value in the local explore
     asynchronous: bool = False
-    inherit_step: bool = False  # an exploiting member takes its donor's step, not only its weights
+    inherit_step: bool = False  # an exploiting member takes its donor's step where that is ahead, not only its weights
     start: Start = "stratified"
 
     def __post_init__(self) -> None:
@@ -48,6 +48,7 @@ class MoPbt:
         for name in ("scale", "asynchronous", "inherit_step"):
             check_choice(name, getattr(self, name), (True, False))
         Local(self.resample)
+        by_domination(within=self.within, scale=self.scale)
 
     def scheduler(self, problem: Problem) -> Pbt:
         """Return the scheduler of these settings."""

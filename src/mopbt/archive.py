@@ -39,7 +39,7 @@ def _beats(a: Entry, b: Entry) -> bool:
     if a.violation != b.violation:
         return a.violation < b.violation
     if a.violation > 0:
-        return a.job < b.job  # equally infeasible: one of them is enough
+        return a.job <= b.job  # equally infeasible: one of them is enough
     if a.objectives == b.objectives:
-        return a.job < b.job
+        return a.job <= b.job
     return all(x >= y for x, y in zip(a.objectives, b.objectives, strict=True))

@@ -17,7 +17,7 @@ class Local:
     resample: float = 0.2  # the paper is silent; the published code's probability
 
     def __post_init__(self) -> None:
-        if not 0 <= self.resample <= 1:
+        if isinstance(self.resample, bool) or not isinstance(self.resample, int | float) or not 0 <= self.resample <= 1:
             raise ValueError(f"`resample` must be in [0, 1], got {self.resample!r}")
 
     def __call__(self, space: Space, config: Config, rng: Generator) -> Config:

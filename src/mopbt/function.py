@@ -5,7 +5,7 @@ interval left (its own, or the donor's after an exploit), and goes through `step
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from mopbt import tree
 from mopbt.errors import TaskError
 from mopbt.objectives import Constraint, Direction
 from mopbt.space import Domain
+
+_BUILT = "mopbt.built"  # beside the tracked objects in a checkpoint; no keyword of `track` reads like this
 
 
 class Member:
@@ -27,9 +29,11 @@ class Member:
         self.step = begin
         self._restored = restored
         self._tracked: dict[str, Any] = {}
+        self._built: dict[str, Any] = {}
         self._bound: list[tuple[Any, Mapping[str, str]]] = []
         self._scores: dict[str, float] | None = None
         self._looped = False
+        self._finished = False
 
     def track(self, **objects: Any) -> None:
         """Save these objects after the interval and restore them now, if they were saved before.
@@ -37,6 +41,8 @@ class Member:
         An object has `state_dict` and `load_state_dict` (models, optimizers, schedulers of PyTorch and others), or it is a numpy
         array or a dict, which are filled in place.
         """
+        if self._looped:
+            raise TaskError("track(...) came after `steps()`: restoring now would undo the training; track first, then loop")
         for name, tracked in objects.items():
             if not _is_trackable(tracked):
                 raise TaskError(
@@ -44,12 +50,17 @@ class Member:
                     f"{type(tracked).__name__}"
                 )
             self._tracked[name] = tracked
+            if any((built := _settings_of(tracked)).values()):
+                self._built[name] = built
             if self._restored is not None:
                 self._restore(name, tracked)
         self._apply_bound()  # after restoring, or the donor's values would win
 
     def bind(self, optimizer: Any, **fields: str) -> None:
-        """Set fields of an optimizer's parameter groups to hyperparameters, now and at every step: ``bind(opt, lr="lr")``."""
+        """Set fields of an optimizer's parameter groups to hyperparameters, now and at every step: ``bind(opt, lr="lr")``.
+
+        A bound field does not follow a scheduler: to schedule a tuned rate, build the optimizer with it and track the scheduler.
+        """
         if not hasattr(optimizer, "param_groups"):
             raise TaskError(f"bind takes an optimizer with `param_groups`, got {type(optimizer).__name__}")
         for field, name in fields.items():
@@ -65,12 +76,15 @@ class Member:
         self._apply_bound()
 
     def steps(self) -> Iterator[int]:
-        """Go through the steps of this interval."""
+        """Go through the steps of this interval, once and to the end."""
+        if self._looped:
+            raise TaskError("the training function went through `steps()` twice; an interval is trained once")
         self._looped = True
         for step in range(self.begin, self.end):
             self.step = step
             self._apply_bound()
             yield step
+        self._finished = True
 
     def report(self, **scores: float) -> None:
         """Tell what was measured; the last report of an interval counts."""
@@ -80,20 +94,22 @@ class Member:
         assert self._restored is not None
         if name not in self._restored:
             raise TaskError(
-                f"track({name}=...): the checkpoint holds only {', '.join(map(repr, self._restored))}; "
+                f"track({name}=...): the checkpoint holds only {', '.join(repr(n) for n in self._restored if n != _BUILT)}; "
                 f"track the same in every interval"
             )
         state = self._restored[name]
         if isinstance(tracked, np.ndarray):
+            if tracked.shape != np.shape(state):
+                raise TaskError(f"track({name}=...): the checkpoint's array has the shape {np.shape(state)}, got {tracked.shape}")
             tracked[...] = state
         elif isinstance(tracked, dict):
             tracked.clear()
             tracked.update(state)
         else:
-            chosen = _chosen_fields(tracked, self.hp)
             tracked.load_state_dict(state)
-            for group, fields in zip(getattr(tracked, "param_groups", ()), chosen, strict=True):
-                group.update(fields)
+            then = self._restored.get(_BUILT, {}).get(name)
+            if name in self._built and then is not None:
+                _settle(tracked, self._built[name], then)
 
     def _apply_bound(self) -> None:
         for optimizer, fields in self._bound:
@@ -103,19 +119,43 @@ class Member:
     def _outcome(self) -> "Snapshot":
         if not self._looped:
             raise TaskError("the training function never went through `steps()`; loop over it once")
+        if not self._finished:
+            raise TaskError(
+                f"the training function left the loop over `steps()` at step {self.step}, the interval ends at {self.end}; "
+                f"go through all of them, or raise an exception to give up this interval"
+            )
         if self._scores is None:
             raise TaskError("the training function never called `report(...)`; call it after the last step at the latest")
         if not self._tracked:
             raise TaskError("the training function never called `track(...)`: nothing would be left of what it trained")
-        return Snapshot({name: _state_of(tracked) for name, tracked in self._tracked.items()}, self._scores)
+        forgotten = [name for name in self._restored or () if name not in self._tracked and name != _BUILT]
+        if forgotten:
+            raise TaskError(
+                f"the checkpoint holds {', '.join(map(repr, forgotten))}, not tracked now; track the same in every interval"
+            )
+        state = {name: _state_of(tracked) for name, tracked in self._tracked.items()}
+        return Snapshot(tree.dumps(state | ({_BUILT: self._built} if self._built else {})), self._scores)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What an interval of a training function leaves: the state of what it tracked, and its scores."""
+    """What an interval of a training function leaves: the state of what it tracked, and its scores.
 
-    state: Mapping[str, Any] | None  # None: fresh weights
+    The state is kept as bytes, even in memory: the function may go on using the objects, and would change it.
+    """
+
+    data: bytes | None  # None: fresh weights
     scores: Mapping[str, float]
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """Return the state of each tracked object by name; None before the first interval."""
+        return None if self.data is None else visible(tree.loads(self.data))
+
+
+def visible(state: Any) -> Any:
+    """Return the state of a checkpoint as users see it: what was tracked, without our own notes beside it."""
+    return {name: value for name, value in state.items() if name != _BUILT} if isinstance(state, dict) else state
 
 
 @dataclass(frozen=True)
@@ -123,12 +163,23 @@ class FunctionTask:
     """A task made of a training function."""
 
     function: Callable[[Member], None]
-    name: str
+    _: KW_ONLY
     space: Mapping[str, Domain]
     objectives: Mapping[str, Direction]
-    constraints: Sequence[str | Constraint]
-    interval: int
-    max_step: int
+    steps: int
+    interval: int = 1
+    constraints: Sequence[str | Constraint] = ()
+    reference: Mapping[str, float] | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", getattr(self.function, "__name__", type(self.function).__name__))
+
+    @property
+    def max_step(self) -> int:
+        """Return the number of steps of a whole training."""
+        return self.steps
 
     def init(self, seed: int) -> Snapshot:
         """Leave the fresh weights to the function, which runs seeded."""
@@ -136,7 +187,7 @@ class FunctionTask:
 
     def train(self, model: Snapshot, values: Mapping[str, Any], begin: int, end: int, seed: int) -> Snapshot:
         """Call the function for one interval."""
-        member = Member(values, begin, end, seed, model.state)
+        member = Member(values, begin, end, seed, None if model.data is None else tree.loads(model.data))
         self.function(member)
         return member._outcome()
 
@@ -146,11 +197,12 @@ class FunctionTask:
 
     def dump(self, model: Snapshot) -> bytes:
         """Return the tracked state as a safetensors file."""
-        return tree.dumps(model.state)
+        assert model.data is not None  # an interval was trained
+        return model.data
 
     def load(self, data: bytes) -> Snapshot:
         """Read the tracked state back."""
-        return Snapshot(tree.loads(data), {})
+        return Snapshot(data, {})
 
 
 def _is_trackable(tracked: Any) -> bool:
@@ -164,14 +216,38 @@ def _state_of(tracked: Any) -> Any:
     return dict(tracked.state_dict())
 
 
-def _chosen_fields(tracked: Any, hp: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each parameter group, the fields that were built with a current hyperparameter's value.
+def _settings_of(tracked: Any) -> dict[str, Any]:
+    """Return the settings that an optimizer or a scheduler was built with, which restoring is about to overwrite."""
+    groups = [{f: v for f, v in group.items() if _is_plain(v)} for group in getattr(tracked, "param_groups", ())]
+    for group in groups:
+        if "lr" in group:
+            group.setdefault("initial_lr", group["lr"])  # what a scheduler enters when it is made, perhaps later
+    return {"groups": groups, "base_lrs": [v for v in getattr(tracked, "base_lrs", ()) if _is_plain(v)]}
 
-    ``AdamW(..., lr=m.hp["lr"])`` before `track` is the natural way to write it; restoring would put the donor's rate in its place.
+
+def _settle(tracked: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+    """Let new hyperparameters win over restored settings, and let what training changed by itself (a schedule) go on.
+
+    ``AdamW(..., lr=m.hp["lr"])`` before `track` is the natural way to write it; restoring puts the donor's rate in its place. What
+    differs between now and then was built with another hyperparameter.
     """
-    read = [hp[name] for name in getattr(hp, "read", ()) if _is_number(hp[name])]
-    groups = getattr(tracked, "param_groups", ())
-    return [{f: v for f, v in group.items() if _is_number(v) and v in read} for group in groups]
+    for group, new, old in zip(getattr(tracked, "param_groups", ()), now["groups"], then["groups"], strict=True):
+        group.update({f: _settled(new[f], old.get(f, new[f]), group[f]) for f in new if f in group})
+    if now["base_lrs"]:
+        tracked.base_lrs = list(map(_settled, now["base_lrs"], then["base_lrs"], tracked.base_lrs))
+
+
+def _settled(now: Any, then: Any, restored: Any) -> Any:
+    if now == then:
+        return restored
+    scheduled = _is_number(now) and _is_number(then) and _is_number(restored) and restored != then and then != 0
+    return restored * now / then if scheduled else now  # a schedule stands where it stood, on the new scale
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics: how good a set of evaluated solutions is (paper, section 6.2 and appendix G).
+"""Metrics: how good a set of evaluated solutions is (paper, section 6.2 and appendix F).
 
 Objectives are arrays (n, K), larger is better. Rows with NaN or an infinity count for nothing.
 """
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mopbt.ranking import Objectives, Order, all_finite, as_objectives
 
 RHO = 0.1  # paper, section 6.2: the share of the range by which the reference point lies below the worst values
-LINES = 360  # paper, appendix G: M of the coverage metric
+LINES = 360  # paper, appendix F: M of the coverage metric
 MARGIN = 1e-6  # the authors' code adds it to HV*, so that the best run has a logarithm; the paper does not mention it
 PRUNE = 64  # an archive is rid of dominated points each time it has grown by so many
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from mopbt.errors import MissingScore
 
 Direction = Literal["max", "min"]
+_NAME = r"[^<>=\s]|[^<>\s][^<>]*[^<>=\s]"  # in a constraint; "a => 1" and "0 < a < 1" are mistakes, not names
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,18 @@ class Constraint:
     relation: Literal[">=", ">", "<=", "<"]
     bound: float
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(_NAME, self.name):
+            raise ValueError(f"a constraint's name must be a score's name, without < and > and not ending in =, got {self.name!r}")
+        if self.relation not in (">=", ">", "<=", "<"):
+            raise ValueError(f"the constraint on {self.name!r} must have a relation of >=, >, <=, <, got {self.relation!r}")
+        if isinstance(self.bound, bool) or not isinstance(self.bound, int | float) or not abs(self.bound) <= sys.float_info.max:
+            raise ValueError(f"the constraint on {self.name!r} must have a finite number as its bound, got {self.bound!r}")
+
     @staticmethod
     def parse(text: str) -> "Constraint":
         """Read a constraint from text such as ``"accuracy >= 0.7"``."""
-        match = re.fullmatch(r"\s*(.+?)\s*(>=|<=|>|<)\s*(\S+)\s*", text) if isinstance(text, str) else None
+        match = re.fullmatch(rf"\s*({_NAME})\s*(>=|<=|>|<)\s*(\S+)\s*", text) if isinstance(text, str) else None
         try:
             bound = float(match[3]) if match else math.nan
         except ValueError:
@@ -52,7 +61,7 @@ class Constraint:
         return Constraint(match[1], match[2], bound)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        return f"{self.name} {self.relation} {self.bound:g}"
+        return f"{self.name} {self.relation} {str(float(self.bound)).removesuffix('.0')}"  # all digits: it is read back
 
     def violation(self, score: float) -> float:
         """Return by how much a score misses the bound, relative to the bound; 0 where it is kept, infinity for NaN."""
@@ -91,9 +100,24 @@ def signed(objectives: Sequence[Objective], scores: Mapping[str, float]) -> tupl
     return tuple(o.sign * float(_score(scores, o.name, "objective")) for o in objectives)
 
 
+def signed_reference(objectives: Sequence[Objective], reference: Mapping[str, float]) -> tuple[float, ...]:
+    """Return the larger-is-better vector of a reference point that names every objective, in the scores' own sense."""
+    names = [o.name for o in objectives]
+    if not isinstance(reference, Mapping) or set(reference) != set(names):
+        raise ValueError(f"`reference` must give a number for each of {', '.join(map(repr, names))}, got {reference!r}")
+    for name, value in reference.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"`reference[{name!r}]` must be a finite number, got {value!r}")
+    return tuple(o.sign * float(reference[o.name]) for o in objectives)
+
+
 def total_violation(constraints: Sequence[Constraint], scores: Mapping[str, float]) -> float:
     """Return the sum of all relative violations; 0 means feasible."""
-    return math.fsum(c.violation(float(_score(scores, c.name, "constraint"))) for c in constraints)
+    violations = [c.violation(float(_score(scores, c.name, "constraint"))) for c in constraints]
+    try:
+        return math.fsum(violations)
+    except OverflowError:  # of finite violations, with an infinite sum
+        return math.inf
 
 
 def _score(scores: Mapping[str, float], name: str, role: str) -> float:

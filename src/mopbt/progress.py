@@ -52,9 +52,12 @@ class Progress:
         return {o.name: o.sign * max(column) for o, column in zip(self.problem.objectives, columns, strict=False)}
 
     def hypervolume(self) -> float:
-        """Return the hypervolume of the front above the run's own reference point."""
+        """Return the hypervolume of the front above the task's reference point, or the run's own if the task names none."""
         points = np.array([entry.objectives for entry in self.front if not entry.violation])
-        return hypervolume(points, first_reference(self.state)) if len(points) else 0.0
+        if not len(points):
+            return 0.0
+        named = self.problem.reference
+        return hypervolume(points, first_reference(self.state) if named is None else np.array(named))
 
 
 Watch = Callable[[Progress], None]

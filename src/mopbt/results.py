@@ -10,7 +10,10 @@ import numpy as np
 from mopbt import metrics, tree
 from mopbt.archive import Entry, entered, entry_of
 from mopbt.errors import MissingExtra, StoreError
-from mopbt.function import Snapshot
+from mopbt.function import Snapshot, visible
+from mopbt.objectives import signed_reference
+from mopbt.progress import Outcome
+from mopbt.ranking import scattered_order
 from mopbt.settings import Settings
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
@@ -21,7 +24,10 @@ from mopbt.task import Problem, Task
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluated model: which job made it, with which hyperparameters, and how good it is."""
+    """An evaluated model: which job made it, with which hyperparameters, and how good it is.
+
+    `values` are those of its last interval; `Results.schedule` gives all that made it.
+    """
 
     job: int
     trial: int
@@ -46,7 +52,10 @@ class Ancestor:
 
 
 class Front(Sequence[Point]):
-    """The models that no other evaluated model dominates, best first in the first objective."""
+    """The models that no other evaluated model dominates, best first in the first objective.
+
+    With constraints they are feasible; where nothing is feasible yet, the front is the one model that comes closest.
+    """
 
     def __init__(self, points: Sequence[Point], problem: Problem) -> None:
         self._points = tuple(points)
@@ -71,6 +80,14 @@ class Front(Sequence[Point]):
         names = [o.name for o in self._problem.objectives]
         return np.array([[p.scores[name] for name in names] for p in self]).reshape(len(self), len(names))
 
+    def spread(self, n: int) -> "Front":
+        """Return the `n` models that are spread best over the front: the most scattered first (Alg. 1), each objective scaled."""
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ValueError(f"`n` must be a whole number of at least 1, got {n!r}")
+        signs = [o.sign for o in self._problem.objectives]
+        chosen = scattered_order(self.scores() * signs, scale=True)[:n] if len(self) else ()
+        return Front([self[int(i)] for i in sorted(chosen)], self._problem)
+
     def records(self) -> list[dict[str, Any]]:
         """Return a flat dict for each point."""
         return [_record(p) for p in self]
@@ -80,17 +97,17 @@ class Front(Sequence[Point]):
         return _pandas().DataFrame(self.records())
 
 
-@dataclass
+@dataclass(eq=False)
 class Results:
     """A run as its directory tells it. Open one with ``Results.open("runs/adult")``, in any process, at any time."""
 
     path: Path
     settings: Settings
     task: Task[Any] | None = None
+    outcome: Outcome | None = None  # how the session ended that returned these results; None for a run that was opened
     _jobs: dict[int, Job] = field(default_factory=dict, repr=False)
     _reports: dict[int, Report] = field(default_factory=dict, repr=False)
     _front: tuple[Entry, ...] = field(default=(), repr=False)
-    _owner: Any = field(default=None, repr=False)  # keeps a temporary directory alive
 
     @staticmethod
     def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
@@ -124,7 +141,13 @@ class Results:
         """Return which process drives the run now; the empty string if none does."""
         return holder_of(self.path)
 
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of work so far, over all sessions."""
+        return max((report.seconds for report in self._reports.values()), default=0.0)
+
     def __len__(self) -> int:
+        """Return how many intervals have reported."""
         return len(self._reports)
 
     def points(self) -> Iterator[Point]:
@@ -143,7 +166,8 @@ class Results:
     def hypervolume(self, reference: Mapping[str, float] | None = None) -> float:
         """Return the hypervolume of the front above a reference, given by name and in the scores' own sense.
 
-        Without one it is the paper's rule over the first interval of each trial: the worst, less a tenth of the range.
+        Without one it is the task's, and if the task names none, the paper's rule over the first interval of each trial: the
+        worst, less a tenth of the range.
         """
         points = np.array([e.objectives for e in self._front if not e.violation])
         return metrics.hypervolume(points, self._reference(reference)) if len(points) else 0.0
@@ -184,7 +208,7 @@ class Results:
         data = self.checkpoint(point)
         if self.task is None:
             try:
-                return tree.loads(data)
+                return visible(tree.loads(data))
             except ValueError:
                 raise StoreError(
                     f"only the task {self.problem.name!r} can load its models: use Results.open({str(self.path)!r}, task=...)"
@@ -225,10 +249,9 @@ class Results:
 
     def _reference(self, reference: Mapping[str, float] | None) -> np.ndarray[Any, np.dtype[np.float64]]:
         if reference is not None:
-            names = {o.name for o in self.problem.objectives}
-            if set(reference) != names:
-                raise ValueError(f"`reference` must name exactly {', '.join(sorted(names))}, got {', '.join(sorted(reference))}")
-            return np.array([o.sign * float(reference[o.name]) for o in self.problem.objectives])
+            return np.array(signed_reference(self.problem.objectives, reference))
+        if self.problem.reference is not None:
+            return np.array(self.problem.reference)
         first: dict[int, int] = {}
         for job in sorted(self._reports):
             first.setdefault(self._jobs[job].trial, job)
@@ -257,7 +280,7 @@ def read_settings(path: Path) -> Settings:
     file = path / "run.toml"
     if not file.is_file():
         raise StoreError(f"{path} is not a run: it has no run.toml; `mopbt list` shows the runs below a directory")
-    return Settings.from_toml(file.read_text(encoding="utf-8"), file)
+    return Settings.from_toml(file.read_text(encoding="utf-8", errors="replace"), file)
 
 
 def _record(point: Point) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """The run: ask, write down, submit; collect, write down, tell. The same call starts and resumes."""
 
 import math
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,7 +70,7 @@ class Session:
     reports: int = 0
     failures: int = 0
     failed_in_a_row: int = 0
-    _obsolete: frozenset[int] = frozenset()
+    _obsolete: Set[int] = frozenset()
     _session_began: float = 0.0
 
     def fold(self, exchange: Exchange) -> None:
@@ -108,7 +110,8 @@ class Session:
             self.fold(exchange)
         self.failed_in_a_row = 0  # whoever runs it again has perhaps mended the cause
         self._session_began = self.elapsed
-        self._obsolete = self.store.checkpoints.kept() - self._keep()
+        reported = {id for id in self.store.checkpoints.kept() if id < self.state.jobs}  # others are yet to be written (again)
+        self._obsolete = reported - self._keep()
         if self.state.outstanding and not self._late():
             self.engine.submit(list(self.state.outstanding.values()), self.checksums)
         self._show(())
@@ -138,7 +141,7 @@ class Session:
         self._check_hope(exchange.reports)
 
     def _keep(self) -> frozenset[int]:
-        return needed(self.state) | {entry.job for entry in self.front}
+        return needed(self.state) | {entry.job for entry in self.front} | self.state.outstanding.keys()
 
     def _drop(self) -> None:
         """Drop checkpoints one exchange after they are obsolete, so that even a lost last line of the journal can be redone."""
@@ -157,7 +160,7 @@ class Session:
     def _check_hope(self, reports: Sequence[Report]) -> None:
         """Stop where every interval fails: at once if nothing ever worked, else after as many failures as there are trials."""
         nothing_worked = self.failures == self.reports
-        patience = min(3, len(self.state.trials)) if nothing_worked else max(3, len(self.state.trials))
+        patience = 3 if nothing_worked else max(3, len(self.state.trials))
         if self.failed_in_a_row >= patience:
             error = next(r.error for r in reversed(reports) if r.error)
             raise TaskFailed(
@@ -194,6 +197,7 @@ def run(
     space: Mapping[str, Domain] | None = None,
     objectives: Mapping[str, Direction] | None = None,
     constraints: Sequence[str | Constraint] | None = None,
+    reference: Mapping[str, float] | None = None,
     interval: int | None = None,
     steps: int | None = None,
 ) -> Results:
@@ -212,13 +216,14 @@ def run(
         space: For a training function: its hyperparameters.
         objectives: For a training function: ``{"accuracy": "max", "dsp": "min"}``.
         constraints: For a training function: ``["accuracy >= 0.7"]``.
+        reference: For a training function: the reference point of the hypervolume, such as ``{"accuracy": 0.5, "dsp": 1}``.
         interval: For a training function: steps between decisions (default 1).
         steps: For a training function: steps of training of each member.
     """
-    described = {"name": name, "space": space, "objectives": objectives, "constraints": constraints}
+    described = {"name": name, "space": space, "objectives": objectives, "constraints": constraints, "reference": reference}
     subject = as_task(task, **described, interval=interval, steps=steps)
     algorithm = _with_population(algorithm or MoPbt(), population)
-    settings = Settings(problem_of(subject), options_of(algorithm), _checked_seed(seed))
+    settings = Settings(problem_of(subject), options_of(algorithm), seed)
     return conduct(subject, algorithm, settings, out=out, engine=engine, budget=budget or Budget(), progress=progress)
 
 
@@ -236,8 +241,7 @@ def conduct(
 ) -> Results:
     """Start or resume a run in its directory, drive it, and return its results."""
     problem, scheduler, crew = settings.problem, algorithm.scheduler(settings.problem), as_engine(engine)
-    owner = tempfile.TemporaryDirectory(prefix="mopbt-") if out is None else None
-    path = Path(owner.name if owner is not None else out)  # type: ignore[arg-type]
+    path = Path(tempfile.mkdtemp(prefix="mopbt-") if out is None else out)
     store = open_run(path, settings, repair=repair)
     display = Display() if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
@@ -256,7 +260,9 @@ def conduct(
             outcome = "failed"
             raise
     results = Results.open(path, task)
-    results._owner = owner
+    results.outcome = outcome
+    if out is None:
+        weakref.finalize(results, shutil.rmtree, path, ignore_errors=True)
     return results
 
 
@@ -320,15 +326,7 @@ def as_task(task: Any, *, interval: int | None, steps: int | None, **described: 
     missing = [key for key in ("space", "objectives", "steps") if described[key] is None]
     if missing:
         raise TypeError(f"a training function needs {', '.join(f'`{key}=`' for key in missing)} as well")
-    return FunctionTask(
-        function=task,
-        name=described["name"] or getattr(task, "__name__", type(task).__name__),
-        space=described["space"],
-        objectives=described["objectives"],
-        constraints=described["constraints"] or (),
-        interval=1 if interval is None else interval,
-        max_step=described["steps"],
-    )
+    return FunctionTask(task, **{key: value for key, value in described.items() if value is not None})
 
 
 def _with_population(algorithm: Algorithm, population: int | None) -> Algorithm:
@@ -337,9 +335,3 @@ def _with_population(algorithm: Algorithm, population: int | None) -> Algorithm:
     if population is None:
         return algorithm
     return replace(algorithm, population=population)  # type: ignore[type-var]
-
-
-def _checked_seed(seed: Any) -> int:
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"`seed` must be a whole number of at least 0, got {seed!r}")
-    return seed

@@ -27,6 +27,10 @@ class Settings:
     seed: int
     reference: str = ""  # how the command line finds the task again; empty for a run that was started from Python
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
+            raise ValueError(f"`seed` must be a whole number of at least 0, got {self.seed!r}")
+
     def to_toml(self) -> str:
         """Return the text of `run.toml`."""
         problem = self.problem
@@ -35,6 +39,8 @@ class Settings:
             task["reference"] = self.reference
         task["constraints"] = [str(c) for c in problem.constraints]
         task["objectives"] = {o.name: o.direction for o in problem.objectives}
+        if problem.reference is not None:
+            task["reference_point"] = _unsigned_reference(problem)
         task["space"] = {name: _domain_to_toml(domain) for name, domain in problem.space.items()}
         now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         head = {"format": FORMAT, "mopbt": __version__, "created": now, "seed": self.seed}
@@ -61,9 +67,10 @@ class Settings:
                 constraints=task["constraints"],
                 interval=task["interval"],
                 max_step=task["max_step"],
+                reference=task.get("reference_point"),
             )
-            return Settings(problem, data["algorithm"], data["seed"], task.get("reference", ""))
-        except (KeyError, TypeError, ValueError) as error:
+            return Settings(problem, dict(data["algorithm"]), data["seed"], task.get("reference", ""))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise IncompatibleRun(f"{origin} is not a run's settings: {type(error).__name__}: {error}") from None
 
     def differences(self, other: "Settings") -> list[str]:
@@ -79,10 +86,16 @@ class Settings:
         problem = self.problem
         flat: dict[str, Any] = {"seed": self.seed, "task": problem.name, "interval": problem.interval, "max_step": problem.max_step}
         flat |= {"objectives": [(o.name, o.direction) for o in problem.objectives]}
+        flat |= {"reference point": None if problem.reference is None else _unsigned_reference(problem)}
         flat |= {"constraints": [str(c) for c in problem.constraints]}
         flat |= {f"space[{name!r}]": domain for name, domain in problem.space.items()}
         flat |= {"order of the space": list(problem.space)}
         return flat | {f"algorithm {key}": value for key, value in self.algorithm.items()}
+
+
+def _unsigned_reference(problem: Problem) -> dict[str, float]:
+    assert problem.reference is not None
+    return {o.name: o.sign * value for o, value in zip(problem.objectives, problem.reference, strict=True)}
 
 
 def _domain_to_toml(domain: Domain) -> dict[str, Any]:

@@ -5,9 +5,12 @@ is an index for the ordered lists and categories, and the value itself for `Floa
 """
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -68,12 +71,10 @@ class _Listed:
         return self.values[int(position)]
 
     def encode(self, value: Any) -> Position:
-        for index, allowed in enumerate(self.values):
-            if type(allowed) is bool or type(value) is bool:
-                if type(allowed) is type(value) and allowed == value:
+        for same in (_equal, _close):  # the value itself first: others may be close to it
+            for index, allowed in enumerate(self.values):
+                if same(allowed, value):
                     return index
-            elif allowed == value or _close(allowed, value):
-                return index
         raise ValueError(f"must be one of {_listing(self.values)}, got {value!r}")
 
     def contains(self, position: Any) -> bool:
@@ -129,11 +130,12 @@ class Grid(_Listed):
     def __post_init__(self) -> None:
         _check_range("Grid", self.lo, self.hi)
         _check_count("Grid", self.n, 2)
+        _check_distinct("Grid", self.values)
 
     @cached_property
     def values(self) -> tuple[float, ...]:  # type: ignore[override]
         """All values, in order."""
-        return tuple(_clean(v) for v in np.linspace(self.lo, self.hi, self.n))
+        return _spaced(np.linspace(self.lo, self.hi, self.n), self.lo, self.hi)
 
 
 @dataclass(frozen=True)
@@ -150,14 +152,15 @@ class LogGrid(_Listed):
     zero: bool = False
 
     def __post_init__(self) -> None:
+        _check_flag("LogGrid", "zero", self.zero)
         _check_range("LogGrid", self.lo, self.hi, log=True)
         _check_count("LogGrid", self.n, 3 if self.zero else 2)
+        _check_distinct("LogGrid", self.values)
 
     @cached_property
     def values(self) -> tuple[float, ...]:  # type: ignore[override]
         """All values, in order."""
-        spaced = np.geomspace(self.lo, self.hi, self.n - self.zero)
-        return (0.0,) * self.zero + tuple(_clean(v) for v in spaced)
+        return (0.0,) * self.zero + _spaced(np.geomspace(self.lo, self.hi, self.n - self.zero), self.lo, self.hi)
 
 
 @dataclass(frozen=True)
@@ -193,17 +196,18 @@ class Float(_Ranged):
     log: bool = False
 
     def __post_init__(self) -> None:
+        _check_flag("Float", "log", self.log)
         _check_range("Float", self.lo, self.hi, log=self.log)
 
     def encode(self, value: Any) -> Position:
         """Return the value itself, if it lies in the range."""
         if not self.contains(value):
-            raise ValueError(f"must be a number in [{self.lo:g}, {self.hi:g}], got {value!r}")
+            raise ValueError(f"must be a number in [{self.lo!r}, {self.hi!r}], got {value!r}")
         return float(value)
 
     def contains(self, position: Any) -> bool:
         """Tell whether this is a number of the range."""
-        return isinstance(position, int | float) and not isinstance(position, bool) and self.lo <= position <= self.hi
+        return isinstance(position, Real) and not isinstance(position, bool) and self.lo <= float(position) <= self.hi
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,9 @@ class Int(_Ranged):
         for end in (self.lo, self.hi):
             if not isinstance(end, int) or isinstance(end, bool):
                 raise ValueError(f"Int: `lo` and `hi` must be whole numbers, got {end!r}; use Float for real numbers")
+            if abs(end) > 2**53:
+                raise ValueError(f"Int: `lo` and `hi` must be within ±2**53, where every whole number can be drawn, got {end!r}")
+        _check_flag("Int", "log", self.log)
         _check_range("Int", self.lo, self.hi, log=self.log)
 
     def stratified(self, n: int, rng: Generator) -> list[Position]:
@@ -240,7 +247,7 @@ class Int(_Ranged):
 
     def contains(self, position: Any) -> bool:
         """Tell whether this is a whole number of the range."""
-        return isinstance(position, int) and not isinstance(position, bool) and self.lo <= position <= self.hi
+        return isinstance(position, Integral) and not isinstance(position, bool) and self.lo <= int(position) <= self.hi
 
     def _at(self, share: float) -> Position:
         # Each value owns a cell of equal width (in the logarithm: from half a unit below to half a unit above it).
@@ -264,7 +271,7 @@ class Space(Mapping[str, Domain]):
         for name, domain in domains.items():
             if not isinstance(name, str) or not name:
                 raise ValueError(f"`space` must be keyed by names, got {name!r}")
-            if isinstance(domain, type) or not isinstance(domain, Domain):
+            if not isinstance(domain, Grid | LogGrid | Ordinal | Categorical | Float | Int):
                 raise ValueError(
                     f"`space[{name!r}]` must be a domain such as Float(1e-5, 0.1, log=True), Grid(0, 0.8, 10) or "
                     f"Categorical(['a', 'b']), got {domain!r}"
@@ -304,7 +311,7 @@ class Space(Mapping[str, Domain]):
 
     def encode(self, values: Mapping[str, Any]) -> Config:
         """Return the configuration of named values; unknown, missing and out-of-range ones are errors."""
-        unknown, missing = sorted(set(values) - set(self)), sorted(set(self) - set(values))
+        unknown, missing = sorted(set(values) - set(self), key=repr), sorted(set(self) - set(values))
         if unknown or missing:
             wrong = " and ".join(
                 f"{what} {', '.join(map(repr, names))}" for what, names in (("unknown", unknown), ("missing", missing)) if names
@@ -323,14 +330,26 @@ class Space(Mapping[str, Domain]):
         return len(config) == len(self) and all(d.contains(p) for d, p in zip(self.values(), config, strict=True))
 
 
-def _clean(value: float) -> float:
-    """Drop the last digits of rounding, so that 0.30000000000000004 reads 0.3."""
-    return float(f"{value:.15g}")
+def _spaced(values: np.ndarray, lo: float, hi: float) -> tuple[float, ...]:
+    """Drop the last digits of rounding, so that 0.30000000000000004 reads 0.3; the ends stay what the user wrote."""
+    return (float(lo), *(float(f"{v:.15g}") for v in values[1:-1]), float(hi))
+
+
+def _check_distinct(kind: str, values: Sequence[float]) -> None:
+    if any(a >= b for a, b in pairwise(values)):
+        raise ValueError(
+            f"{kind}: `lo` and `hi` must be far enough apart for {len(values)} different values, got {values[0]} and {values[-1]}"
+        )
+
+
+def _equal(allowed: Any, value: Any) -> bool:
+    kinds = (bool, np.bool_)
+    return isinstance(allowed, kinds) == isinstance(value, kinds) and np.ndim(value) == 0 and bool(allowed == value)
 
 
 def _close(allowed: Any, value: Any) -> bool:
-    numbers = (int, float, np.number)
-    return isinstance(allowed, numbers) and isinstance(value, numbers) and math.isclose(allowed, value, rel_tol=1e-9)
+    """Tell whether two numbers differ by rounding only; whole numbers do not."""
+    return isinstance(allowed, float) and isinstance(value, float) and math.isclose(allowed, value, rel_tol=1e-9)
 
 
 def _listing(values: Sequence[Any]) -> str:
@@ -340,13 +359,21 @@ def _listing(values: Sequence[Any]) -> str:
 
 def _check_range(kind: str, lo: Any, hi: Any, *, log: bool = False) -> None:
     for name, end in (("lo", lo), ("hi", hi)):
-        if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
+        if isinstance(end, bool) or not isinstance(end, int | float) or not abs(end) <= sys.float_info.max:
             raise ValueError(f"{kind}: `{name}` must be a finite number, got {end!r}")
     if not lo < hi:
         raise ValueError(f"{kind}: `lo` must be below `hi`, got {lo!r} and {hi!r}")
     if log and not lo > 0:
-        remedy = "use LogGrid(..., zero=True) for a list that has an exact 0" if lo == 0 else "use a linear domain"
+        remedy = "give the smallest value above 0 (LogGrid(..., zero=True) has an exact 0 before it)"
+        remedy = remedy if lo == 0 else "use a linear domain"
         raise ValueError(f"{kind}: `lo` must be above 0 on a logarithmic scale, got {lo!r}; {remedy}")
+    if not math.isfinite(hi / lo if log else float(hi) - lo):
+        raise ValueError(f"{kind}: `lo` and `hi` are too far apart to compute with, got {lo!r} and {hi!r}; use a smaller range")
+
+
+def _check_flag(kind: str, name: str, flag: Any) -> None:
+    if not isinstance(flag, bool):
+        raise ValueError(f"{kind}: `{name}` must be True or False, got {flag!r}")
 
 
 def _check_count(kind: str, n: Any, least: int) -> None:

@@ -6,6 +6,7 @@ algorithms; what a scheduler adds is what a trial does next.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, Literal
 
 from mopbt.space import Config
@@ -79,6 +80,11 @@ class Result:
     objectives: tuple[float, ...] | None
     violation: float = 0.0
 
+    @property
+    def sound(self) -> bool:
+        """Tell whether the result can be ranked: the job neither failed nor measured NaN or an infinity."""
+        return self.objectives is not None and all(map(isfinite, (*self.objectives, self.violation)))
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -95,6 +101,11 @@ class Trial:
     def latest(self) -> Result | None:
         """Return the newest result, if there is any."""
         return self.results[list(self.results)[-1]] if self.results else None
+
+    @property
+    def sound(self) -> bool:
+        """Tell whether the newest result can be ranked."""
+        return self.latest is not None and self.latest.sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +138,14 @@ def ordered(state: State, jobs: Iterable[Job]) -> State:
 
 
 def recorded(state: State, report: Report, *, status: Status) -> State:
-    """Enter a report: the trial is at the job's end, its checkpoint is the job's, or what it was if the job failed."""
+    """Enter a report: the trial is at the job's end, with the job's checkpoint, or the one before it where nothing sound came."""
     outstanding = dict(state.outstanding)
     job = outstanding.pop(report.job)
     trial = state.trials[job.trial]
-    failed = report.objectives is None
+    result = Result(report.objectives, report.violation)
     results = {step: result for step, result in trial.results.items() if step != job.end}
-    results[job.end] = Result(report.objectives, report.violation)  # last in the order, also where a step is trained again
-    trial = replace(trial, status=status, step=job.end, checkpoint=job.start if failed else job.id, results=results)
+    results[job.end] = result  # last in the order, also where a step is trained again
+    trial = replace(trial, status=status, step=job.end, checkpoint=job.id if result.sound else job.start, results=results)
     return replace(updated(state, [trial]), outstanding=outstanding)
 
 
@@ -153,4 +164,4 @@ def _running(state: State, job: Job) -> Trial:
 
 
 def _to_number(value: float) -> float | str:
-    return value if value - value == 0 else repr(value)
+    return float(value) if isfinite(value) else repr(float(value))  # numpy's own would read np.float64(nan)

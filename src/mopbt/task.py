@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from mopbt.errors import UnreadHyperparameter
-from mopbt.objectives import Constraint, Direction, Objective, parse_constraints, parse_objectives
+from mopbt.objectives import Constraint, Direction, Objective, parse_constraints, parse_objectives, signed_reference
 from mopbt.space import Domain, Space
 
 Model = TypeVar("Model")
 
 
 class Task(Protocol[Model]):
-    """Something that trains step by step. A task may also have `name` and `constraints` (both optional).
+    """Something that trains step by step. It may also have a `name`, `constraints`, and a `reference` for the hypervolume.
 
     `train` takes a model from step `begin` to step `end`, in place or anew (what it returns counts; None means in place). All
     randomness comes from `seed`, so that an interval can be trained again with the same outcome; the global generators of
@@ -61,8 +61,11 @@ class Problem:
     constraints: tuple[Constraint, ...]
     interval: int
     max_step: int
+    reference: tuple[float, ...] | None = None  # of the hypervolume, larger is better; None: from the first interval
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"a task's `name` must be a string that is not empty, got {self.name!r}")
         for name, value in (("interval", self.interval), ("max_step", self.max_step)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}")
@@ -90,6 +93,7 @@ def problem_of(task: Any) -> Problem:
         constraints=getattr(task, "constraints", ()),
         interval=task.interval,
         max_step=task.max_step,
+        reference=getattr(task, "reference", None),
     )
 
 
@@ -101,15 +105,18 @@ def make_problem(
     constraints: Sequence[str | Constraint],
     interval: int,
     max_step: int,
+    reference: Mapping[str, float] | None = None,
 ) -> Problem:
     """Return a checked problem from what a user wrote down."""
+    parsed = parse_objectives(objectives)
     return Problem(
         name=name,
         space=space if isinstance(space, Space) else Space(space),
-        objectives=parse_objectives(objectives),
+        objectives=parsed,
         constraints=parse_constraints(constraints),
         interval=interval,
         max_step=max_step,
+        reference=None if reference is None else signed_reference(parsed, reference),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mopbt import tree
-from mopbt.engines.base import Engine, Work, checked_scores
+from mopbt.engines.base import Engine, Work, checked_scores, global_seeds
 from mopbt.errors import CorruptCheckpoint
 from mopbt.objectives import signed
 from mopbt.rng import stream
@@ -170,6 +170,8 @@ class SchedulerConformance:
 class TaskConformance:
     """What a run relies on in every task. Say how to make one in `make`."""
 
+    sometimes: frozenset[str] = frozenset()  # hyperparameters that matter only together with certain others
+
     def make(self) -> Task[Any]:
         """Return the task under test."""
         raise AssertionError(f"{type(self).__name__} must say how to make a task: override `make`")
@@ -179,8 +181,13 @@ class TaskConformance:
 
     def _trained(self, task: Task[Any], model: Any, begin: int, seed: int = 7) -> Any:
         problem = problem_of(task)
-        trained = task.train(model, Values(self._values(problem)), begin, begin + problem.interval, seed)
+        with global_seeds(seed):  # as a run does
+            trained = task.train(model, Values(self._values(problem)), begin, begin + problem.interval, seed)
         return model if trained is None else trained
+
+    def _fresh(self, task: Task[Any]) -> Any:
+        with global_seeds(0):
+            return task.init(0)
 
     def test_describes_a_problem(self) -> None:
         """Space, objectives and lengths are sound."""
@@ -192,24 +199,40 @@ class TaskConformance:
         problem = problem_of(task)
         for seed in range(3):
             values = Values(self._values(problem, seed))
-            task.train(task.init(0), values, 0, problem.interval, 0)
+            task.train(self._fresh(task), values, 0, problem.interval, 0)
             values.check_read()
+
+    def test_new_values_take_effect_after_a_restore(self) -> None:
+        """A restored model trains differently with another value of any hyperparameter, except those named in `sometimes`."""
+        task = self.make()
+        problem, begin = problem_of(task), problem_of(task).interval
+        values, data = self._values(problem), task.dump(self._trained(task, task.init(0), 0))
+        usual = self._restored_and_trained(task, data, values, begin)
+        for name in problem.space.keys() - self.sometimes:
+            others = [self._values(problem, seed)[name] for seed in range(1, 40)]
+            changed = [values | {name: other} for other in others if other != values[name]][:8]
+            assert any(self._restored_and_trained(task, data, new, begin) != usual for new in changed), f"{name!r} has no effect"
+
+    def _restored_and_trained(self, task: Task[Any], data: bytes, values: Mapping[str, Any], begin: int) -> bytes:
+        model = task.load(data)
+        trained = task.train(model, Values(values), begin, begin + problem_of(task).interval, 7)
+        return task.dump(model if trained is None else trained)
 
     def test_measures_its_objectives(self) -> None:
         """`evaluate` gives a number for each objective."""
         task = self.make()
-        scores = checked_scores(task.evaluate(self._trained(task, task.init(0), 0)))
+        scores = checked_scores(task.evaluate(self._trained(task, self._fresh(task), 0)))
         assert len(signed(problem_of(task).objectives, scores)) == len(problem_of(task).objectives)
 
     def test_same_seed_same_model(self) -> None:
         """Training again from the same start with the same seed gives the same bytes."""
         task = self.make()
-        assert task.dump(self._trained(task, task.init(0), 0)) == task.dump(self._trained(task, task.init(0), 0))
+        assert task.dump(self._trained(task, self._fresh(task), 0)) == task.dump(self._trained(task, self._fresh(task), 0))
 
     def test_a_checkpoint_holds_all(self) -> None:
         """A model that went through a checkpoint trains on exactly as one that stayed in memory."""
         task = self.make()
-        warm = self._trained(task, task.init(0), 0)
+        warm = self._trained(task, self._fresh(task), 0)
         loaded = task.load(task.dump(warm))
         assert task.dump(loaded) == task.dump(warm)
         begin = problem_of(task).interval
@@ -218,7 +241,7 @@ class TaskConformance:
     def test_evaluating_changes_nothing(self) -> None:
         """`evaluate` leaves the model as it was."""
         task = self.make()
-        model = self._trained(task, task.init(0), 0)
+        model = self._trained(task, self._fresh(task), 0)
         before = task.dump(model)
         task.evaluate(model)
         assert task.dump(model) == before

@@ -40,8 +40,11 @@ def loads(data: bytes) -> Any:
         end = 8 + int.from_bytes(data[:8], "little")
         header = json.loads(data[8:end])
         shape = json.loads(header.pop("__metadata__")["mopbt"])
+        size = max((entry["data_offsets"][1] for entry in header.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError("these bytes are not a state tree of mopbt: they do not begin with its header") from None
+    if len(data) - end != size:
+        raise ValueError(f"this state tree of mopbt is damaged: its arrays must take {size} bytes, got {len(data) - end}")
     leaves = {
         name: (
             _NAMES[entry["dtype"]],
@@ -80,7 +83,7 @@ def _encode(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
         return _encode_tensor(node, path, leaves)
     raise TypeError(
         f"a checkpoint can hold dicts, lists, tuples, scalars, numpy arrays and PyTorch tensors, got {type(node).__name__} "
-        f"at {path or 'its root'!r}"
+        f"{_place(path)}"
     )
 
 
@@ -90,31 +93,34 @@ def _encode_dict(node: dict[Any, Any], path: str, leaves: dict[str, Leaf]) -> An
         return dict(items)
     if all(isinstance(key, str | int) and not isinstance(key, bool) for key in node):
         return {_KIND: "dict", "items": [list(item) for item in items]}
-    raise TypeError(f"a checkpoint's dicts must be keyed by strings or whole numbers, got {list(node)!r} at {path!r}")
+    raise TypeError(f"a checkpoint's dicts must be keyed by strings or whole numbers, got {list(node)!r} {_place(path)}")
 
 
 def _encode_array(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
     array = np.asarray(node)
     if array.dtype.name not in _CODES:
-        raise TypeError(f"a checkpoint's arrays must have one of the types {', '.join(_CODES)}, got {array.dtype} at {path!r}")
+        raise TypeError(f"a checkpoint's arrays must have one of the types {', '.join(_CODES)}, got {array.dtype} {_place(path)}")
     array = array.astype(array.dtype.newbyteorder("<"))
     name = _enter(leaves, path, array.dtype.name, array.shape, array.tobytes())
     return {_KIND: "scalar" if isinstance(node, np.generic) else "array", "name": name}
 
 
 def _encode_tensor(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
-    tensor = node.detach().cpu().contiguous()
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    dtype = str(node.dtype).removeprefix("torch.")
     if dtype not in _CODES:
-        raise TypeError(f"a checkpoint's tensors must have one of the types {', '.join(_CODES)}, got {dtype} at {path!r}")
-    data = tensor.reshape(-1).view(sys.modules["torch"].uint8).numpy().tobytes()
+        raise TypeError(f"a checkpoint's tensors must have one of the types {', '.join(_CODES)}, got {dtype} {_place(path)}")
+    if node.layout is not sys.modules["torch"].strided:
+        raise TypeError(f"a checkpoint's tensors must be dense, got {node.layout} {_place(path)}; use `to_dense()`")
+    tensor = node.detach().cpu().contiguous()
+    flat = tensor.as_strided((tensor.numel(),), (1,))  # empty tensors and those of one element may have a stride of 0
+    data = flat.view(sys.modules["torch"].uint8).numpy().tobytes()
     name = _enter(leaves, path, dtype, tuple(tensor.shape), data)
     return {_KIND: "tensor", "name": name}
 
 
 def _enter(leaves: dict[str, Leaf], path: str, dtype: str, shape: tuple[int, ...], data: bytes) -> str:
     name, copies = path or "value", 1
-    while name in leaves:  # {"a.b": x, "a": {"b": y}} would name both leaves a.b
+    while name in leaves or name == "__metadata__":  # {"a.b": x, "a": {"b": y}} would name both leaves a.b
         copies += 1
         name = f"{path}#{copies}"
     leaves[name] = (dtype, shape, data)
@@ -156,6 +162,10 @@ def _decode_tensor(leaf: Leaf) -> Any:
     if not data:
         return torch.empty(shape, dtype=getattr(torch, dtype))
     return torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype)).reshape(shape)
+
+
+def _place(path: str) -> str:
+    return f"at {path!r}" if path else "at its root"
 
 
 def _join(path: str, key: Any) -> str:

@@ -60,6 +60,7 @@ class Warm:
 
     def put(self, id: int, model: Any, size: int) -> None:
         """Keep a model of which the checkpoint takes `size` bytes."""
+        self.take(id)
         self._models[id] = (model, size)
         self._size += size
         while self._size > self._limit:
@@ -104,8 +105,9 @@ def perform(work: Work, job: Job, checksum: str, warm: Warm) -> Report:
 def _train(work: Work, job: Job, checksum: str, warm: Warm) -> tuple[Any, dict[str, float], bytes]:
     task, values = work.task, Values(work.problem.space.decode(job.config))
     seed = derived_seed(work.seed, "train", job.trial, job.begin)
-    with global_seeds(seed):
+    with global_seeds(derived_seed(work.seed, "init", job.trial)):
         model = _model(work, job, checksum, warm)
+        seed_globals(seed)  # anew: loading a model may draw random numbers, taking a warm one does not
         trained = task.train(model, values, job.begin, job.end, seed)
         model = model if trained is None else trained
         values.check_read()
@@ -132,20 +134,17 @@ def checked_scores(scores: Any) -> dict[str, float]:
     for name, score in scores.items():
         try:
             checked[str(name)] = float(score)
-        except (TypeError, ValueError):
+        except Exception:  # PyTorch's is a RuntimeError
             raise TaskError(f"the score {name!r} must be a number, got {score!r}") from None
     return checked
 
 
 @contextmanager
 def global_seeds(seed: int) -> Iterator[None]:
-    """Seed the global generators of `random`, numpy and (where it is loaded) PyTorch, and put them back afterwards."""
+    """Seed the global generators, and put them back afterwards, as they belong to whoever called us."""
     torch = sys.modules.get("torch")
-    before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()  # noqa: NPY002 - the user's code reads it
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    if torch:
-        torch.manual_seed(seed)
+    before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()  # noqa: NPY002
+    seed_globals(seed)
     try:
         yield
     finally:
@@ -153,3 +152,11 @@ def global_seeds(seed: int) -> Iterator[None]:
         np.random.set_state(before[1])  # noqa: NPY002
         if torch:
             torch.set_rng_state(before[2])
+
+
+def seed_globals(seed: int) -> None:
+    """Seed the global generators of `random`, numpy and (where it is loaded) PyTorch, for tasks that draw from them."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the task's code may use it
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)

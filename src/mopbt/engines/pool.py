@@ -1,5 +1,7 @@
 """Jobs in worker processes on this machine: persistent, one thread each, replaced when they die."""
 
+import functools
+import io
 import os
 import pickle
 import queue
@@ -8,9 +10,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import cloudpickle
 
@@ -57,7 +60,7 @@ class PoolEngine:
     def start(self, work: Work) -> None:
         """Get ready for a run; workers start with the first jobs."""
         try:
-            payload = cloudpickle.dumps(work)
+            payload = _pickled(work)
         except Exception as error:
             raise WorkerFailed(
                 f"the task cannot be sent to worker processes: {type(error).__name__}: {error}; keep open files, locks and "
@@ -163,6 +166,26 @@ class PoolEngine:
         return Report(
             job.id, error=f"the worker process died {self._deaths[job.id]} times while it carried out this job (exit code {code})"
         )
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends what a script or a notebook defines by value, its cached functions included."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
+            parameters = obj.cache_parameters()
+            return _cached, (obj.__wrapped__, parameters["maxsize"], parameters["typed"])
+        return super().reducer_override(obj)
+
+
+def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Callable[..., Any]:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _pickled(work: Work) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(work)
+    return buffer.getvalue()
 
 
 def _listen(worker: _Worker, inbox: "queue.SimpleQueue[tuple[_Worker, bytes | None]]") -> None:

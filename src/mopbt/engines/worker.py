@@ -18,7 +18,8 @@ from mopbt.errors import MopbtError, WorkerFailed
 
 def send(stream: IO[bytes], data: bytes) -> None:
     """Write one message."""
-    stream.write(len(data).to_bytes(8, "little") + data)
+    stream.write(len(data).to_bytes(8, "little"))
+    stream.write(data)
     stream.flush()
 
 
@@ -54,7 +55,10 @@ def main() -> None:
         send(sink, pickle.dumps(failure))
         return
     send(sink, pickle.dumps(None))
-    _serve(work, warm, inbox.get, lambda answer: send(sink, pickle.dumps(answer)))
+    try:
+        _serve(work, warm, inbox.get, lambda answer: send(sink, pickle.dumps(answer)))
+    except BrokenPipeError:
+        os._exit(0)  # the driver is gone; the journal knows nothing of this job, so it runs again
 
 
 def _prepare(message: bytes) -> tuple[Work, Warm]:

@@ -1,6 +1,5 @@
 """Population based training: a population trains side by side; the worst take over from the best (Algorithm 2)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -31,7 +30,7 @@ class Pbt:
     population: int = 32
     fraction: float = 0.25
     asynchronous: bool = False
-    inherit_step: bool = False  # an exploiting member goes on at its donor's step; else at its own (the published code)
+    inherit_step: bool = False  # an exploiting member goes on at its donor's step if that is ahead; else at its own
     start: Literal["stratified", "iid"] = "stratified"
 
     @property
@@ -80,7 +79,7 @@ class Pbt:
     def _donors(self, state: State, deciding: Sequence[Trial]) -> dict[int, Trial]:
         """Return the donor of each deciding member that is to be replaced."""
         live = [t for t in state.trials if t.latest is not None and t.status != "finished"]
-        sound = [t for t in live if is_sound(t)]
+        sound, failed = [t for t in live if t.sound], [t for t in live if not t.sound]
         if not deciding or not sound:
             return {}
         moment = (deciding[0].id, deciding[0].step) if self.asynchronous else (deciding[0].step,)
@@ -90,33 +89,26 @@ class Pbt:
             np.array([r.violation for r in results]),  # type: ignore[union-attr]
             stream(state.seed, "rank", *moment),
         )
-        # Failed members are worse than all others; they stand last, and are left out of the sort.
-        ranked = [sound[i] for i in order] + [t for t in live if not is_sound(t)]
-        replaced = truncation(np.arange(len(ranked)), lambda i: self._stream(state, "exploit", ranked[i]), fraction=self.fraction)
-        donors = {ranked[loser].id: ranked[donor] for loser, donor in replaced.items() if is_sound(ranked[donor])}
-        best = max(1, min(len(replaced), len(sound)))
-        for trial in deciding:
-            if not is_sound(trial) and trial.id not in donors:  # more failed than are replaced anyway
-                donors[trial.id] = ranked[int(self._stream(state, "exploit", trial).integers(best))]
-        return donors
+        ranked = {t.id: t for t in [*(sound[i] for i in order), *failed]}  # who failed is worse than all others
+        replaced = truncation(
+            list(ranked),
+            lambda id: self._stream(state, "exploit", ranked[id]),
+            fraction=self.fraction,
+            failed={t.id for t in failed},
+        )
+        return {loser: ranked[donor] for loser, donor in replaced.items()}
 
     def _successor(self, state: State, trial: Trial, donor: Trial | None) -> Trial:
-        if donor is None and is_sound(trial):
+        if donor is None and trial.sound:
             return replace(trial, status="ready")
         source = donor or trial  # nobody is sound: try again from its last checkpoint with another configuration
         config = self.explore(self.problem.space, source.config, self._stream(state, "explore", trial))
-        step = source.step if self.inherit_step else trial.step
+        step = max(source.step, trial.step) if self.inherit_step else trial.step  # going back, a run might never end
         return replace(trial, status="ready", config=config, checkpoint=source.checkpoint, step=step)
 
     @staticmethod
     def _stream(state: State, decision: str, trial: Trial) -> Generator:
         return stream(state.seed, decision, trial.id, trial.step)
-
-
-def is_sound(trial: Trial) -> bool:
-    """Tell whether a trial's latest result can be ranked: it neither failed nor turned NaN or infinite."""
-    result = trial.latest
-    return result is not None and result.objectives is not None and all(map(math.isfinite, (*result.objectives, result.violation)))
 
 
 def initial_configs(problem: Problem, n: int, seed: int, start: Literal["stratified", "iid"]) -> list[tuple[int | float, ...]]:

@@ -1,0 +1,97 @@
+"""Hypervolume and its curve against moocore and moarchiving: ratios of CPU times, measured side by side in this run.
+
+Run it with ``python benchmarks/hypervolume.py``; the exit code is 1 if a target is missed. Needs moarchiving.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import moocore
+import numpy as np
+from moarchiving import BiobjectiveNondominatedSortedList
+
+from mopbt.metrics import hypervolume, hypervolume_curve
+
+Row = tuple[str, float, str, bool]
+Points = np.ndarray
+
+
+def cpu_times(*functions: Callable[[], object], number: int = 1, repeats: int = 3) -> list[float]:
+    """Return the median CPU seconds of one call of each function, in turns so that all meet the same machine."""
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(repeats):
+        for function, seen in zip(functions, times, strict=True):
+            begin = time.process_time()
+            for _ in range(number):
+                function()
+            seen.append((time.process_time() - begin) / number)
+    return [statistics.median(seen) for seen in times]
+
+
+def random_points(n: int, K: int) -> Points:
+    return np.random.default_rng(0).random((n, K))
+
+
+def front_points(n: int, K: int) -> Points:
+    """Return points of which none dominates another, in random order: every one is accepted."""
+    points = np.abs(np.random.default_rng(0).standard_normal((n, K)))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+def value_against_moocore(n: int, K: int) -> Row:
+    objectives, reference = random_points(n, K), np.zeros(K)
+    ours, theirs = cpu_times(
+        lambda: hypervolume(objectives, reference),
+        lambda: moocore.hypervolume(-objectives, ref=-reference),
+        number=max(20, 200_000 // (n * K)),
+        repeats=15,
+    )
+    return f"hypervolume / moocore, n = {n:,}, K = {K}", ours / theirs, "<= 1.2", ours <= 1.2 * theirs
+
+
+def curve_by_moarchiving(objectives: Points) -> list[float]:
+    archive = BiobjectiveNondominatedSortedList(reference_point=[0, 0])
+    values = []
+    for losses in (-objectives).tolist():
+        archive.add(losses)
+        values.append(float(archive.hypervolume))
+    return values
+
+
+def curve_by_recomputation(objectives: Points) -> list[float]:
+    """Compute the hypervolume again whenever the archive of non-dominated points changes, as a careful user would."""
+    reference = np.zeros(objectives.shape[1])
+    archive, value, values = np.empty((0, objectives.shape[1])), 0.0, []
+    for losses in -objectives:
+        if not (archive <= losses).all(axis=1).any():
+            archive = np.vstack([archive[~(losses <= archive).all(axis=1)], losses])
+            value = moocore.hypervolume(archive, ref=reference)
+        values.append(value)
+    return values
+
+
+def curve(name: str, objectives: Points, peer: Callable[[Points], list[float]], target: float) -> Row:
+    reference = np.zeros(objectives.shape[1])
+    assert np.allclose(hypervolume_curve(objectives, reference), peer(objectives))
+    ours, theirs = cpu_times(lambda: hypervolume_curve(objectives, reference), lambda: peer(objectives))
+    n, K = objectives.shape
+    return f"{name}, n = {n:,}, K = {K}", theirs / ours, f">= {target:g}", theirs >= target * ours
+
+
+def main() -> int:
+    rows = [value_against_moocore(n, K) for n in (100, 1_000) for K in (2, 3, 4)]
+    rows += [
+        curve("moarchiving / curve, random", random_points(100_000, 2), curve_by_moarchiving, 3),
+        curve("moarchiving / curve, all accepted", front_points(100_000, 2), curve_by_moarchiving, 3),
+        curve("recomputation / curve, random", random_points(10_000, 3), curve_by_recomputation, 1.7),
+        curve("recomputation / curve, all accepted", front_points(2_000, 3), curve_by_recomputation, 1.7),
+    ]
+    for name, ratio, target, met in rows:
+        print(f"{name:<62} {ratio:8.2f}   {target:<7} {'PASS' if met else 'FAIL'}")
+    return 0 if all(met for *_, met in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

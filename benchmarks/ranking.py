@@ -1,0 +1,85 @@
+"""Ranks and Algorithm 1 against moocore and Syne Tune: ratios of CPU times, measured side by side in this run.
+
+Run it with ``python benchmarks/ranking.py``; the exit code is 1 if a target is missed. Syne Tune's rows need
+``pip install --no-deps syne-tune==0.16.0`` and ``pip install dill``, no more of its requirements.
+"""
+
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import moocore
+import numpy as np
+
+from mopbt.ranking import ranks, scattered_order
+
+try:
+    from syne_tune.optimizer.schedulers.multiobjective.multiobjective_priority import NonDominatedPriority
+    from syne_tune.optimizer.schedulers.multiobjective.non_dominated_priority import nondominated_sort
+except ImportError:
+    nondominated_sort = None
+
+Row = tuple[str, float, str, bool]
+
+
+def cpu_times(*functions: Callable[[], object], number: int, repeats: int = 7) -> list[float]:
+    """Return the median CPU seconds of one call of each function, in turns so that all meet the same machine."""
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(repeats):
+        for function, seen in zip(functions, times, strict=True):
+            begin = time.process_time()
+            for _ in range(number):
+                function()
+            seen.append((time.process_time() - begin) / number)
+    return [statistics.median(seen) for seen in times]
+
+
+def ranks_against_moocore(n: int, K: int) -> Row:
+    objectives = np.random.default_rng(0).random((n, K))
+    number = max(1, 100_000 // (n * K))
+    ours, theirs = cpu_times(lambda: ranks(objectives), lambda: moocore.pareto_rank(-objectives), number=number)
+    return f"ranks / moocore, n = {n:,}, K = {K}", ours / theirs, "<= 1.3", ours <= 1.3 * theirs
+
+
+def scattered_against_syne_tune(n: int) -> list[Row]:
+    objectives = np.random.default_rng(0).random((n, 2))
+    losses, priority = -objectives, NonDominatedPriority()
+    ours, sort, whole = cpu_times(
+        lambda: scattered_order(objectives),
+        lambda: nondominated_sort(losses, dim=0),
+        lambda: priority(losses),
+        number=max(1, 1600 // n),
+    )
+    return [
+        (f"Syne Tune's {name} / scattered_order, n = {n:,}", theirs / ours, ">= 8", theirs >= 8 * ours)
+        for name, theirs in (("nondominated_sort", sort), ("NonDominatedPriority", whole))
+    ]
+
+
+def scattered_memory(n: int, name: str, objectives: np.ndarray) -> Row:
+    tracemalloc.start()
+    scattered_order(objectives)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    ratio = peak / objectives.nbytes
+    return f"scattered_order, peak memory / input, n = {n:,}, {name}", ratio, "<= 16", ratio <= 16
+
+
+def main() -> int:
+    rows = [ranks_against_moocore(n, K) for n in (1_000, 10_000) for K in (2, 3, 5)]
+    if nondominated_sort is None:
+        print("skipped: Syne Tune; pip install --no-deps syne-tune==0.16.0 && pip install dill", file=sys.stderr)
+    else:
+        rows += [row for n in (32, 1_000) for row in scattered_against_syne_tune(n)]
+    objectives, angles = np.random.default_rng(0).random((10_000, 2)), np.linspace(0, np.pi / 2, 10_000)
+    rows.append(scattered_memory(10_000, "many fronts", objectives))
+    rows.append(scattered_memory(10_000, "one front", np.column_stack([np.cos(angles), np.sin(angles)])))
+    for name, ratio, target, met in rows:
+        print(f"{name:<62} {ratio:8.2f}   {target:<7} {'PASS' if met else 'FAIL'}")
+    return 0 if all(met for *_, met in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Tasks by name: those that packages register under the entry point `mopbt.tasks`, and any `module:object`."""
+
+import importlib
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from mopbt.task import problem_of
+
+GROUP = "mopbt.tasks"
+
+
+def registered() -> dict[str, Any]:
+    """Return the registered tasks: name to entry point."""
+    return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+
+
+def find_task(reference: str) -> tuple[Any, str]:
+    """Return the task that a reference names, and a reference that finds it again from anywhere.
+
+    A reference is a registered name, ``package.module:object``, or ``path/to/file.py:object``. An object that is a class is made
+    into a task by calling it without arguments.
+    """
+    known = registered()
+    if reference in known:
+        return _checked(known[reference].load(), reference), reference
+    place, colon, name = reference.rpartition(":")
+    if not colon or not place or not name:
+        raise ValueError(
+            f"TASK must be one of {', '.join(known)}, or name an object like package.module:task or path/to/file.py:task, "
+            f"got {reference!r}"
+        )
+    module, reference = _imported(place, name)
+    if not hasattr(module, name):
+        offered = ", ".join(n for n in vars(module) if not n.startswith("_"))
+        raise ValueError(f"{place} has no {name!r}; it has {offered}")
+    return _checked(getattr(module, name), reference), reference
+
+
+def _imported(place: str, name: str) -> tuple[Any, str]:
+    if place.endswith(".py"):
+        file = Path(place).resolve()
+        if not file.is_file():
+            raise ValueError(f"there is no file {place}")
+        sys.path.insert(0, str(file.parent))  # also how worker processes find it
+        return importlib.import_module(file.stem), f"{file}:{name}"
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(place), f"{place}:{name}"
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
+            raise ValueError(
+                f"there is no module {place!r} here; a file is named with its ending, as in {place}.py:{name}"
+            ) from None
+        raise
+
+
+def _checked(found: Any, reference: str) -> Any:
+    task = found() if isinstance(found, type) else found
+    if callable(task) and not hasattr(task, "train"):
+        raise ValueError(
+            f"{reference} is a function; wrap it in a task: task = mopbt.FunctionTask(train, space=..., objectives=..., steps=...)"
+        )
+    problem_of(task)
+    return task

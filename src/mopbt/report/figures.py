@@ -1,0 +1,134 @@
+"""Figures of a run, for papers, READMEs and chats."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mopbt.errors import MissingExtra
+from mopbt.objectives import Objective
+from mopbt.results import Point, Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.figure import Figure
+
+INK, FAINT = "#333333", "#bbbbbb"
+FRONT = "#c8401e"  # against blue it stands out for every kind of colour vision, and in grey by its line
+STEPS = ("#dde7f0", "#a6c4de", "#5f95c4", "#1d4f86")  # of the evaluations, early to late
+MOST = 0.95  # of the evaluations are shown in any case ...
+STRETCH = 1.25  # ... and the rest where the axis gets no longer than this: one that diverged would squeeze all into a corner
+SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}  # inches, by the number of panels
+
+View = tuple[float, float]
+
+
+def plot_front(results: Results, file: Path | str, *, dpi: int = 150) -> None:
+    """Draw all evaluations of a run, coloured by their step, and the front among them: two objectives, or three in pairs.
+
+    Args:
+        results: The run, finished or not.
+        file: Where the figure goes; its ending says the format.
+        dpi: Dots per inch, where the format has dots.
+    """
+    objectives = results.problem.objectives
+    if len(objectives) not in (2, 3):
+        raise ValueError(f"a figure of a front needs 2 or 3 objectives, got {len(objectives)}; plot `results.records()` instead")
+    points = [p for p in results.points() if all(isfinite(p.scores[o.name]) for o in objectives)]
+    if not points:
+        raise ValueError(
+            f"{results.path} has no evaluation that can be drawn; wait for the first report, or see results.failures()"
+        )
+    front, pairs = list(results.front()), list(combinations(objectives, 2))
+    views = {o: _view(o, points, front) for o in objectives}
+    figure = _figure(SIZES[len(pairs)])
+    axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
+    for ax, (x, y) in zip(axes, pairs, strict=True):
+        dots = _draw_evaluations(ax, points, x, y)
+        _draw_front(ax, front, x, y, line=len(objectives) == 2)
+        _dress(ax, x, y, views)
+    axes[0].legend(frameon=False, fontsize=10, labelcolor=INK, loc="best")
+    _add_colorbar(figure, axes, dots)
+    outside = sum(not all(lo <= p.scores[o.name] <= hi for o, (lo, hi) in views.items()) for p in points)
+    figure.suptitle(_title(results, len(points), len(front), outside), x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
+    figure.savefig(file, dpi=dpi)
+
+
+def _figure(size: tuple[float, float]) -> "Figure":
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("plot_front needs matplotlib: pip install 'mopbt[plot]'") from None
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)  # no window, and nothing global
+    return figure
+
+
+def _view(objective: Objective, points: Sequence[Point], front: Sequence[Point]) -> View:
+    """Return the range that an axis shows: the front and all evaluations, but not the worst of these where they are far off."""
+    scores = sorted((p.scores[objective.name] for p in points), reverse=objective.direction == "max")
+    most = [p.scores[objective.name] for p in front] + scores[: max(1, round(len(scores) * MOST))]
+    lo, hi = min(most), max(most)
+    if max(scores) - min(scores) <= STRETCH * (hi - lo):
+        lo, hi = min(scores), max(scores)
+    margin = 0.03 * (hi - lo) or 0.03 * abs(hi) or 1.0
+    return lo - margin, hi + margin
+
+
+def _columns(points: Sequence[Point], x: Objective, y: Objective) -> tuple[list[float], list[float]]:
+    return [p.scores[x.name] for p in points], [p.scores[y.name] for p in points]
+
+
+def _draw_evaluations(ax: "Axes", points: Sequence[Point], x: Objective, y: Objective) -> "PathCollection":
+    """Draw the evaluations, late ones on top; those that violate a constraint only as outlines."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    infeasible = [p for p in points if p.violation > 0]
+    if infeasible:
+        ax.scatter(*_columns(infeasible, x, y), s=14, facecolors="none", edgecolors=FAINT, linewidths=0.6, label="infeasible")
+    feasible = sorted((p for p in points if p.violation == 0), key=lambda p: p.step)
+    steps, all_steps = [p.step for p in feasible], [p.step for p in points]
+    colours = LinearSegmentedColormap.from_list("steps", STEPS)
+    xs, ys = _columns(feasible, x, y)
+    return ax.scatter(xs, ys, c=steps, cmap=colours, s=14, linewidths=0, vmin=min(all_steps), vmax=max(all_steps))
+
+
+def _draw_front(ax: "Axes", front: Sequence[Point], x: Objective, y: Objective, *, line: bool) -> None:
+    """Draw the models of the front and, with two objectives, the edge of what they dominate."""
+    xs, ys = _columns(sorted(front, key=lambda p: p.scores[x.name]), x, y)
+    style: dict[str, Any] = {"drawstyle": "steps-pre" if x.direction == "max" else "steps-post"} if line else {"linestyle": "none"}
+    size = 5.0 if len(front) <= 60 else 3.4
+    ax.plot(xs, ys, marker="o", ms=size, mec="white", mew=0.4, lw=1.2, color=FRONT, label="front", zorder=3, **style)
+
+
+def _dress(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective, View]) -> None:
+    ax.set_xlabel(_axis_label(x), fontsize=11, color=INK)
+    ax.set_ylabel(_axis_label(y), fontsize=11, color=INK)
+    ax.set_xlim(*views[x])
+    ax.set_ylim(*views[y])
+    ax.tick_params(colors=INK, labelsize=9.5, length=3, color=FAINT)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(FAINT)
+
+
+def _axis_label(objective: Objective) -> str:
+    """Return the name and where better scores lie; on a vertical axis the text is turned, and the arrow with it."""
+    return f"{objective.name}  (better →)" if objective.direction == "max" else f"(← better)  {objective.name}"
+
+
+def _add_colorbar(figure: "Figure", axes: Sequence["Axes"], dots: "PathCollection") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    bar = figure.colorbar(dots, ax=list(axes), aspect=32, pad=0.015, ticks=MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+    bar.set_label("evaluations by training step", fontsize=10, color=INK)
+    bar.ax.tick_params(colors=INK, labelsize=9, length=0)
+    bar.outline.set_visible(False)
+
+
+def _title(results: Results, evaluations: int, models: int, outside: int) -> str:
+    counts = f"{evaluations:,} evaluation{'s' * (evaluations != 1)}" + (f" ({outside:,} outside the view)" if outside else "")
+    front = f"a front of {models:,} model{'s' * (models != 1)}"
+    return f"{results.problem.name}\n{counts}, {front}, hypervolume {results.hypervolume():.4g}"

@@ -1,0 +1,16 @@
+from mopbt.engines.local import LocalEngine
+from mopbt.testing import EngineConformance
+
+
+class TestLocal(EngineConformance):
+    def make(self):
+        return LocalEngine()
+
+
+class TestLocalWithoutWarmModels(EngineConformance):
+    def make(self):
+        return LocalEngine(warm_bytes=0)
+
+
+def test_has_room_for_one_job():
+    assert LocalEngine().capacity == 1

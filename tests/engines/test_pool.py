@@ -1,0 +1,257 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import mopbt
+from mopbt.engines.base import Work
+from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.errors import MissingScore, TaskError, UnreadHyperparameter, WorkerFailed
+from mopbt.state import Job
+from mopbt.stores.directory import DirectoryCheckpoints
+from mopbt.task import problem_of
+from mopbt.testing import EngineConformance
+from toys import SlowToy, SuicidalToy
+
+
+class TestPool(EngineConformance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path):
+        self.folder = tmp_path
+
+    def make(self):
+        return PoolEngine(2)
+
+    def checkpoints(self):
+        return DirectoryCheckpoints(self.folder)
+
+
+class TestPoolWithoutWarmModels(TestPool):
+    def make(self):
+        return PoolEngine(1, warm_bytes=0)
+
+
+def start(task, folder, **options):
+    engine = PoolEngine(**options)
+    engine.start(Work(task, problem_of(task), 0, DirectoryCheckpoints(folder)))
+    return engine
+
+
+def fresh(*ids):
+    return [Job(i, i, (10, 3), None, 0, 2) for i in ids]
+
+
+def collect(engine, n):
+    reports = []
+    while len(reports) < n:
+        reports += engine.collect()
+    return {report.job: report for report in reports}
+
+
+def test_a_dead_worker_is_replaced_and_its_job_run_again(tmp_path):
+    (tmp_path / "lives").write_text("2")
+    engine = start(SuicidalToy(lives=str(tmp_path / "lives")), tmp_path, workers=1, retries=2)
+    engine.submit(fresh(0, 1), {})
+    reports = collect(engine, 2)
+    engine.close()
+    assert (tmp_path / "lives").read_text() == "0"
+    assert all(report.objectives is not None for report in reports.values())
+
+
+def test_a_job_that_keeps_killing_its_worker_is_reported_as_failed(tmp_path):
+    (tmp_path / "lives").write_text("3")
+    engine = start(SuicidalToy(lives=str(tmp_path / "lives")), tmp_path, workers=2, retries=2)
+    engine.submit([*fresh(0), Job(1, 1, (0, 3), None, 0, 2)], {})
+    reports = collect(engine, 2)
+    engine.close()
+    assert "died 3 times" in reports[0].error
+    assert "-9" in reports[0].error
+    assert reports[1].objectives is not None
+
+
+def test_close_ends_all_workers_at_once_even_in_the_middle_of_a_job(tmp_path):
+    engine = start(SlowToy(seconds=30), tmp_path, workers=2)
+    engine.submit(fresh(0, 1), {})
+    time.sleep(0.3)
+    pids = [worker.process.pid for worker in engine._crew]
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < 5
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_collect_gives_up_after_its_timeout(tmp_path):
+    engine = start(SlowToy(seconds=30), tmp_path, workers=1)
+    engine.submit(fresh(0), {})
+    assert engine.collect(timeout=0.05) == []
+    engine.close()
+
+
+def test_workers_end_when_their_driver_is_killed(tmp_path):
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from toys import SlowToy
+import mopbt
+mopbt.run(SlowToy(seconds=60), out={str(tmp_path / "run")!r}, population=4, engine=mopbt.PoolEngine(2), progress=False)
+"""
+    driver = subprocess.Popen([sys.executable, "-c", program])
+    workers = []
+    deadline = time.monotonic() + 30
+    while len(workers) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        workers = children(driver.pid)
+    time.sleep(0.5)  # let them begin
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert len(workers) == 2
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(alive(pid) for pid in workers)
+
+
+def children(pid):
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_one_thread_a_worker_unless_told_otherwise(tmp_path):
+    for threads, expected in ((1, 1.0), (2, 2.0)):
+        engine = start(ThreadCountTask(), tmp_path, workers=1, threads=threads)
+        engine.submit([Job(0, 0, (0,), None, 0, 1)], {})
+        assert collect(engine, 1)[0].scores == {"omp": expected, "torch": expected}
+        engine.close()
+
+
+class ThreadCountTask:
+    space = {"x": mopbt.Grid(0, 1, 2)}
+    objectives = {"omp": "max", "torch": "max"}
+    interval = max_step = 1
+
+    def init(self, seed):
+        return {}
+
+    def train(self, model, values, begin, end, seed):
+        values["x"]
+
+    def evaluate(self, model):
+        import torch
+
+        return {"omp": float(os.environ["OMP_NUM_THREADS"]), "torch": float(torch.get_num_threads())}
+
+    def dump(self, model):
+        return b""
+
+    def load(self, data):
+        return {}
+
+
+class UnreadTask(ThreadCountTask):
+    def train(self, model, values, begin, end, seed):
+        assert "x" in values  # looking is not reading
+
+
+class SilentTask(ThreadCountTask):
+    def evaluate(self, model):
+        return {"torch": 1.0}
+
+
+class WordyTask(ThreadCountTask):
+    def evaluate(self, model):
+        return {"torch": "very good", "omp": 1}
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "message"),
+    [
+        (UnreadTask(), UnreadHyperparameter, "never read 'x'"),
+        (SilentTask(), MissingScore, "did not measure the objective 'omp'; it measured 'torch'"),
+        (WordyTask(), TaskError, "'torch' must be a number, got 'very good'"),
+    ],
+)
+def test_a_broken_contract_comes_back_as_the_error_itself(tmp_path, task, error, message):
+    engine = start(task, tmp_path, workers=1)
+    engine.submit([Job(0, 0, (0,), None, 0, 1)], {})
+    with pytest.raises(error, match=message):
+        engine.collect()
+    engine.close()
+    assert list(tmp_path.glob("*.ckpt")) == []
+
+
+def test_a_task_that_cannot_be_sent_is_refused_before_anything_trains(tmp_path):
+    with pytest.raises(WorkerFailed, match="cannot be sent to worker processes.*engine='local'"):
+        start(LockedTask(), tmp_path, workers=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+class LockedTask(ThreadCountTask):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+class UnreadableTask(ThreadCountTask):
+    def __reduce__(self):
+        return (explode, ())
+
+
+def explode():
+    raise ImportError("no such thing in a worker")
+
+
+def test_a_task_that_a_worker_cannot_read_is_an_error_that_says_so(tmp_path):
+    engine = start(UnreadableTask(), tmp_path, workers=1)
+    engine.submit([Job(0, 0, (0,), None, 0, 1)], {})
+    with pytest.raises(WorkerFailed, match="cannot read the task: ImportError: no such thing in a worker"):
+        engine.collect()
+    engine.close()
+
+
+def test_a_task_written_in_a_script_without_a_guard_just_works(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import functools
+import mopbt
+
+@functools.cache
+def data():
+    return [1.0]
+
+def train(m):
+    assert data() is data()
+    state = {"x": 0.0}
+    m.track(state=state)
+    for step in m.steps():
+        state["x"] += m.hp["rate"]
+        print("noise on standard output")
+    m.report(up=state["x"], down=-state["x"])
+
+results = mopbt.run(train, space={"rate": mopbt.Float(0.1, 1.0)}, objectives={"up": "max", "down": "max"},
+                    population=4, steps=4, interval=2, out="run", engine=mopbt.PoolEngine(2), progress=False)
+print("front", len(results.front()))
+"""
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("front ")
+    assert "noise" in done.stderr
+
+
+def test_refuses_wrong_sizes():
+    for options in ({"workers": 0}, {"workers": 1.5}, {"threads": 0}, {"retries": -1}):
+        with pytest.raises(ValueError, match="must be a whole number of at least"):
+            PoolEngine(**options)
+    assert PoolEngine().workers == available_cores() >= 1

@@ -1,0 +1,244 @@
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mopbt.algorithms import MoPbt
+from mopbt.explore import Local
+from mopbt.ranking import by_domination, by_objective
+from mopbt.schedulers.pbt import Pbt, initial_configs
+from mopbt.state import Job, Report, State, Trial, needed, ordered
+from mopbt.task import problem_of
+from mopbt.testing import SchedulerConformance, ToyTask
+
+PROBLEM = problem_of(ToyTask(max_step=6))
+
+
+class TestSynchronous(SchedulerConformance):
+    def make(self):
+        return MoPbt(population=8).scheduler(self.problem)
+
+
+class TestAsynchronous(SchedulerConformance):
+    def make(self):
+        return MoPbt(population=8, asynchronous=True).scheduler(self.problem)
+
+
+class TestInheritedSteps(SchedulerConformance):
+    def make(self):
+        return MoPbt(population=7, asynchronous=True, inherit_step=True, fraction=0.5, within="crowded").scheduler(self.problem)
+
+
+class TestOtherParts(SchedulerConformance):
+    def make(self):
+        options = {"within": "hypervolume", "explore": "random", "start": "iid", "fraction": 0.1}
+        return MoPbt(population=5, **options).scheduler(self.problem)
+
+
+class TestBySingleObjective(SchedulerConformance):
+    def make(self):
+        return Pbt(self.problem, by_objective(1), Local(), population=4)
+
+
+def generation(scheduler, state, scores):
+    """Train one generation: every member gets the scores of its trial."""
+    jobs = scheduler.ask(state, 100)
+    state = ordered(state, jobs)
+    for job in jobs:
+        state = scheduler.tell(state, answer(job, scores[job.trial]))
+    return jobs, state
+
+
+def answer(job, score):
+    if score is None:
+        return Report(job.id, error="boom")
+    return Report(job.id, tuple(map(float, score)), checksum="0")
+
+
+def test_a_generation_worked_by_hand():
+    # Front 1 is {2, 5}; of the rest 0 dominates 1, 3 and 4, and 7 and 6 are the worst: with a quarter of 8 two are replaced.
+    scores = [(5, 5), (4, 4), (9, 6), (3.5, 3.5), (3, 3), (6, 9), (1, 1), (2, 2)]
+    scheduler = MoPbt(population=8).scheduler(PROBLEM)
+    first, state = generation(scheduler, State(0), scores)
+    second = {job.trial: job for job in scheduler.ask(state, 100)}
+    assert all(job.start is None for job in first)
+    for trial in range(6):
+        assert second[trial].start == trial
+        assert second[trial].config == first[trial].config
+    for loser in (6, 7):
+        donor = second[loser].start
+        assert donor in (2, 5)  # in the first generation a job has its trial's number
+        assert second[loser].begin == 2
+        # Explored from the donor's configuration: at most three positions away, or resampled.
+        assert second[loser].config != first[loser].config
+        assert PROBLEM.space.contains(second[loser].config)
+
+
+def test_donors_are_drawn_from_the_whole_top_and_differ_between_seeds():
+    scores = [(i, i) for i in range(8)]
+    donors = Counter()
+    for seed in range(60):
+        scheduler = MoPbt(population=8).scheduler(PROBLEM)
+        _, state = generation(scheduler, State(seed), scores)
+        donors.update(job.start for job in scheduler.ask(state, 100) if job.start != job.trial)
+    assert set(donors) == {6, 7}
+    assert 30 < donors[6] < 90
+
+
+def test_population_larger_than_the_workers_is_served_lowest_step_first():
+    scheduler = MoPbt(population=7, asynchronous=True).scheduler(PROBLEM)
+    state, spread = State(3), 0
+    rng = np.random.default_rng(0)
+    while not scheduler.done(state):
+        jobs = scheduler.ask(state, 2 - len(state.outstanding))
+        state = ordered(state, jobs)
+        job = state.outstanding[int(rng.choice(list(state.outstanding)))]
+        state = scheduler.tell(state, answer(job, rng.random(2)))
+        steps = [t.step for t in state.trials if t.status != "running"]
+        if len(state.trials) == 7 and steps:
+            spread = max(spread, max(steps) - min(steps))
+    assert spread <= 2 * PROBLEM.interval
+    assert all(t.status == "finished" and t.step == 6 for t in state.trials)
+
+
+def test_nan_and_failed_members_are_replaced_and_never_donate():
+    nan, inf = math.nan, math.inf
+    scores = [(1, 1), None, (nan, 9), (2, 2), (inf, 0), (3, 3), (4, 4), (-inf, 5)]
+    scheduler = MoPbt(population=8).scheduler(PROBLEM)
+    _, state = generation(scheduler, State(0), scores)
+    jobs = {job.trial: job for job in scheduler.ask(state, 100)}
+    for trial in (1, 2, 4, 7):  # four of eight, though a quarter is two
+        assert jobs[trial].start in (5, 6)
+        assert jobs[trial].start in needed(state)
+    for trial in (0, 3, 5, 6):
+        assert jobs[trial].start == trial
+
+
+def test_nan_does_not_change_who_else_is_replaced():
+    sound = [(5, 1), (4, 2), (3, 3), (2, 2), (1, 1), (0, 0)]
+    scheduler = MoPbt(population=8).scheduler(PROBLEM)
+    _, state = generation(scheduler, State(0), [*sound, (math.nan, 7), (7, math.nan)])
+    replaced = {job.trial for job in scheduler.ask(state, 100) if job.start != job.trial}
+    assert replaced == {6, 7}
+
+
+def test_when_everybody_fails_each_tries_again_with_another_configuration():
+    scheduler = MoPbt(population=4).scheduler(PROBLEM)
+    _, state = generation(scheduler, State(0), [(1, 1), (2, 2), (3, 3), (4, 4)])
+    second, state = generation(scheduler, state, [None] * 4)
+    third = scheduler.ask(state, 100)
+    assert [job.start for job in third] == [job.start for job in second]
+    assert any(a.config != b.config for a, b in zip(second, third, strict=True))
+    assert all(job.begin == 4 for job in third)
+
+
+def test_a_flat_metric_ends_like_any_other():
+    scheduler = MoPbt(population=6).scheduler(PROBLEM)
+    state, jobs = State(0), 0
+    while not scheduler.done(state):
+        ordered_now, state = generation(scheduler, state, [(1, 1)] * 6)
+        jobs += len(ordered_now)
+    assert jobs == 6 * 3 == scheduler.jobs_in_all
+
+
+def test_after_an_exploit_the_old_result_ranks_until_the_next_report():
+    # Asynchronous: 0 took over from 1; while it trains, its old, bad result still counts when others are ranked.
+    scheduler = MoPbt(population=4, asynchronous=True).scheduler(PROBLEM)
+    _, state = generation(scheduler, State(0), [(0, 0), (3, 3), (2, 2), (1, 1)])
+    member = state.trials[0]
+    assert member.latest.objectives == (0.0, 0.0)
+    assert member.sound
+
+
+def test_asynchronous_members_decide_when_they_report():
+    scheduler = MoPbt(population=4, asynchronous=True).scheduler(PROBLEM)
+    state = State(0)
+    jobs = scheduler.ask(state, 100)
+    state = ordered(state, jobs)
+    for trial, score in ((1, (3, 3)), (2, (2, 2)), (3, (1, 1))):
+        state = scheduler.tell(state, answer(jobs[trial], score))
+    state = scheduler.tell(state, answer(jobs[0], (0, 0)))  # the last and worst
+    follower = state.trials[0]
+    assert follower.status == "ready"
+    assert follower.checkpoint == 1
+    assert follower.step == 2
+    # Each was ranked among those who had reported by then: 2 was the worse of two, 3 the worst of three.
+    assert [t.checkpoint for t in state.trials[1:]] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("inherit", "begin"), [(False, 2), (True, 4)])
+def test_an_exploiting_member_keeps_its_step_or_takes_the_donors(inherit, begin):
+    scheduler = replace(MoPbt(population=2, asynchronous=True, inherit_step=inherit, fraction=0.5).scheduler(PROBLEM))
+    state = State(0)
+    a, b = scheduler.ask(state, 2)
+    state = scheduler.tell(ordered(state, (a, b)), answer(a, (9, 9)))
+    (c,) = scheduler.ask(state, 1)
+    assert (c.trial, c.begin) == (0, 2)
+    state = scheduler.tell(ordered(state, (c,)), answer(c, (9, 9)))
+    state = scheduler.tell(state, answer(b, (1, 1)))
+    follower = state.trials[1]
+    assert (follower.checkpoint, follower.step) == (c.id, begin)
+
+
+def test_inherited_steps_never_go_back_so_that_every_run_ends():
+    # One worker: who reports is ahead of all others, so every donor is behind it; falling back would repeat for ever.
+    scheduler = MoPbt(population=6, asynchronous=True, inherit_step=True, fraction=0.5).scheduler(PROBLEM)
+    rng, state = np.random.default_rng(1), State(0)
+    while not scheduler.done(state):
+        (job,) = scheduler.ask(state, 1)
+        state = scheduler.tell(ordered(state, (job,)), answer(job, rng.random(2)))
+        assert state.jobs <= 6 * 3
+
+
+def test_infeasible_members_are_replaced_by_feasible_ones():
+    scheduler = MoPbt(population=4).scheduler(PROBLEM)
+    state = State(0)
+    jobs = scheduler.ask(state, 4)
+    state = ordered(state, jobs)
+    for job, score, violation in zip(jobs, [9, 1, 2, 3], [0.5, 0, 0, 0], strict=True):
+        state = scheduler.tell(state, Report(job.id, (score, score), violation, checksum="0"))
+    after = {job.trial: job for job in scheduler.ask(state, 4)}
+    assert after[0].start == 3
+    assert [after[i].start for i in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_initial_configurations_do_not_depend_on_how_many_are_handed_out_at_a_time():
+    scheduler = MoPbt(population=5).scheduler(PROBLEM)
+    whole = [job.config for job in scheduler.ask(State(4), 5)]
+    state, single = State(4), []
+    while len(single) < 5:
+        (job,) = scheduler.ask(state, 1)
+        single.append(job.config)
+        state = ordered(state, (job,))
+    assert single == whole
+    assert whole == initial_configs(PROBLEM, 5, 4, "stratified")
+
+
+def test_no_slots_no_jobs():
+    scheduler = MoPbt(population=5).scheduler(PROBLEM)
+    assert scheduler.ask(State(0), 0) == ()
+    assert scheduler.ask(State(0), -3) == ()
+
+
+def test_rank_is_an_order_and_not_a_rank():
+    # A 3-cycle: trials 0, 1, 2 are second, third and first; reading the order as ranks would replace the best.
+    scheduler = Pbt(PROBLEM, by_domination(), Local(), population=3, fraction=0.34)
+    _, state = generation(scheduler, State(0), [(2, 2), (1, 1), (3, 3)])
+    jobs = {job.trial: job.start for job in scheduler.ask(state, 3)}
+    assert jobs == {0: 0, 1: 2, 2: 2}
+
+
+def test_a_donor_that_finishes_first_is_kept_until_it_is_used():
+    scheduler = MoPbt(population=2, asynchronous=True, fraction=0.5).scheduler(PROBLEM)
+    state = State(0, (Trial(0, (1, 1)), Trial(1, (2, 2))))
+    jobs = scheduler.ask(state, 2)
+    state = scheduler.tell(scheduler.tell(ordered(state, jobs), answer(jobs[0], (5, 5))), answer(jobs[1], (1, 1)))
+    taken = state.trials[1].checkpoint
+    assert taken == 0
+    while (job := next((j for j in scheduler.ask(state, 2) if j.trial == 0), None)) is not None:
+        job = Job(state.jobs, 0, job.config, job.start, job.begin, job.end)
+        state = scheduler.tell(ordered(state, (job,)), answer(job, (5, 5)))
+        assert taken in needed(state)
+    assert state.trials[0].status == "finished"

@@ -1,0 +1,192 @@
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunLocked, StorageFull
+from mopbt.state import Job, Report
+from mopbt.stores import directory
+from mopbt.stores.base import Exchange
+from mopbt.stores.directory import DirectoryStore, holder_of, write_atomically
+from mopbt.stores.journal import decode_line, encode_line, read_journal
+from mopbt.testing import StoreConformance
+
+
+class TestDirectory(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path):
+        self.folder = tmp_path / "run"
+
+    def make(self):
+        return DirectoryStore(self.folder)
+
+    def reopen(self, store):
+        store.close()
+        return DirectoryStore(self.folder)
+
+
+def lines(n):
+    return [Exchange(jobs=(Job(i, i, (i, 0.5), None, 0, 2),)) for i in range(n)]
+
+
+def written(path, n=5):
+    store = DirectoryStore(path)
+    for exchange in lines(n):
+        store.append(exchange)
+    store.close()
+    return path / "journal.jsonl"
+
+
+@pytest.mark.parametrize("cut", range(1, 55, 6))
+def test_a_torn_last_line_never_happened(tmp_path, cut):
+    journal = written(tmp_path)
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-cut])
+    store = DirectoryStore(tmp_path)
+    assert list(store.read()) == lines(4)
+    store.append(lines(5)[4])
+    store.close()
+    assert journal.read_bytes() == whole
+
+
+def test_a_last_line_of_zeros_never_happened(tmp_path):
+    journal = written(tmp_path)
+    good = journal.read_bytes()
+    journal.write_bytes(good + b"\0" * 300)
+    store = DirectoryStore(tmp_path)
+    assert list(store.read()) == lines(5)
+    store.close()
+    assert journal.read_bytes() == good
+
+
+def test_every_flipped_bit_of_a_line_is_noticed():
+    line = encode_line(Exchange(reports=(Report(3, (0.5, 1.0), scores={"a": 0.5}, checksum="ab"),)))[:-1]
+    assert decode_line(line) is not None
+    for place in range(len(line)):
+        for bit in range(8):
+            flipped = bytearray(line)
+            flipped[place] ^= 1 << bit
+            assert decode_line(bytes(flipped)) is None
+
+
+def test_a_flipped_bit_in_the_middle_is_an_error_that_says_which_line_and_what_to_do(tmp_path):
+    journal = written(tmp_path)
+    data = bytearray(journal.read_bytes())
+    data[len(data) // 2] ^= 4
+    journal.write_bytes(data)
+    with pytest.raises(CorruptJournal, match=r"line 3 of .* is damaged.*the 2 lines before it are good.*--repair"):
+        DirectoryStore(tmp_path)
+    with pytest.raises(CorruptJournal, match="line 3"):  # nothing was changed, and the lock was given back
+        read_journal(journal)
+    store = DirectoryStore(tmp_path, repair=True)
+    assert list(store.read()) == lines(2)
+    store.close()
+    assert (tmp_path / "journal.damaged-1").read_bytes() == bytes(data)
+
+
+def test_repair_changes_nothing_where_nothing_is_damaged(tmp_path):
+    journal = written(tmp_path)
+    before = journal.read_bytes()
+    DirectoryStore(tmp_path, repair=True).close()
+    assert journal.read_bytes() == before
+    assert not list(tmp_path.glob("journal.damaged*"))
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "empty"])
+def test_a_damaged_checkpoint_is_noticed(tmp_path, damage):
+    store = DirectoryStore(tmp_path)
+    checksum = store.checkpoints.save(7, b"weights" * 100)
+    file = store.checkpoints.file(7)
+    data = bytearray(file.read_bytes())
+    if damage == "remove":
+        file.unlink()
+    else:
+        data[10] ^= 1
+        file.write_bytes({"truncate": data[:300], "flip": data, "empty": b""}[damage])
+    with pytest.raises(CorruptCheckpoint, match=r"7\.ckpt"):
+        store.checkpoints.load(7, checksum)
+    store.close()
+
+
+def test_the_second_driver_is_told_who_holds_the_run(tmp_path):
+    store = DirectoryStore(tmp_path)
+    with pytest.raises(RunLocked, match=rf"is being driven by process {os.getpid()} on .* since \d{{4}}-.*another directory"):
+        DirectoryStore(tmp_path)
+    assert f"process {os.getpid()}" in holder_of(tmp_path)
+    store.close()
+    assert holder_of(tmp_path) == ""
+    DirectoryStore(tmp_path).close()
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
+    program = f"from mopbt.stores.directory import DirectoryStore; import os, signal; s = DirectoryStore({str(tmp_path)!r}); "
+    killed = subprocess.run([sys.executable, "-c", program + "os.kill(os.getpid(), signal.SIGKILL)"])
+    assert killed.returncode == -9
+    assert "process" in (tmp_path / "lock").read_text()
+    DirectoryStore(tmp_path).close()
+
+
+def test_another_process_is_kept_out(tmp_path):
+    store = DirectoryStore(tmp_path)
+    program = f"from mopbt.stores.directory import DirectoryStore; DirectoryStore({str(tmp_path)!r})"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    store.close()
+    assert other.returncode != 0
+    assert f"driven by process {os.getpid()}" in other.stderr
+
+
+def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
+    DirectoryStore(tmp_path).close()
+    (tmp_path / "checkpoints" / "3.ckpt.99.tmp").write_bytes(b"half")
+    store = DirectoryStore(tmp_path)
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert store.checkpoints.kept() == frozenset()
+    store.close()
+
+
+def test_a_full_disk_leaves_the_journal_whole_and_says_what_to_do(tmp_path, monkeypatch):
+    journal = written(tmp_path)
+    whole = journal.read_bytes()
+    store = DirectoryStore(tmp_path)
+    real = os.pwrite
+
+    def short(fd, data, offset):
+        if len(data) < 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data[:20], offset)
+
+    monkeypatch.setattr(os, "pwrite", short)
+    with pytest.raises(StorageFull, match=r"no space left to write .*journal.*nothing reported is lost.*run the same again"):
+        store.append(lines(6)[5])
+    monkeypatch.undo()
+    assert journal.read_bytes() == whole
+    store.append(lines(6)[5])
+    store.close()
+    assert list(read_journal(journal)[0]) == lines(6)
+
+
+def test_a_full_disk_leaves_no_half_written_checkpoint(tmp_path, monkeypatch):
+    store = DirectoryStore(tmp_path)
+
+    def full(fd):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(directory.os, "fsync", full)
+    with pytest.raises(StorageFull, match=r"0\.ckpt"):
+        store.checkpoints.save(0, b"weights")
+    monkeypatch.undo()
+    assert store.checkpoints.kept() == frozenset()
+    assert not list(tmp_path.rglob("*.tmp"))
+    store.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_really_full_device(tmp_path):
+    (tmp_path / "run").mkdir()
+    os.symlink("/dev/full", tmp_path / "run" / "x")
+    with pytest.raises(OSError, match="No space left"), open(tmp_path / "run" / "x", "wb") as file:
+        file.write(b"x" * 100_000)
+    write_atomically(tmp_path / "run" / "y", b"fits")
+    assert (tmp_path / "run" / "y").read_bytes() == b"fits"

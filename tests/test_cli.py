@@ -1,0 +1,239 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mopbt import Results, __version__
+
+TESTS = str(Path(__file__).parent)
+
+
+def mopbt(*arguments, cwd, code=0, **options):
+    environment = {**os.environ, "COLUMNS": "160"} | options.pop("env", {})
+    program = [sys.executable, "-c", "from mopbt.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(program, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment, **options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Return a directory with one finished run of the toy in runs/toy."""
+    place = tmp_path_factory.mktemp("cli")
+    mopbt("run", "toy", "--population", 6, "--engine", "local", "--quiet", cwd=place)
+    return place
+
+
+def test_run_prints_the_front_and_where_the_models_are(tmp_path):
+    done = mopbt("run", "toy", "--population", 6, "--out", "here", cwd=tmp_path)
+    assert "near ↑" in done.stdout
+    assert "models on the front" in done.stdout
+    assert "The models are in here/checkpoints; `mopbt front here` lists them all." in done.stdout
+    assert "generation 10/10 | 60/60 intervals" in done.stderr
+    assert len(Results.open(tmp_path / "here")) == 60
+
+
+def test_the_same_command_goes_on(tmp_path):
+    command = ["run", "toy", "--population", 6, "--engine", "local"]
+    stopped = mopbt(*command, "--budget-jobs", 7, cwd=tmp_path, code=3)
+    assert "stopped (the budget is spent) after 7 intervals" in stopped.stderr
+    assert "To go on: run the same command again" in stopped.stderr
+    assert len(Results.open(tmp_path / "runs" / "toy")) == 7
+    mopbt(*command, cwd=tmp_path)
+    assert len(Results.open(tmp_path / "runs" / "toy")) == 60
+
+
+def test_resume_needs_nothing_but_the_directory(tmp_path):
+    mopbt("run", "toy", "--population", 6, "--engine", "local", "--budget-steps", 20, "-o", "fraction=0.5", cwd=tmp_path, code=3)
+    done = mopbt("resume", "runs/toy", "--engine", "local", "--json", cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    assert answer["outcome"] == "done"
+    assert answer["intervals"] == 60
+    assert answer["options"]["fraction"] == 0.5
+    assert Path(tmp_path, answer["front"][0]["checkpoint"]).is_file()
+
+
+def test_repair_goes_on_from_the_good_lines(tmp_path):
+    command = ["run", "toy", "--population", 6, "--engine", "local", "--quiet"]
+    mopbt(*command, cwd=tmp_path)
+    journal = tmp_path / "runs" / "toy" / "journal.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:2000] + b"?" + whole[2001:])
+    refused = mopbt("resume", "runs/toy", cwd=tmp_path, code=1)
+    assert "is damaged" in refused.stderr
+    assert "mopbt resume runs/toy --repair" in refused.stderr
+    mopbt("resume", "runs/toy", "--repair", "--engine", "local", cwd=tmp_path)
+    assert len(Results.open(tmp_path / "runs" / "toy")) == 60
+    assert (tmp_path / "runs" / "toy" / "journal.damaged-1").exists()
+
+
+def test_show(place):
+    text = mopbt("show", "runs/toy", cwd=place).stdout
+    for piece in ("mo-pbt", "near max, far max", "population 6", "hypervolume", "intervals"):
+        assert piece in text
+    data = json.loads(mopbt("show", "runs/toy", "--json", cwd=place).stdout)
+    assert data["intervals"] == 60
+    assert data["failures"] == 0
+    assert data["driven_by"] == ""
+    assert data["best"]["far"] <= 1
+
+
+def test_front_lineage_and_list(place):
+    points = json.loads(mopbt("front", "runs/toy", "--json", cwd=place).stdout)
+    results = Results.open(place / "runs" / "toy")
+    assert [p["job"] for p in points] == [p.job for p in results.front()]
+    assert f"{len(points)} models on the front" in mopbt("front", "runs/toy", cwd=place).stdout
+    line = json.loads(mopbt("lineage", "runs/toy", points[0]["job"], "--json", cwd=place).stdout)
+    assert line[-1]["job"] == points[0]["job"]
+    assert line[0]["begin"] == 0
+    text = mopbt("lineage", "runs/toy", line[-1]["job"], cwd=place).stdout
+    assert text.splitlines()[0].split() == ["steps", "job", "trial", "near", "far", "weight", "lr"]
+    assert "at rest" in mopbt("list", cwd=place).stdout
+    (row,) = json.loads(mopbt("list", "runs", "--json", cwd=place).stdout)
+    assert (row["task"], row["intervals"]) == ("toy", 60)
+
+
+def test_front_draws_a_picture(place):
+    mopbt("front", "runs/toy", "--plot", "front.png", cwd=place)
+    assert (place / "front.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_list_shows_a_run_that_cannot_be_read_with_the_reason(tmp_path):
+    mopbt("run", "toy", "--population", 4, "--engine", "local", "--budget-jobs", 2, "--quiet", cwd=tmp_path, code=3)
+    other = tmp_path / "runs" / "other"
+    other.mkdir()
+    (other / "run.toml").write_text("format = 7\n")
+    text = mopbt("list", cwd=tmp_path).stdout
+    assert "unreadable" in text
+    assert "runs/toy" in text
+
+
+OWN = """
+import mopbt
+
+class Mine:
+    space = {"rate": mopbt.Float(0.1, 1.0)}
+    objectives = {"up": "max", "down": "min"}
+    interval, max_step = 1, 3
+    def init(self, seed): return {"x": 0.0}
+    def train(self, model, values, begin, end, seed): model["x"] += values["rate"]
+    def evaluate(self, model): return {"up": model["x"], "down": model["x"] ** 2}
+    dump, load = staticmethod(mopbt.dumps), staticmethod(mopbt.loads)
+
+def train(m):
+    state = {"x": 0.0}
+    m.track(state=state)
+    for _ in m.steps():
+        state["x"] += m.hp["rate"]
+    m.report(up=state["x"], down=state["x"] ** 2)
+
+task = mopbt.FunctionTask(train, space=Mine.space, objectives=Mine.objectives, steps=3)
+"""
+
+
+def test_a_task_of_ones_own_by_file_module_class_and_function(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    for reference in ("mine.py:Mine", "mine:Mine", "mine.py:task"):
+        out = reference.replace(":", "_")
+        mopbt("run", reference, "--population", 4, "--workers", 2, "--out", out, "--quiet", cwd=tmp_path)
+        assert len(Results.open(tmp_path / out)) == 12
+    (tmp_path / "below").mkdir()
+    mopbt("resume", "../mine.py_Mine", cwd=tmp_path / "below")  # a file is found from anywhere
+
+
+WRONG = [
+    (["run", "nosuch"], 2, "TASK must be one of adult-linear, toy, or name an object like package.module:task"),
+    (["run", "nosuch:task"], 2, "there is no module 'nosuch' here; a file is named with its ending, as in nosuch.py:task"),
+    (["run", "nosuch.py:task"], 2, "there is no file nosuch.py"),
+    (["run", "mine.py:other"], 2, "mine.py has no 'other'; it has"),
+    (["run", "mine.py:train"], 2, "is a function; wrap it in a task: task = mopbt.FunctionTask(train"),
+    (["run", "mine.py:mopbt"], 2, "is not a task: it has no method `init`"),
+    (["run", "toy", "--algorithm", "sgd"], 2, "`algorithm` must be one of mo-pbt, got 'sgd'"),
+    (["run", "toy", "-o", "tau=0.2"], 2, "mo-pbt has no option 'tau'; it has asynchronous, explore, fraction"),
+    (["run", "toy", "-o", "fraction"], 2, "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction'"),
+    (["run", "toy", "-o", "fraction=0.9"], 2, "`fraction` must be in (0, 0.5], got 0.9"),
+    (["run", "toy", "-o", "within=best"], 2, "`within` must be one of 'scattered', 'crowded', 'hypervolume', got 'best'"),
+    (["run", "toy", "--population", "1"], 2, "`population` must be a whole number of at least 2, got 1"),
+    (["run", "toy", "--population", "many"], 2, "--population"),
+    (["run", "toy", "--engine", "cloud"], 2, "`engine` must be one of 'local', 'pool'"),
+    (["run", "toy", "--engine", "local", "--workers", "3"], 2, "--workers is for the engine pool, got the engine 'local'"),
+    (["run", "toy", "--budget-seconds", "0"], 2, "`seconds` must be a number above 0"),
+    (["run", "toy", "--seed", "-4"], 2, "`seed` must be a whole number of at least 0, got -4"),
+    (["run"], 2, "TASK"),
+    (["fly"], 2, "fly"),
+    (["resume", "nowhere"], 1, "nowhere is not a run: it has no run.toml"),
+    (["show", "nowhere"], 1, "nowhere is not a run"),
+    (["list", "nowhere"], 2, "there is no directory nowhere"),
+    (["lineage", "runs/toy", "12345"], 2, "a point must be an evaluated job of this run, got 12345"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
+def test_wrong_input_gets_a_message_and_no_traceback(place, arguments, code, message):
+    (place / "mine.py").write_text(OWN)
+    done = mopbt(*arguments, cwd=place, code=code)
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (place / "runs" / "mine").exists()
+
+
+def test_a_traceback_is_shown_when_asked_for(place):
+    assert "Traceback" in mopbt("--traceback", "run", "nosuch", cwd=place, code=2).stderr
+
+
+def test_help_teaches(place):
+    top = mopbt("--help", cwd=place).stdout
+    for word in ("run", "resume", "show", "front", "lineage", "list", "Exit codes", "mopbt run adult-linear"):
+        assert word in top
+    assert "Example: mopbt run" in mopbt("run", "--help", cwd=place).stdout
+    assert mopbt("--version", cwd=place).stdout.strip() == f"mopbt {__version__}"
+
+
+SLOW = """
+import sys
+sys.path.insert(0, {tests!r})
+from toys import SlowToy
+task = SlowToy(max_step=20, seconds=0.1)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
+    (tmp_path / "slow.py").write_text(SLOW.format(tests=TESTS))
+    command = [
+        sys.executable,
+        "-c",
+        "from mopbt.cli import main; main()",
+        "run",
+        "slow.py:task",
+        "--population",
+        "4",
+        "--out",
+        "run",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    journal = tmp_path / "run" / "journal.jsonl"
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and (not journal.exists() or journal.read_text().count("reports") < 2):
+        time.sleep(0.02)
+    busy = mopbt("run", "slow.py:task", "--population", 4, "--out", "run", cwd=tmp_path, code=1)
+    assert f"is being driven by process {process.pid}" in busy.stderr
+    assert f"process {process.pid}" in json.loads(mopbt("show", "run", "--json", cwd=tmp_path).stdout)["driven_by"]
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert "stopped (interrupted)" in errors
+    assert "To go on: run the same command again" in errors
+    assert "Traceback" not in errors
+
+
+def test_failures_are_shown(tmp_path):
+    (tmp_path / "failing.py").write_text("from mopbt.testing import FailingToy\ntask = FailingToy(max_step=8)\n")
+    done = mopbt("run", "failing.py:task", "--population", 11, "--engine", "local", "--out", "run", cwd=tmp_path)
+    assert "failed: ZeroDivisionError" in done.stderr
+    assert "ZeroDivisionError" in mopbt("show", "run", cwd=tmp_path).stdout

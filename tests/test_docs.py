@@ -1,0 +1,68 @@
+"""The code in the README and the docs is executed, and what they name exists."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "docs").glob("*.md"))]
+
+
+def programs(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if programs(page)])
+def test_the_code_on_a_page_runs(page, tmp_path):
+    (tmp_path / "page.py").write_text("\n".join(programs(page)), encoding="utf-8")
+    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_program_is_short_and_prints_its_front(tmp_path):
+    (program,) = programs("README.md")
+    assert len([line for line in program.splitlines() if line.strip()]) <= 18
+    (tmp_path / "first.py").write_text(program)
+    for _ in range(2):  # the second time it is there already
+        done = subprocess.run([sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert len(re.findall(r"'precision': .*'lr': ", done.stdout)) >= 2
+
+
+def test_every_name_of_the_concordance_exists():
+    names = re.findall(r"`(mopbt\.[\w.]+)`", (ROOT / "docs" / "paper.md").read_text())
+    assert len(names) > 30
+    for name in names:
+        parts = name.split(".")
+        depth = next(i for i in range(len(parts), 0, -1) if importable(".".join(parts[:i])))
+        found = importlib.import_module(".".join(parts[:depth]))
+        for part in parts[depth:]:
+            found = getattr(found, part)
+
+
+def importable(name):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+def test_every_difference_names_a_test_that_exists():
+    rows = [line for line in (ROOT / "docs" / "differences.md").read_text().splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 15
+    for row in rows:
+        file = re.search(r"`(tests/[\w/.]+)` \|$", row)
+        assert file, row
+        assert (ROOT / file[1]).is_file(), row
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"

@@ -1,0 +1,22 @@
+"""What users import is what is promised, no more and no less."""
+
+import mopbt
+
+
+def test_all_names_exist_and_nothing_else_is_public():
+    assert len(set(mopbt.__all__)) == len(mopbt.__all__) <= 30
+    submodules = {name for name, value in vars(mopbt).items() if type(value).__name__ == "module"}
+    visible = {name for name in vars(mopbt) if not name.startswith("_")} - submodules
+    assert visible | {"__version__"} == set(mopbt.__all__)
+
+
+def test_the_version_stands_in_one_place():
+    from importlib.metadata import version
+
+    assert version("mopbt") == mopbt.__version__
+
+
+def test_everything_public_has_a_docstring():
+    for name in mopbt.__all__:
+        if name not in ("__version__", "Direction"):  # a string and a Literal carry none
+            assert getattr(mopbt, name).__doc__, name

@@ -1,0 +1,119 @@
+"""Who may import whom: a module imports lower layers only, and the pure layers touch nothing of the world."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "mopbt"
+
+LAYERS = {
+    0: {"version", "errors", "rng", "space", "objectives", "state", "tree", "task", "function"},
+    1: {"ranking", "exploit", "explore", "scalarization", "metrics", "archive"},
+    2: {"schedulers", "schedulers.base", "schedulers.pbt", "algorithms"},
+    2.5: {
+        *("stores", "stores.base", "stores.memory", "stores.journal", "stores.directory"),
+        *("engines", "engines.base", "engines.local", "engines.worker", "engines.pool"),
+    },
+    3: {"settings", "progress", "display", "results", "run"},
+    4: {"", "catalogue", "testing", "cli", "report", "report.figures"},
+    5: {"tasks", "tasks.adult", "tasks.adult_linear"},
+}
+LAYER = {module: layer for layer, modules in LAYERS.items() for module in modules}
+WORLD = {"os", "pathlib", "time", "datetime", "logging", "threading", "random", "subprocess", "socket", "tempfile"}
+HEAVY = {
+    "torch": {"tree"},
+    "pandas": {"results"},
+    "matplotlib": {"report.figures"},
+    "sklearn": {"tasks.adult", "tasks.adult_linear"},
+    "rich": {"display", "cli"},
+    "typer": {"cli"},
+}
+
+
+def modules():
+    for file in sorted(SOURCE.rglob("*.py")):
+        parts = file.relative_to(SOURCE).with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__"), ast.parse(file.read_text())
+
+
+def imports(tree):
+    """Yield the imported module and whether the import stands at the top of the file."""
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", node in top) for alias in node.names)
+
+
+def ours(name):
+    """Return the module of the package that an import names, if it is one of ours."""
+    if not name.startswith("mopbt"):
+        return None
+    parts = name.split(".")[1:]
+    while parts and ".".join(parts) not in LAYER:
+        parts.pop()
+    return ".".join(parts)
+
+
+@pytest.mark.parametrize(("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_module_imports_lower_layers_only(module, tree):
+    assert module in LAYER, f"give {module} a layer"
+    here = LAYER[module]
+    for name, _ in imports(tree):
+        other = ours(name)
+        if other is None or other == module:
+            continue
+        assert LAYER[other] <= here, f"{module} (layer {here}) imports {other} (layer {LAYER[other]})"
+        assert {here, LAYER[other]} != {2, 2.5}, f"schedulers and engines must not know each other: {module} imports {other}"
+        if module.startswith("stores"):
+            assert not other.startswith("engines"), "stores must not know engines"
+
+
+@pytest.mark.parametrize(("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+def test_the_pure_layers_touch_nothing_of_the_world(module, tree):
+    if LAYER[module] > 2:
+        return
+    used = {name.split(".")[0] for name, _ in imports(tree)}
+    assert not used & WORLD
+    source = ast.unparse(tree)
+    assert "default_rng" not in source.replace("no default_rng", "")
+    assert "np.random." not in source
+    assert "open(" not in source
+    assert "print(" not in source
+
+
+@pytest.mark.parametrize(("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+def test_heavy_packages_stand_in_the_one_file_that_needs_them(module, tree):
+    for name, at_top in imports(tree):
+        package = name.split(".")[0]
+        if package in HEAVY:
+            assert module in HEAVY[package], f"{module} imports {package}"
+            if package not in ("rich", "typer"):
+                assert not at_top, f"{module} must import {package} where it is used"
+
+
+def test_no_cycles_between_modules():
+    graph = {}
+    for module, tree in modules():
+        graph[module] = {other for name, _ in imports(tree) if (other := ours(name)) not in (None, module)}
+    done, path = set(), []
+
+    def visit(module):
+        assert module not in path, f"import cycle: {' -> '.join([*path, module])}"
+        if module in done:
+            return
+        path.append(module)
+        for other in sorted(graph[module]):
+            visit(other)
+        path.pop()
+        done.add(module)
+
+    for module in graph:
+        visit(module)
+    assert done == set(graph)
+
+
+def test_all_layers_are_inhabited():
+    assert {module for module, _ in modules()} == set(LAYER)

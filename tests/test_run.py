@@ -1,0 +1,410 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import mopbt
+from mopbt import Budget, Float, LocalEngine, MoPbt, PoolEngine, Results, run
+from mopbt.engines.base import Work
+from mopbt.errors import (
+    IncompatibleRun,
+    MissingScore,
+    RunMismatch,
+    Stalled,
+    StorageFull,
+    TaskError,
+    TaskFailed,
+    UnreadHyperparameter,
+)
+from mopbt.run import Session
+from mopbt.state import State
+from mopbt.stores.journal import read_journal
+from mopbt.stores.memory import MemoryStore
+from mopbt.task import problem_of
+from mopbt.testing import FailingToy, ToyTask
+from toys import NanToy, SlowToy
+
+
+def toy(out, *, task=None, engine="local", population=6, **options):
+    return run(task or ToyTask(max_step=12), out=out, engine=engine, population=population, progress=False, **options)
+
+
+def events(out):
+    exchanges, _ = read_journal(Path(out) / "journal.jsonl")
+    jobs = sorted((job for e in exchanges for job in e.jobs), key=lambda job: job.id)
+    reports = sorted(((r.job, r.objectives, r.checksum, r.error) for e in exchanges for r in e.reports), key=lambda r: r[0])
+    return jobs, reports
+
+
+def test_finds_the_known_front(tmp_path):
+    results = run(ToyTask(max_step=40), out=tmp_path, population=16, engine="local", progress=False)
+    front = results.front()
+    assert results.outcome == "done"
+    assert len(results) == 16 * 20
+    assert sorted(ToyTask.distance_to_front(p.scores) for p in front)[len(front) // 2] < 0.05
+    near = [p.scores["near"] for p in front]
+    assert near == sorted(near, reverse=True)
+    assert max(near) > 0.9
+    assert max(p.scores["far"] for p in front) > 0.9
+
+
+def test_the_same_seed_gives_the_same_run_on_every_engine(tmp_path):
+    for name, engine in (
+        ("a", "local"),
+        ("b", PoolEngine(2)),
+        ("c", PoolEngine(1, warm_bytes=0)),
+        ("d", LocalEngine(warm_bytes=0)),
+    ):
+        toy(tmp_path / name, engine=engine, seed=5)
+    assert events(tmp_path / "a") == events(tmp_path / "b") == events(tmp_path / "c") == events(tmp_path / "d")
+    toy(tmp_path / "e", seed=6)
+    assert events(tmp_path / "e") != events(tmp_path / "a")
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first = toy(tmp_path)
+    before = (tmp_path / "journal.jsonl").read_bytes()
+    again = toy(tmp_path)
+    assert (tmp_path / "journal.jsonl").read_bytes() == before
+    assert [p.job for p in again.front()] == [p.job for p in first.front()]
+    assert again.outcome == "done"
+
+
+def test_every_point_of_the_front_can_be_loaded_at_every_moment(tmp_path):
+    seen = []
+
+    def look(progress):
+        results = Results.open(tmp_path)
+        for point in results.front():
+            assert set(results.load(point)) == {"place", "speed"}
+        seen.append(len(results.front()))
+        kept = len(list((tmp_path / "checkpoints").glob("*.ckpt")))
+        in_flight = 2
+        assert kept <= len(results.front()) + 6 + in_flight
+
+    run(ToyTask(max_step=12), out=tmp_path, engine="local", population=6, progress=look)
+    assert len(seen) == 37
+    assert seen[-1] > 5
+
+
+def test_out_none_lives_as_long_as_its_results():
+    results = toy(None)
+    path = results.path
+    assert results.load(results.front()[0])
+    del results
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_budgets_stop_cleanly_count_over_resumes_and_can_be_raised(tmp_path, asynchronous):
+    algorithm = MoPbt(population=6, asynchronous=asynchronous)
+    options = {"out": tmp_path / "run", "algorithm": algorithm, "engine": "local", "progress": False}
+    task = ToyTask(max_step=12)
+    for jobs in (5, 5, 13):
+        results = run(task, budget=Budget(jobs=jobs), **options)
+        assert (results.outcome, len(results)) == ("budget", jobs)
+    results = run(task, budget=Budget(steps=41), **options)
+    assert len(results) == 20  # 20 intervals of 2 steps; 41 does not allow another
+    assert run(task, **options).outcome == "done"
+    whole = run(task, **options | {"out": tmp_path / "whole"})
+    assert events(tmp_path / "run") == events(tmp_path / "whole")
+    assert len(whole) == 36
+
+
+@pytest.mark.parametrize("engine", ["local", "pool"])
+def test_a_time_budget_stops_and_goes_on(tmp_path, engine):
+    task = SlowToy(max_step=6, seconds=0.1)
+    began = time.monotonic()
+    results = toy(tmp_path, task=task, engine=engine, population=4, budget=Budget(seconds=0.35))
+    assert results.outcome == "budget"
+    assert time.monotonic() - began < 5
+    done = len(results)
+    assert 0 < done < 12 or engine == "pool"
+    assert toy(tmp_path, task=task, engine=engine, population=4, budget=Budget(seconds=0.01)).outcome in ("budget", "done")
+    results = toy(tmp_path, task=task, engine=engine, population=4)
+    assert results.outcome == "done"
+    assert len(results) == 12
+    seconds = [r["seconds"] for r in sorted(results.records(), key=lambda r: r["seconds"])]
+    assert seconds[-1] > 0.3
+
+
+def test_nan_does_not_end_a_run_and_is_replaced(tmp_path):
+    results = toy(tmp_path, task=NanToy(max_step=20), population=10, seed=1)
+    assert results.outcome == "done"
+    records = results.records()
+    diverged = {r["job"] for r in records if r["score.near"] != r["score.near"]}
+    assert diverged
+    assert not {r["start"] for r in records} & diverged
+    assert not {p.job for p in results.front()} & diverged
+
+
+def test_failures_do_not_end_a_run_and_are_told(tmp_path):
+    results = toy(tmp_path, task=FailingToy(max_step=20), population=11, seed=1)
+    assert results.outcome == "done"
+    failures = results.failures()
+    assert failures
+    assert all("ZeroDivisionError" in text for text in failures.values())
+    assert not {r["start"] for r in results.records()} & set(failures)
+
+
+def test_a_flat_metric_keeps_the_disk_bounded(tmp_path):
+    results = toy(tmp_path, task=NanToy(max_step=20, flat=True), population=6)
+    assert results.outcome == "done"
+    assert len(results.front()) == 1
+    assert len(list((tmp_path / "checkpoints").glob("*.ckpt"))) <= 1 + 6 + 1
+
+
+class HopelessTask(ToyTask):
+    def train(self, model, values, begin, end, seed):
+        raise RuntimeError("the loader is broken")
+
+
+def test_a_task_that_always_fails_is_stopped_early_with_its_error(tmp_path):
+    with pytest.raises(TaskFailed, match=r"(?s)3 intervals in a row failed; mend the task.*RuntimeError: the loader is broken"):
+        toy(tmp_path, task=HopelessTask(max_step=12))
+    results = toy(tmp_path)  # mended: the same directory goes on
+    assert results.outcome == "done"
+    assert len(results.failures()) == 3
+
+
+def test_a_damaged_checkpoint_costs_one_interval_of_one_member(tmp_path):
+    toy(tmp_path, budget=Budget(jobs=18))
+    latest = tmp_path / "checkpoints" / "16.ckpt"
+    latest.write_bytes(latest.read_bytes()[:-5])
+    results = toy(tmp_path)
+    assert results.outcome == "done"
+    failures = results.failures()
+    assert 1 <= len(failures) <= 3  # the member itself, and who took over from it at that moment
+    assert all("16.ckpt is damaged" in text for text in failures.values())
+    assert max(failures) < 24  # in the next generation they are replaced
+
+
+def test_a_lost_last_line_is_done_again_with_the_same_outcome(tmp_path):
+    toy(tmp_path / "whole")
+    toy(tmp_path / "run", budget=Budget(jobs=20))
+    journal = tmp_path / "run" / "journal.jsonl"
+    data = bytearray(journal.read_bytes())
+    data[-30] ^= 1
+    journal.write_bytes(data)
+    toy(tmp_path / "run")
+    assert events(tmp_path / "run") == events(tmp_path / "whole")
+
+
+def test_a_full_disk_ends_the_session_and_not_the_run(tmp_path, monkeypatch):
+    from mopbt.stores import directory
+
+    real, left = directory.write_atomically, [9]
+
+    def sometimes_full(path, data):
+        left[0] -= 1
+        if left[0] <= 0:
+            raise StorageFull("no space left")
+        real(path, data)
+
+    monkeypatch.setattr(directory, "write_atomically", sometimes_full)
+    with pytest.raises(StorageFull):
+        toy(tmp_path / "run")
+    monkeypatch.undo()
+    toy(tmp_path / "run")
+    toy(tmp_path / "whole")
+    assert events(tmp_path / "run") == events(tmp_path / "whole")
+
+
+def train(m):
+    state = {"x": 0.0}
+    m.track(state=state)
+    for _ in m.steps():
+        state["x"] += m.hp["rate"]
+    m.report(up=state["x"], down=-state["x"])
+
+
+FUNCTION = {"space": {"rate": Float(0.1, 1)}, "objectives": {"up": "max", "down": "max"}, "steps": 4, "interval": 2}
+
+
+def test_a_training_function_runs_and_its_tracked_state_comes_back(tmp_path):
+    results = run(train, **FUNCTION, out=tmp_path, engine="local", population=4, progress=False)
+    best = results.front()[0]
+    assert results.load(best)["state"]["x"] == best.scores["up"]
+    elsewhere = Results.open(tmp_path)  # without the task
+    assert elsewhere.load(best) == results.load(best)
+
+
+def unread(m):
+    m.track(state={"x": 1.0})
+    for _ in m.steps():
+        pass
+    m.report(up=1, down=1)
+
+
+def silent(m):
+    train(m)
+    m.report(up=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [(unread, UnreadHyperparameter, "never read 'rate'"), (silent, MissingScore, "did not measure the objective 'down'")],
+)
+def test_a_broken_contract_stops_the_run_before_it_writes_anything_down(tmp_path, function, error, message):
+    with pytest.raises(error, match=message):
+        run(function, **FUNCTION, out=tmp_path, engine="local", population=4, progress=False)
+    assert events(tmp_path)[1] == []
+    results = run(train, **FUNCTION, name=function.__name__, out=tmp_path, engine="local", population=4, progress=False)
+    assert results.outcome == "done"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"seed": -1}, ValueError, "`seed` must be a whole number of at least 0, got -1"),
+        ({"seed": True}, ValueError, "`seed` must be"),
+        ({"engine": "gpu"}, ValueError, "`engine` must be one of 'local', 'pool' or an engine object, got 'gpu'"),
+        ({"engine": object()}, TypeError, "`engine` must be one of"),
+        ({"population": 1}, ValueError, "`population` must be a whole number of at least 2, got 1"),
+        ({"algorithm": MoPbt}, TypeError, "`algorithm` must be an object such as MoPbt"),
+        ({"algorithm": "mo-pbt"}, TypeError, "`algorithm` must be an object such as MoPbt"),
+        ({"space": {}}, TypeError, "`space`: a task object says this itself"),
+        ({"steps": 3}, TypeError, "`steps`: a task object says this itself"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_trains(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        run(ToyTask(), out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fraction": 0.7}, r"`fraction` must be in \(0, 0.5\], got 0.7"),
+        ({"fraction": 0}, r"`fraction` must be in \(0, 0.5\], got 0"),
+        ({"within": "random"}, "`within` must be one of 'scattered', 'crowded', 'hypervolume', got 'random'"),
+        ({"explore": "none"}, "`explore` must be one of 'local', 'random', got 'none'"),
+        ({"start": "grid"}, "`start` must be one of 'stratified', 'iid', got 'grid'"),
+        ({"asynchronous": "yes"}, "`asynchronous` must be one of True, False, got 'yes'"),
+        ({"resample": 2}, r"`resample` must be in \[0, 1\], got 2"),
+        ({"population": 2.5}, "`population` must be a whole number"),
+        ({"scale": True, "within": "crowded"}, "`scale`"),
+    ],
+)
+def test_wrong_settings_of_mo_pbt(options, message):
+    with pytest.raises(ValueError, match=message):
+        MoPbt(**options)
+
+
+@pytest.mark.parametrize("budget", [{"seconds": 0}, {"jobs": -1}, {"steps": "3"}, {"jobs": True}])
+def test_wrong_budgets(budget):
+    with pytest.raises(ValueError, match="must be a number above 0, or None for no limit"):
+        Budget(**budget)
+
+
+def test_a_function_needs_its_description(tmp_path):
+    with pytest.raises(TypeError, match="a training function needs `space=`, `objectives=`, `steps=` as well"):
+        run(train, out=tmp_path)
+    with pytest.raises(ValueError, match=r"`max_step` must be a multiple of `interval` \(3\), got 4; 3 would do"):
+        run(train, **FUNCTION | {"interval": 3}, out=tmp_path)
+    with pytest.raises(TypeError, match="got the class ToyTask; pass ToyTask"):
+        run(ToyTask, out=tmp_path)
+    with pytest.raises(TypeError, match="int object is not a task: it has no method `init`"):
+        run(3, out=tmp_path)
+
+
+def test_another_run_in_the_same_directory_is_refused_with_the_differences(tmp_path):
+    toy(tmp_path, seed=1)
+    with pytest.raises(RunMismatch, match=r"other settings: seed is 2, it was 1; algorithm population is 8, it was 6; use"):
+        toy(tmp_path, seed=2, population=8)
+    with pytest.raises(RunMismatch, match="max_step is 14, it was 12"):
+        toy(tmp_path, seed=1, task=ToyTask(max_step=14))
+
+
+def test_a_directory_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunMismatch, match=r"is not a run and not empty \(it has 'thesis.tex'\); use another directory"):
+        toy(tmp_path)
+    assert [f.name for f in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(ValueError, match="`out` must be a directory, got the file"):
+        toy(tmp_path / "thesis.tex")
+
+
+def test_a_run_of_another_version_is_refused(tmp_path):
+    toy(tmp_path)
+    settings = tmp_path / "run.toml"
+    settings.write_text(settings.read_text().replace("format = 1", "format = 2").replace('mopbt = "', 'mopbt = "9.'))
+    with pytest.raises(IncompatibleRun, match=r"has format 2 \(mopbt 9\..*reads format 1; install the version that wrote it"):
+        toy(tmp_path)
+
+
+class LazyScheduler:
+    jobs_in_all = None
+
+    def ask(self, state, slots):
+        return ()
+
+    def tell(self, state, report):
+        return state
+
+    def done(self, state):
+        return False
+
+
+def test_a_scheduler_that_orders_nothing_is_named():
+    task, store, engine = ToyTask(), MemoryStore(), LocalEngine()
+    engine.start(Work(task, problem_of(task), 0, store.checkpoints))
+    session = Session(LazyScheduler(), problem_of(task), store, engine, State(0), Budget(), lambda progress: None)
+    with pytest.raises(Stalled, match=r"LazyScheduler orders no work.*0 trials, 0 jobs"):
+        session.drive()
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {tests!r})
+from toys import SlowToy
+import mopbt
+mopbt.run(SlowToy(max_step=12, seconds=0.05), out={out!r}, population=6, engine={engine!r})
+"""
+
+
+@pytest.mark.parametrize("engine", ["local", "pool"])
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, engine):
+    program = PROGRAM.format(tests=str(Path(__file__).parent), out=str(tmp_path / "run"), engine=engine)
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    journal = tmp_path / "run" / "journal.jsonl"
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and (not journal.exists() or journal.read_text().count("reports") < 4):
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    assert "stopped (interrupted) after" in errors
+    assert "nothing reported is lost. To go on: run the same again" in errors
+    task = SlowToy(max_step=12, seconds=0.0)
+    results = run(task, out=tmp_path / "run", population=6, engine="local", progress=False)
+    run(task, out=tmp_path / "whole", population=6, engine="local", progress=False)
+    assert results.outcome == "done"
+    assert events(tmp_path / "run") == events(tmp_path / "whole")
+
+
+def test_run_toml_holds_all_that_is_needed_to_read_the_run(tmp_path):
+    toy(tmp_path, task=ToyTask(max_step=4))
+    text = (tmp_path / "run.toml").read_text()
+    for piece in ('name = "toy"', "max_step = 4", 'near = "max"', 'kind = "LogGrid"', "population = 6", "seed = 0"):
+        assert piece in text
+    lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert {key for line in lines for key in line} == {"jobs", "reports", "crc"}
+    assert mopbt.Results.open(tmp_path).problem == problem_of(ToyTask(max_step=4))
+
+
+def test_nothing_is_reported_as_tuned_when_training_breaks_its_own_rules(tmp_path):
+    def no_track(m):
+        for _ in m.steps():
+            m.hp["rate"]
+        m.report(up=1, down=1)
+
+    with pytest.raises(TaskError, match="never called `track"):
+        run(no_track, **FUNCTION, out=tmp_path, engine="local", population=4, progress=False)

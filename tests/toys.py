@@ -1,0 +1,70 @@
+"""Tasks that the tests share; worker processes import them from here."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mopbt.testing import ToyTask
+
+
+@dataclass(frozen=True)
+class KillerToy(ToyTask):
+    """A toy that kills the process which drives it, from a worker, just before it saves the interval of a trial and step."""
+
+    victim: tuple[int, int] | None = None
+
+    def train(self, model, values, begin, end, seed):
+        object.__setattr__(self, "_now", end)
+        return super().train(model, values, begin, end, seed)
+
+    def dump(self, model: dict[str, Any]) -> bytes:
+        if self.victim is not None and self.victim[1] == self._now:
+            os.kill(os.getppid(), signal.SIGKILL)
+        return super().dump(model)
+
+
+@dataclass(frozen=True)
+class SuicidalToy(ToyTask):
+    """A toy whose process is killed in the middle of a job while a file counts more than zero lives to take."""
+
+    lives: str = ""
+    weight: float = 1.0
+
+    def train(self, model, values: Mapping[str, Any], begin: int, end: int, seed: int):
+        counter = Path(self.lives)
+        left = int(counter.read_text())
+        if values["weight"] >= self.weight and left:
+            counter.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().train(model, values, begin, end, seed)
+
+
+@dataclass(frozen=True)
+class SlowToy(ToyTask):
+    """A toy that takes its time."""
+
+    seconds: float = 0.05
+
+    def train(self, model, values: Mapping[str, Any], begin: int, end: int, seed: int):
+        time.sleep(self.seconds)
+        return super().train(model, values, begin, end, seed)
+
+
+@dataclass(frozen=True)
+class NanToy(ToyTask):
+    """A toy that diverges where the learning rate is the largest, and flat otherwise if asked."""
+
+    flat: bool = False
+
+    def train(self, model, values: Mapping[str, Any], begin: int, end: int, seed: int):
+        model = super().train(model, values, begin, end, seed)
+        if values["lr"] >= 1:
+            model["place"] = model["place"] * float("nan")
+        return model
+
+    def evaluate(self, model):
+        return {"near": 0.5, "far": 0.5} if self.flat else super().evaluate(model)
