@@ -52,4 +52,5 @@ $(VENV)/.check: $(VENV)/.torch
 
 $(VENV)/.bench: $(VENV)/.torch
 	$(PIP) --editable ".[bench]"
+	$(PIP) --no-deps syne-tune
 	touch $@
