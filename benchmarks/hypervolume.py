@@ -3,31 +3,17 @@
 Run it with ``python benchmarks/hypervolume.py``; the exit code is 1 if a target is missed. Needs moarchiving.
 """
 
-import statistics
 import sys
-import time
 from collections.abc import Callable
 
 import moocore
 import numpy as np
+from measuring import Row, cpu_times, show
 from moarchiving import BiobjectiveNondominatedSortedList
 
 from mopbt.metrics import hypervolume, hypervolume_curve
 
-Row = tuple[str, float, str, bool]
 Points = np.ndarray
-
-
-def cpu_times(*functions: Callable[[], object], number: int = 1, repeats: int = 3) -> list[float]:
-    """Return the median CPU seconds of one call of each function, in turns so that all meet the same machine."""
-    times: list[list[float]] = [[] for _ in functions]
-    for _ in range(repeats):
-        for function, seen in zip(functions, times, strict=True):
-            begin = time.process_time()
-            for _ in range(number):
-                function()
-            seen.append((time.process_time() - begin) / number)
-    return [statistics.median(seen) for seen in times]
 
 
 def random_points(n: int, K: int) -> Points:
@@ -88,9 +74,7 @@ def main() -> int:
         curve("recomputation / curve, random", random_points(10_000, 3), curve_by_recomputation, 1.7),
         curve("recomputation / curve, all accepted", front_points(2_000, 3), curve_by_recomputation, 1.7),
     ]
-    for name, ratio, target, met in rows:
-        print(f"{name:<62} {ratio:8.2f}   {target:<7} {'PASS' if met else 'FAIL'}")
-    return 0 if all(met for *_, met in rows) else 1
+    return show(rows)
 
 
 if __name__ == "__main__":

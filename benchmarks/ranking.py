@@ -4,14 +4,12 @@ Run it with ``python benchmarks/ranking.py``; the exit code is 1 if a target is 
 ``pip install --no-deps syne-tune==0.16.0`` and ``pip install dill``, no more of its requirements.
 """
 
-import statistics
 import sys
-import time
 import tracemalloc
-from collections.abc import Callable
 
 import moocore
 import numpy as np
+from measuring import Row, cpu_times, show
 
 from mopbt.ranking import ranks, scattered_order
 
@@ -21,25 +19,11 @@ try:
 except ImportError:
     nondominated_sort = None
 
-Row = tuple[str, float, str, bool]
-
-
-def cpu_times(*functions: Callable[[], object], number: int, repeats: int = 7) -> list[float]:
-    """Return the median CPU seconds of one call of each function, in turns so that all meet the same machine."""
-    times: list[list[float]] = [[] for _ in functions]
-    for _ in range(repeats):
-        for function, seen in zip(functions, times, strict=True):
-            begin = time.process_time()
-            for _ in range(number):
-                function()
-            seen.append((time.process_time() - begin) / number)
-    return [statistics.median(seen) for seen in times]
-
 
 def ranks_against_moocore(n: int, K: int) -> Row:
     objectives = np.random.default_rng(0).random((n, K))
     number = max(1, 100_000 // (n * K))
-    ours, theirs = cpu_times(lambda: ranks(objectives), lambda: moocore.pareto_rank(-objectives), number=number)
+    ours, theirs = cpu_times(lambda: ranks(objectives), lambda: moocore.pareto_rank(-objectives), number=number, repeats=7)
     return f"ranks / moocore, n = {n:,}, K = {K}", ours / theirs, "<= 1.3", ours <= 1.3 * theirs
 
 
@@ -76,9 +60,7 @@ def main() -> int:
     objectives, angles = np.random.default_rng(0).random((10_000, 2)), np.linspace(0, np.pi / 2, 10_000)
     rows.append(scattered_memory(10_000, "many fronts", objectives))
     rows.append(scattered_memory(10_000, "one front", np.column_stack([np.cos(angles), np.sin(angles)])))
-    for name, ratio, target, met in rows:
-        print(f"{name:<62} {ratio:8.2f}   {target:<7} {'PASS' if met else 'FAIL'}")
-    return 0 if all(met for *_, met in rows) else 1
+    return show(rows)
 
 
 if __name__ == "__main__":
