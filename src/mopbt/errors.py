@@ -5,6 +5,7 @@ Wrong arguments are plain ``ValueError`` or ``TypeError``; everything else is be
     MopbtError
     ├── TaskError                 the task broke its contract; the run stops, nothing is lost
     │   ├── UnreadHyperparameter  a hyperparameter that an interval of training never read
+    │   ├── CannotStack           a model that cannot be trained as one of a stack
     │   ├── MissingScore          `evaluate` (or `report`) left out an objective or a constraint
     │   └── TaskFailed            so many intervals failed in a row that going on makes no sense
     ├── StoreError                the run's directory
@@ -30,6 +31,10 @@ class TaskError(MopbtError):
 
 class UnreadHyperparameter(TaskError):
     """A hyperparameter that an interval of training never read."""
+
+
+class CannotStack(TaskError):
+    """A model or a loss that cannot be trained as one of a stack; another engine will do."""
 
 
 class MissingScore(TaskError):

@@ -146,6 +146,11 @@ class Values(Mapping[str, Any]):
         return f"Values({self._values!r})"
 
     @property
+    def plain(self) -> Mapping[str, Any]:
+        """Return the values themselves; looking at them does not count as reading."""
+        return self._values
+
+    @property
     def read(self) -> frozenset[str]:
         """Return the names that were read so far."""
         return frozenset(self._read)

@@ -7,8 +7,8 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -72,58 +72,140 @@ class Warm:
         self._size -= size
         return model
 
+    def look(self, id: int | None) -> Any | None:
+        """Return a model and keep it, for tasks whose training leaves it as it is; None if it is not here."""
+        return self._models[id][0] if id is not None and id in self._models else None
+
+
+Bundle = list[tuple[Job, str]]  # jobs that are carried out together, each with the checksum of the checkpoint it starts from
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A job that is done but for its checkpoint: what was measured and what is to be saved, or why it failed."""
+
+    job: Job
+    seconds: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+    data: bytes = b""
+    error: str = ""
+
 
 def perform(work: Work, job: Job, checksum: str, warm: Warm) -> Report:
-    """Carry out a job: restore or build the model, train it for an interval, evaluate it, and save it.
+    """Carry out a job: restore or build the model, train it for an interval, evaluate it, and save it."""
+    return saved(work, _train_alone(work, job, checksum, warm))
 
-    What goes wrong in the task's own code makes a failed report; a broken contract or a full disk ends the run.
-    """
+
+def saved(work: Work, trained: Trained) -> Report:
+    """Make a trained model durable and return its report."""
+    if trained.error:
+        return Report(trained.job.id, took=trained.seconds, error=trained.error)
     began = time.perf_counter()
-    try:
-        had_torch = "torch" in sys.modules
-        model, scores, data = _train(work, job, checksum, warm)
-        if not had_torch and "torch" in sys.modules:  # imported midway, so it was not seeded: once more, from the same start
-            model, scores, data = _train(work, job, checksum, Warm(0))
-        saved = work.checkpoints.save(job.id, data)
-    except CorruptCheckpoint as error:
-        return Report(job.id, took=time.perf_counter() - began, error=str(error))
-    except MopbtError:
-        raise
-    except Exception:
-        return Report(job.id, took=time.perf_counter() - began, error=traceback.format_exc())
-    warm.put(job.id, model, len(data))
+    checksum = work.checkpoints.save(trained.job.id, trained.data)
     return Report(
-        job.id,
-        objectives=signed(work.problem.objectives, scores),
-        violation=total_violation(work.problem.constraints, scores),
-        scores=scores,
-        checksum=saved,
-        took=time.perf_counter() - began,
+        trained.job.id,
+        objectives=signed(work.problem.objectives, trained.scores),
+        violation=total_violation(work.problem.constraints, trained.scores),
+        scores=trained.scores,
+        checksum=checksum,
+        took=trained.seconds + time.perf_counter() - began,
     )
 
 
-def _train(work: Work, job: Job, checksum: str, warm: Warm) -> tuple[Any, dict[str, float], bytes]:
+def train(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
+    """Carry out jobs up to what is to be saved: together where the task can, else one by one.
+
+    What goes wrong in the task's own code makes a failed job; a broken contract ends the run.
+    """
+    if len(bundle) > 1 and hasattr(work.task, "train_many"):
+        try:
+            return _train_stack(work, bundle, warm)
+        except MopbtError as error:
+            if not isinstance(error, CorruptCheckpoint):
+                raise
+        except Exception:
+            pass  # one by one, so that only those fail whose fault it is
+    return [_train_alone(work, job, checksum, warm) for job, checksum in bundle]
+
+
+def _train_alone(work: Work, job: Job, checksum: str, warm: Warm) -> Trained:
+    began = time.perf_counter()
+    try:
+        had_torch = "torch" in sys.modules
+        model, scores, data = _trained_model(work, job, checksum, warm)
+        if not had_torch and "torch" in sys.modules:  # imported midway, so it was not seeded: once more, from the same start
+            model, scores, data = _trained_model(work, job, checksum, Warm(0))
+    except CorruptCheckpoint as error:
+        return Trained(job, time.perf_counter() - began, error=str(error))
+    except MopbtError:
+        raise
+    except Exception:
+        return Trained(job, time.perf_counter() - began, error=traceback.format_exc())
+    warm.put(job.id, model, len(data))
+    return Trained(job, time.perf_counter() - began, scores, data)
+
+
+def _trained_model(work: Work, job: Job, checksum: str, warm: Warm) -> tuple[Any, dict[str, float], bytes]:
     task, values = work.task, Values(work.problem.space.decode(job.config))
-    seed = derived_seed(work.seed, "train", job.trial, job.begin)
-    with global_seeds(derived_seed(work.seed, "init", job.trial)):
+    seed = _training_seed(work, job)
+    with global_seeds(_first_seed(work, job)):
         model = _model(work, job, checksum, warm)
         seed_globals(seed)  # anew: loading a model may draw random numbers, taking a warm one does not
         trained = task.train(model, values, job.begin, job.end, seed)
         model = model if trained is None else trained
         values.check_read()
-        scores = checked_scores(task.evaluate(model))
-        signed(work.problem.objectives, scores), total_violation(work.problem.constraints, scores)  # before anything is saved
-        data = task.dump(model)
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TaskError(f"`dump` must return bytes, got {type(data).__name__}; mopbt.dumps(...) makes bytes of arrays and dicts")
-    return model, scores, bytes(data)
+        return model, _measured(work, task.evaluate(model)), _dumped(task, model)
+
+
+def _train_stack(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
+    """Train all jobs of a bundle as one program; its randomness belongs to the bundle, whose jobs are always the same."""
+    began, task = time.perf_counter(), cast(Any, work.task)
+    jobs = [job for job, _ in bundle]
+    values = [Values(work.problem.space.decode(job.config)) for job in jobs]
+    models = []
+    for job, checksum in bundle:
+        with global_seeds(_first_seed(work, job)):
+            models.append(_model(work, job, checksum, warm))
+    with global_seeds(derived_seed(work.seed, "stack", jobs[0].trial, jobs[0].begin, len(jobs))):
+        models = task.train_many(models, values, [job.begin for job in jobs], [_training_seed(work, job) for job in jobs])
+        for value in values:
+            value.check_read()
+        scores = [_measured(work, measured) for measured in task.evaluate_many(models)]
+        data = [_dumped(task, model) for model in models]
+    for job, model, dump in zip(jobs, models, data, strict=True):
+        warm.put(job.id, model, len(dump))
+    seconds = (time.perf_counter() - began) / len(jobs)
+    return [Trained(job, seconds, own, dump) for job, own, dump in zip(jobs, scores, data, strict=True)]
 
 
 def _model(work: Work, job: Job, checksum: str, warm: Warm) -> Any:
     if job.start is None:
-        return work.task.init(derived_seed(work.seed, "init", job.trial))
-    model = warm.take(job.start)
+        return work.task.init(_first_seed(work, job))
+    model = warm.look(job.start) if getattr(work.task, "functional", False) else warm.take(job.start)
     return work.task.load(work.checkpoints.load(job.start, checksum)) if model is None else model
+
+
+def _first_seed(work: Work, job: Job) -> int:
+    return derived_seed(work.seed, "init", job.trial)
+
+
+def _training_seed(work: Work, job: Job) -> int:
+    return derived_seed(work.seed, "train", job.trial, job.begin)
+
+
+def _measured(work: Work, scores: Any) -> dict[str, float]:
+    """Return checked scores, and make sure before anything is saved that nothing is missing from them."""
+    checked = checked_scores(scores)
+    signed(work.problem.objectives, checked)
+    total_violation(work.problem.constraints, checked)
+    return checked
+
+
+def _dumped(task: Task[Any], model: Any) -> bytes:
+    data = task.dump(model)
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TaskError(f"`dump` must return bytes, got {type(data).__name__}; mopbt.dumps(...) makes bytes of arrays and dicts")
+    return bytes(data)
 
 
 def checked_scores(scores: Any) -> dict[str, float]:

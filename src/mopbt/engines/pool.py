@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import cloudpickle
 
-from mopbt.engines.base import Work
+from mopbt.engines.base import Bundle, Work
 from mopbt.engines.worker import receive, send
 from mopbt.errors import WorkerFailed
 from mopbt.state import Job, Report
@@ -31,7 +32,7 @@ class _Worker:
     """A worker process as the driver sees it."""
 
     process: subprocess.Popen[bytes]
-    jobs: deque[tuple[Job, str]] = field(default_factory=deque)  # the first one is running
+    bundles: deque[Bundle] = field(default_factory=deque)  # the first one is running
     warm: set[int | None] = field(default_factory=set)  # checkpoints of which it may still hold the model
     ready: bool = False
 
@@ -53,9 +54,14 @@ class PoolEngine:
         self._crew: list[_Worker] = []
 
     @property
+    def stack(self) -> int:
+        """Return how many jobs make a bundle that a worker carries out together."""
+        return 1
+
+    @property
     def capacity(self) -> int:
         """Return how many jobs the engine takes at a time."""
-        return self.workers * _AHEAD
+        return self.workers * self.stack * _AHEAD
 
     def start(self, work: Work) -> None:
         """Get ready for a run; workers start with the first jobs."""
@@ -69,15 +75,17 @@ class PoolEngine:
         self._path = [os.path.abspath(entry) for entry in sys.path]
         self._setup = pickle.dumps((payload, self._warm_bytes))
         self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
-        self._pending: deque[tuple[Job, str]] = deque()
+        self._pending: deque[Bundle] = deque()
         self._deaths: dict[int, int] = {}
         self._false_starts = 0
         self._began = time.monotonic()
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
         """Hand jobs to workers, or put them in line."""
-        self._pending.extend((job, checksums.get(job.start, "") if job.start is not None else "") for job in jobs)
-        while len(self._crew) < min(self.workers, len(self._pending) + sum(len(w.jobs) > 0 for w in self._crew)):
+        # A job's number says in which bundle it is: after a crash the same jobs come together again.
+        for _, together in groupby(sorted(jobs, key=lambda job: job.id), key=lambda job: job.id // self.stack):
+            self._pending.append([(job, checksums.get(job.start, "") if job.start is not None else "") for job in together])
+        while len(self._crew) < min(self.workers, len(self._pending) + sum(len(w.bundles) > 0 for w in self._crew)):
             self._hire()
         self._dispatch()
 
@@ -91,9 +99,8 @@ class PoolEngine:
                 worker, message = self._inbox.get(timeout=0.0 if reports else left)
             except queue.Empty:
                 return reports
-            report = self._died(worker) if message is None else self._heard(worker, pickle.loads(message))
-            if report is not None:
-                reports.append(replace(report, seconds=time.monotonic() - self._began))
+            heard = self._died(worker) if message is None else self._heard(worker, pickle.loads(message))
+            reports += [replace(report, seconds=time.monotonic() - self._began) for report in heard]
             self._dispatch()
 
     def close(self) -> None:
@@ -116,56 +123,51 @@ class PoolEngine:
         _post(worker, self._setup)
 
     def _dispatch(self) -> None:
-        for depth in range(1, _AHEAD + 1):  # first a job for each, then a second one
+        for depth in range(1, _AHEAD + 1):  # first a bundle for each, then a second one
             for worker in self._crew:
-                if self._pending and len(worker.jobs) < depth:
+                if self._pending and len(worker.bundles) < depth:
                     self._assign(worker)
 
     def _assign(self, worker: _Worker) -> None:
-        """Give a worker the first job that starts from a model it still has in memory, else the first one."""
-        item = next((item for item in self._pending if item[0].start in worker.warm), self._pending[0])
-        self._pending.remove(item)
-        worker.jobs.append(item)
-        worker.warm.discard(item[0].start)
-        _post(worker, pickle.dumps(item))
+        """Give a worker the bundle of which it still has the most models in memory, else the first one."""
+        bundle = max(self._pending, key=lambda bundle: sum(job.start in worker.warm for job, _ in bundle))
+        self._pending.remove(bundle)
+        worker.bundles.append(bundle)
+        worker.warm -= {job.start for job, _ in bundle}
+        _post(worker, pickle.dumps(bundle))
 
-    def _heard(self, worker: _Worker, message: Report | Exception | None) -> Report | None:
+    def _heard(self, worker: _Worker, message: list[Report] | Exception | None) -> list[Report]:
         if isinstance(message, Exception):
             raise message
         if message is None:
             worker.ready = True
             self._false_starts = 0
-            return None
-        worker.jobs.popleft()
-        worker.warm.add(message.job)
+            return []
+        worker.bundles.popleft()
+        worker.warm |= {report.job for report in message}
         return message
 
-    def _died(self, worker: _Worker) -> Report | None:
-        """Replace a worker that is gone; its running job is tried again, a bounded number of times."""
+    def _died(self, worker: _Worker) -> list[Report]:
+        """Replace a worker that is gone; what it was doing is tried again, a bounded number of times, and one by one."""
         if worker not in self._crew:
-            return None
+            return []
         self._crew.remove(worker)
         code = _bury(worker)
         if not worker.ready:
             self._false_starts += 1
             if self._false_starts > self._retries:
                 raise WorkerFailed(f"worker processes end before they are ready (exit code {code}); see what they print above")
-        report = self._give_up(worker.jobs.popleft()[0], code) if self._is_hopeless(worker) else None
-        self._pending.extendleft(reversed(worker.jobs))
+        running = worker.bundles.popleft() if worker.ready and worker.bundles else []
+        for job, _ in running:
+            self._deaths[job.id] = self._deaths.get(job.id, 0) + 1
+        again = [[item] for item in running if self._deaths[item[0].id] <= self._retries]
+        self._pending.extendleft(reversed([*again, *worker.bundles]))
         self._hire()
-        return report
+        return [self._given_up(job, code) for job, _ in running if self._deaths[job.id] > self._retries]
 
-    def _is_hopeless(self, worker: _Worker) -> bool:
-        if not worker.ready or not worker.jobs:
-            return False
-        job = worker.jobs[0][0].id
-        self._deaths[job] = self._deaths.get(job, 0) + 1
-        return self._deaths[job] > self._retries
-
-    def _give_up(self, job: Job, code: int) -> Report:
-        return Report(
-            job.id, error=f"the worker process died {self._deaths[job.id]} times while it carried out this job (exit code {code})"
-        )
+    def _given_up(self, job: Job, code: int) -> Report:
+        times = self._deaths[job.id]
+        return Report(job.id, error=f"the worker process died {times} times while it carried out this job (exit code {code})")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

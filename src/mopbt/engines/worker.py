@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import IO, Any
 
-from mopbt.engines.base import Warm, Work, perform
+from mopbt.engines.base import Trained, Warm, Work, saved, train
 from mopbt.errors import MopbtError, WorkerFailed
 
 
@@ -55,8 +55,12 @@ def main() -> None:
         send(sink, pickle.dumps(failure))
         return
     send(sink, pickle.dumps(None))
+    _serve(work, warm, inbox.get, lambda answer: _answer(sink, answer))
+
+
+def _answer(sink: IO[bytes], answer: Any) -> None:
     try:
-        _serve(work, warm, inbox.get, lambda answer: send(sink, pickle.dumps(answer)))
+        send(sink, pickle.dumps(answer))
     except BrokenPipeError:
         os._exit(0)  # the driver is gone; the journal knows nothing of this job, so it runs again
 
@@ -67,9 +71,20 @@ def _prepare(message: bytes) -> tuple[Work, Warm]:
 
 
 def _serve(work: Work, warm: Warm, next_message: Callable[[], bytes], answer: Callable[[Any], None]) -> None:
+    """Train one bundle after the other; a thread makes the last ones durable meanwhile, and reports them when they are."""
+    waiting: queue.Queue[list[Trained]] = queue.Queue(maxsize=2)
+    threading.Thread(target=_save, args=(work, waiting.get, answer), daemon=True).start()
     while True:
-        job, checksum = pickle.loads(next_message())
+        bundle = pickle.loads(next_message())
         try:
-            answer(perform(work, job, checksum, warm))
+            waiting.put(train(work, bundle, warm))
+        except MopbtError as error:
+            answer(error)
+
+
+def _save(work: Work, next_trained: Callable[[], list[Trained]], answer: Callable[[Any], None]) -> None:
+    while True:
+        try:
+            answer([saved(work, trained) for trained in next_trained()])
         except MopbtError as error:
             answer(error)

@@ -1,0 +1,94 @@
+"""Hyperparameters inside a model: values that differ between the members of a population, also when these are stacked."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Tuned(nn.Module):
+    """A hyperparameter inside a model: calling it gives its value as a tensor without dimensions.
+
+    The structure of a model must not depend on a hyperparameter; its arithmetic may, through modules of this kind.
+    """
+
+    value: Tensor
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"Tuned takes the name of a hyperparameter, got {name!r}")
+        self.name = name
+        self.register_buffer("value", torch.zeros(()), persistent=False)  # no part of a state_dict: it is set, not learnt
+
+    def forward(self) -> Tensor:
+        """Return the value that this member has now."""
+        return self.value
+
+    def extra_repr(self) -> str:
+        """Return the hyperparameter's name, for printing."""
+        return repr(self.name)
+
+
+class Dropout(nn.Module):
+    """Dropout whose probability is a hyperparameter by name, ``Dropout("dropout")``, or a number, and which is cheap on a CPU.
+
+    Masks take 16 random bits an element from 64-bit draws, a fraction of the cost of a draw for each element; a probability is
+    therefore a multiple of 1/65536.
+    """
+
+    constant: Tensor
+
+    def __init__(self, p: float | str) -> None:
+        super().__init__()
+        if not isinstance(p, str) and not 0 <= p < 1:
+            raise ValueError(f"`p` must be in [0, 1), or name a hyperparameter, got {p!r}")
+        self.p = Tuned(p) if isinstance(p, str) else None
+        if self.p is None:
+            self.register_buffer("constant", torch.tensor(float(p)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop elements while training, and nothing while evaluating."""
+        if not self.training:
+            return x
+        dropped: Tensor = _Drop.apply(x, self.constant if self.p is None else self.p())[0]  # type: ignore[no-untyped-call]
+        return dropped
+
+    def extra_repr(self) -> str:
+        """Return the probability, for printing."""
+        return "" if self.p is not None else f"p={float(self.constant):g}"
+
+
+def keep_scale(shape: torch.Size, p: Tensor) -> Tensor:
+    """Return 1 / (1 - p) where an element is kept and 0 where it is dropped; `p` broadcasts to the shape."""
+    n = shape.numel()
+    if p.device.type != "cpu":
+        return (torch.rand(shape, device=p.device) >= p) / (1 - p)
+    draws = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = draws.view(torch.int16)[:n].view(shape)
+    threshold = (p * 65536 - 32768).round().clamp(max=32767).to(torch.int16)
+    return (bits >= threshold) / (1 - p)
+
+
+class _Drop(torch.autograd.Function):
+    """Dropout as one operation that knows how to be stacked: all members' masks come from one draw."""
+
+    @staticmethod
+    def forward(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        scale = keep_scale(x.shape, p).to(x.dtype)
+        return x * scale, scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor, None]:
+        return gradient * ctx.saved_tensors[0], None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, p: Tensor) -> Any:
+        x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
+        p = p if in_dims[1] is None else p.reshape(-1, *[1] * (x.dim() - 1))
+        return _Drop.apply(x, p), (0, 0)  # type: ignore[no-untyped-call]

@@ -1,0 +1,348 @@
+"""`TorchTask`: a model, a loss, data, an optimizer and metrics make a task that trains members one by one or stacked.
+
+A member is a tree of tensors, ``{"model": state_dict, "optimizer": {slot: {parameter: tensor}}, "updates": n}``. Training never
+changes the tree it starts from, so that one tree can be the start of several members.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from mopbt import tree
+from mopbt.errors import CannotStack, TaskError
+from mopbt.objectives import Constraint, Direction
+from mopbt.space import Domain
+from mopbt.torch.batches import Batch, Batches
+from mopbt.torch.layers import Tuned
+from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
+from mopbt.torch.stack import Layout, Stack, Tree
+
+Loss = Callable[[Callable[..., Any], Batch, Mapping[str, Any]], Tensor]
+Metrics = Callable[..., Mapping[str, float]]
+ROWS_AT_A_TIME = 2**16  # rows times members in one evaluation
+
+
+@dataclass(frozen=True)
+class TorchTask:
+    """A PyTorch model that is trained step by step.
+
+    Args:
+        model: Builds the model; its structure must not depend on hyperparameters (`Tuned` and `Dropout` are for what may).
+        loss: Of the model, a batch and the hyperparameters (as tensors without dimensions): a scalar.
+        data: The training rows.
+        space: The hyperparameters that are tuned, by name.
+        objectives: The scores that count, by name, and their directions.
+        max_step: Steps of a whole training; a step goes once through the data unless the data say otherwise.
+        interval: Steps between decisions.
+        optimizer: The update rule; a field that is a string names a hyperparameter.
+        metrics: Of the model's outputs and the targets: the scores by name.
+        validation: Inputs and targets on which the objectives are measured.
+        test: Inputs and targets that are measured beside them, as ``test/...``.
+        evaluate_model: In place of metrics and validation: a function of the model in evaluation mode that returns the scores.
+        constraints: Limits on scores, such as ``["accuracy >= 0.7"]``.
+        reference: The reference point of the hypervolume.
+        clip: The largest norm of a member's gradient.
+        autocast: Compute the loss in this type (mixed precision), for example ``torch.bfloat16``.
+        device: Where to train; "auto" takes a GPU if there is one.
+        name: What the task is called.
+    """
+
+    model: Callable[[], nn.Module]
+    _: KW_ONLY
+    loss: Loss
+    data: Batches
+    space: Mapping[str, Domain]
+    objectives: Mapping[str, Direction]
+    max_step: int
+    interval: int = 1
+    optimizer: Optimizer = field(default_factory=AdamW)
+    metrics: Metrics | None = None
+    validation: tuple[Tensor, ...] | None = None
+    test: tuple[Tensor, ...] | None = None
+    evaluate_model: Callable[[nn.Module], Mapping[str, float]] | None = None
+    constraints: Sequence[str | Constraint] = ()
+    reference: Mapping[str, float] | None = None
+    clip: float | None = None
+    autocast: torch.dtype | None = None
+    device: str = "auto"
+    name: str = "torch"
+
+    functional: ClassVar[bool] = True  # training leaves the tree that it starts from as it is
+
+    def __post_init__(self) -> None:
+        if (self.metrics is None or self.validation is None) == (self.evaluate_model is None):
+            raise ValueError("a TorchTask needs `metrics` and `validation`, or `evaluate_model`, and not both")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"`clip` must be a number above 0, or None, got {self.clip!r}")
+        for name, rate in self.optimizer.rates().items():
+            if isinstance(rate, str) and rate not in self.space:
+                raise ValueError(f"the optimizer's `{name}` names {rate!r}; the space has {', '.join(map(repr, self.space))}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was built from the fields: a worker builds its own."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_built")}
+
+    # One member at a time.
+
+    def init(self, seed: int) -> Tree:
+        """Return a fresh member."""
+        torch.manual_seed(seed)
+        state = {name: tensor.detach().clone() for name, tensor in self.model().state_dict().items()}
+        return {"model": state, "optimizer": {}, "updates": 0}
+
+    def train(self, model: Tree, values: Mapping[str, Any], begin: int, end: int, seed: int) -> Tree:
+        """Train one member: a plain loop over batches."""
+        return self._train([model], [values], [begin], [seed], end - begin, self._loop_gradients)[0]
+
+    def evaluate(self, model: Tree) -> Mapping[str, float]:
+        """Measure one member."""
+        return self.evaluate_many([model])[0]
+
+    def dump(self, model: Tree) -> bytes:
+        """Return the member as a safetensors file."""
+        return tree.dumps(model)
+
+    def load(self, data: bytes) -> Tree:
+        """Return the member; ``["model"]`` is an ordinary state_dict."""
+        loaded: Tree = tree.loads(data)
+        return loaded
+
+    # Many members as one program.
+
+    def train_many(
+        self, models: Sequence[Tree], values: Sequence[Mapping[str, Any]], begins: Sequence[int], seeds: Sequence[int]
+    ) -> list[Tree]:
+        """Train several members for one interval as one stacked program."""
+        return self._train(models, values, begins, seeds, self.interval, self._stacked_gradients)
+
+    def evaluate_many(self, models: Sequence[Tree]) -> list[Mapping[str, float]]:
+        """Measure several members; their outputs are computed together."""
+        stack = Stack.of(models, self._layout, (), self._device)
+        self._module.eval()
+        with torch.no_grad():
+            if self.evaluate_model is not None:
+                return [self._custom_scores(stack, i) for i in range(len(models))]
+            assert self.validation is not None
+            scores = self._scores(stack, self.validation, "")
+            if self.test is not None:
+                scores = [a | b for a, b in zip(scores, self._scores(stack, self.test, "test/"), strict=True)]
+            return list(scores)
+
+    # How both are done.
+
+    @cached_property
+    def _built_device(self) -> torch.device:
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(automatic if self.device == "auto" else self.device)
+
+    @cached_property
+    def _built_module(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):  # it is built once, at no particular moment: no draw may come of it
+            module = self.model().to(self._device)
+        for part in module.modules():
+            if isinstance(part, Tuned) and part.name not in self.space:
+                raise TaskError(f"the model is tuned by {part.name!r}; the space has {', '.join(map(repr, self.space))}")
+        return module
+
+    @cached_property
+    def _built_layout(self) -> Layout:
+        return Layout.of(self._module)
+
+    @cached_property
+    def _built_data(self) -> Batches:
+        return self.data.to(self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return self._built_device
+
+    @property
+    def _module(self) -> nn.Module:
+        return self._built_module
+
+    @property
+    def _layout(self) -> Layout:
+        return self._built_layout
+
+    def _train(
+        self,
+        models: Sequence[Tree],
+        values: Sequence[Mapping[str, Any]],
+        begins: Sequence[int],
+        seeds: Sequence[int],
+        steps: int,
+        gradients_of: Callable[..., Tensor],
+    ) -> list[Tree]:
+        stack = Stack.of(models, self._layout, self.optimizer.slots, self._device)
+        rates, tuned = resolved(self.optimizer.rates(), values), self._tuned(values)
+        self._module.train()
+        for offset in range(steps):
+            now = [begin + offset for begin in begins]
+            axis = None if self.data.is_shared(now) else 0  # of the members in a batch
+            for i, batch in enumerate(self._built_data.of_members(seeds, now)):
+                gradients = gradients_of(stack, batch, axis, values, tuned)
+                if self.clip is not None:
+                    clip_rows(gradients, self.clip)
+                self._update(stack, gradients, rates, [(step + i / self.data.updates) / self.max_step for step in now])
+        return stack.members()
+
+    def _update(self, stack: Stack, gradients: Tensor, rates: Sequence[Mapping[str, float]], positions: Sequence[float]) -> None:
+        for i, (own, position) in enumerate(zip(rates, positions, strict=True)):
+            stack.updates[i] += 1
+            slots = {name: rows[i] for name, rows in stack.slots.items()}
+            now = {**own, "lr": own["lr"] * self.optimizer.schedule(position)}
+            self.optimizer.update(stack.parameters[i], gradients[i], slots, stack.updates[i], now)
+
+    def _loop_gradients(
+        self, stack: Stack, batch: Batch, axis: int | None, values: Sequence[Mapping[str, Any]], tuned: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the gradient (1, P) of the only member, computed as PyTorch usually does."""
+        gradients = torch.zeros_like(stack.parameters)
+        self._attach(stack, 0, gradients)
+        for name, value in tuned.items():
+            self._module.get_buffer(name).copy_(value[0])
+        batch = batch if axis is None else tuple(t[0] for t in batch)
+        with self._precision():
+            loss = self._loss_of(self._module, batch, TensorValues(values[0], self._device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return gradients
+
+    def _stacked_gradients(
+        self, stack: Stack, batch: Batch, axis: int | None, values: Sequence[Mapping[str, Any]], tuned: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the gradients (N, P) of all members from one program over the stack."""
+        leaves = {name: part.detach().requires_grad_() for name, part in self._layout.by_name(stack.parameters).items()}
+        reading = StackedValues(values, self._device)
+
+        def loss_of_member(parameters: Any, others: Any, batch: Batch, numbers: Any) -> Tensor:
+            def model(*inputs: Any, **options: Any) -> Any:
+                return functional_call(self._module, {**parameters, **others}, inputs, options)
+
+            return self._loss_of(model, batch, reading.of_member(numbers))
+
+        stacked = vmap(loss_of_member, in_dims=(0, 0, axis, 0), randomness="different")
+        with self._precision(), unstackable_named():
+            losses = stacked(leaves, {**stack.others, **tuned}, batch, reading.numbers)
+        parts = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
+        rows = [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves.values(), parts, strict=True)]
+        return torch.cat([row.reshape(len(values), -1) for row in rows], dim=1)
+
+    def _loss_of(self, model: Callable[..., Any], batch: Batch, hp: Mapping[str, Any]) -> Tensor:
+        loss = self.loss(model, batch if self.data.augment is None else self.data.augment(batch, hp), hp)
+        if not isinstance(loss, Tensor) or loss.dim():
+            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            raise TaskError(f"`loss` must return a tensor without dimensions, got {got}; take its mean or sum")
+        return loss
+
+    def _tuned(self, values: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the values (N,) of the hyperparameters inside the model, by the names of their buffers."""
+        parts = {name: part.name for name, part in self._module.named_modules() if isinstance(part, Tuned)}
+        return {
+            f"{place}.value" if place else "value": torch.tensor([float(v[name]) for v in values], device=self._device)
+            for place, name in parts.items()
+        }
+
+    def _attach(self, stack: Stack, member: int, gradients: Tensor | None = None) -> None:
+        self._layout.attach(self._module, stack, member, gradients)
+
+    def _custom_scores(self, stack: Stack, member: int) -> Mapping[str, float]:
+        assert self.evaluate_model is not None
+        self._attach(stack, member)
+        return self.evaluate_model(self._module)
+
+    def _scores(self, stack: Stack, data: tuple[Tensor, ...], prefix: str) -> list[dict[str, float]]:
+        assert self.metrics is not None
+        inputs, targets = data[0].to(self._device), tuple(t.to(self._device) for t in data[1:])
+        outputs = self._outputs(stack, inputs)
+        return [{prefix + name: float(v) for name, v in self.metrics(out, *targets).items()} for out in outputs]
+
+    def _outputs(self, stack: Stack, inputs: Tensor) -> Sequence[Tensor]:
+        n = len(stack.updates)
+        chunks = torch.split(inputs, max(ROWS_AT_A_TIME // n, 1))
+        if n == 1:
+            self._attach(stack, 0)
+            return [torch.cat([self._module(chunk) for chunk in chunks])]
+
+        def model(parameters: Any, others: Any, x: Tensor) -> Any:
+            return functional_call(self._module, {**parameters, **others}, (x,))
+
+        parts = self._layout.by_name(stack.parameters)
+        with unstackable_named():
+            outputs = [vmap(model, in_dims=(0, 0, None))(parts, stack.others, chunk) for chunk in chunks]
+        return list(torch.cat(outputs, dim=1))
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.autocast is None else torch.autocast(self._device.type, self.autocast)
+
+
+class TensorValues(Mapping[str, Any]):
+    """Hyperparameters as a loss sees them: numbers as tensors without dimensions, everything else as it is."""
+
+    def __init__(self, values: Mapping[str, Any], device: torch.device) -> None:
+        self._values, self._device = values, device
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._values[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return torch.tensor(float(value), device=self._device) if is_number else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class StackedValues:
+    """Hyperparameters of many members: numbers as tensors (N,), which a stacked loss sees one by one."""
+
+    def __init__(self, values: Sequence[Mapping[str, Any]], device: torch.device) -> None:
+        self._values = values
+        plain = [getattr(v, "plain", v) for v in values]  # looking is not reading
+        self.numbers = {
+            name: torch.tensor([float(p[name]) for p in plain], device=device)
+            for name in values[0]
+            if all(isinstance(p[name], int | float) and not isinstance(p[name], bool) for p in plain)
+        }
+
+    def of_member(self, numbers: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """Return the view of one member inside a stacked program; reading from it is reading for all."""
+        return _MemberValues(numbers, self._values)
+
+
+class _MemberValues(Mapping[str, Any]):
+    def __init__(self, numbers: Mapping[str, Tensor], values: Sequence[Mapping[str, Any]]) -> None:
+        self._numbers, self._values = numbers, values
+
+    def __getitem__(self, name: str) -> Any:
+        read = [v[name] for v in self._values]
+        if name in self._numbers:
+            return self._numbers[name]
+        if len(set(read)) == 1:
+            return read[0]
+        raise CannotStack(f"the hyperparameter {name!r} is no number and differs between members; use engine='pool'")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values[0])
+
+    def __len__(self) -> int:
+        return len(self._values[0])
+
+
+@contextmanager
+def unstackable_named() -> Iterator[None]:
+    """Turn what PyTorch says of an operation that cannot be stacked into an error that says what will do."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if not any(sign in text for sign in ("vmap", "functorch", "data-dependent", "BatchedTensor")):
+            raise
+        what = text.strip().splitlines()[0]
+        raise CannotStack(f"the model or its loss cannot be stacked: {what} The engine 'pool' will do.") from error
