@@ -13,7 +13,7 @@ LAYERS = {
     2: {"schedulers", "schedulers.base", "schedulers.pbt", "algorithms"},
     2.5: {
         *("stores", "stores.base", "stores.memory", "stores.journal", "stores.directory"),
-        *("engines", "engines.base", "engines.local", "engines.worker", "engines.pool", "engines.vectorised"),
+        *("engines", "engines.base", "engines.local", "engines.worker", "engines.pool", "engines.vectorised", "engines.choosing"),
     },
     3: {"settings", "progress", "display", "results", "run"},
     4: {"", "catalogue", "testing", "cli", "report", "report.figures"},

@@ -263,7 +263,11 @@ def test_a_broken_contract_stops_the_run_before_it_writes_anything_down(tmp_path
     [
         ({"seed": -1}, ValueError, "`seed` must be a whole number of at least 0, got -1"),
         ({"seed": True}, ValueError, "`seed` must be"),
-        ({"engine": "gpu"}, ValueError, "`engine` must be one of 'local', 'pool' or an engine object, got 'gpu'"),
+        (
+            {"engine": "gpu"},
+            ValueError,
+            "`engine` must be one of 'auto', 'local', 'pool', 'vectorised' or an engine object, got 'gpu'",
+        ),
         ({"engine": object()}, TypeError, "`engine` must be one of"),
         ({"population": 1}, ValueError, "`population` must be a whole number of at least 2, got 1"),
         ({"algorithm": MoPbt}, TypeError, "`algorithm` must be an object such as MoPbt"),

@@ -3,6 +3,7 @@
 from mopbt.algorithms import MoPbt
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
+from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import MopbtError
 from mopbt.function import FunctionTask, Member
 from mopbt.objectives import Constraint, Direction, Objective
@@ -37,6 +38,7 @@ __all__ = [
     "Point",
     "LocalEngine",
     "PoolEngine",
+    "VectorisedEngine",
     "stream",
     "dumps",
     "loads",

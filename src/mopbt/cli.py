@@ -19,11 +19,10 @@ from rich.table import Table
 from mopbt.algorithms import ALGORITHMS, algorithm_of, options_of
 from mopbt.catalogue import find_task
 from mopbt.display import clock
-from mopbt.engines.base import Engine
-from mopbt.engines.pool import PoolEngine
+from mopbt.engines.choosing import ENGINES
 from mopbt.errors import MopbtError
 from mopbt.results import Front, Point, Results, read_settings
-from mopbt.run import ENGINES, Budget, as_engine, conduct
+from mopbt.run import Budget, conduct
 from mopbt.settings import Settings
 from mopbt.task import problem_of
 from mopbt.version import __version__
@@ -45,7 +44,7 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else 240)  # wh
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
-EngineOption = Annotated[str, typer.Option(help=f"Where intervals are trained: {', '.join(ENGINES)}.")]
+EngineOption = Annotated[str, typer.Option(help=f"Where intervals are trained: auto, {', '.join(ENGINES)}.")]
 WorkersOption = Annotated[
     int | None, typer.Option(help="Worker processes of the pool [default: one for each core].", show_default=False)
 ]
@@ -92,7 +91,7 @@ def run(
             "--option", "-o", help="An option of the algorithm, such as -o fraction=0.1 -o asynchronous=true.", metavar="KEY=VALUE"
         ),
     ] = None,
-    engine: EngineOption = "pool",
+    engine: EngineOption = "auto",
     workers: WorkersOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
@@ -109,22 +108,14 @@ def run(
     settings = Settings(problem_of(found), options_of(algorithm_of(chosen)), seed, reference)
     directory = directory or Path("runs") / settings.problem.name
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
-    _conduct(
-        found,
-        settings,
-        directory,
-        _engine(engine, workers),
-        budget,
-        quiet=quiet,
-        as_json=as_json,
-        go_on="run the same command again",
-    )
+    go_on = "run the same command again"
+    _conduct(found, settings, directory, engine, workers, budget, quiet=quiet, as_json=as_json, go_on=go_on)
 
 
 @app.command(epilog=EXIT_CODES)
 def resume(
     path: RunArgument,
-    engine: EngineOption = "pool",
+    engine: EngineOption = "auto",
     workers: WorkersOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
@@ -142,8 +133,9 @@ def resume(
     found, _ = find_task(settings.reference)
     settings = Settings(problem_of(found), settings.algorithm, settings.seed, settings.reference)
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
-    crew = _engine(engine, workers)
-    _conduct(found, settings, path, crew, budget, repair=repair, quiet=quiet, as_json=as_json, go_on=f"mopbt resume {path}")
+    _conduct(
+        found, settings, path, engine, workers, budget, repair=repair, quiet=quiet, as_json=as_json, go_on=f"mopbt resume {path}"
+    )
 
 
 @app.command()
@@ -231,7 +223,8 @@ def _conduct(
     task: Any,
     settings: Settings,
     path: Path,
-    engine: Engine,
+    engine: str,
+    workers: int | None,
     budget: Budget,
     *,
     quiet: bool,
@@ -240,10 +233,9 @@ def _conduct(
     repair: bool = False,
 ) -> None:
     algorithm = algorithm_of(dict(settings.algorithm))
+    where: dict[str, Any] = {"out": path, "engine": engine, "workers": workers}
     try:
-        results = conduct(
-            task, algorithm, settings, out=path, engine=engine, budget=budget, progress=not quiet, repair=repair, go_on=go_on
-        )
+        results = conduct(task, algorithm, settings, **where, budget=budget, progress=not quiet, repair=repair, go_on=go_on)
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
     if as_json:
@@ -267,14 +259,6 @@ def _options(pairs: Sequence[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             options[key] = text  # a word without quotes
     return options
-
-
-def _engine(name: str, workers: int | None) -> Engine:
-    if workers is None:
-        return as_engine(name)  # type: ignore[arg-type]
-    if name != "pool":
-        raise ValueError(f"--workers is for the engine pool, got the engine {name!r}")
-    return PoolEngine(workers)
 
 
 def _summary(results: Results) -> dict[str, Any]:

@@ -47,6 +47,10 @@ class Display:
             self._shown = (progress.generation, time.monotonic())
             self._console.print(line(progress), soft_wrap=True)
 
+    def note(self, text: str) -> None:
+        """Say something in one line."""
+        self._console.print(Text(text, style="dim"), soft_wrap=True)
+
     def finish(self, outcome: Outcome, go_on: str) -> None:
         """Say how the run ended, and how to go on if it has not."""
         if self._last is None or outcome == "done":

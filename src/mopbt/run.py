@@ -14,8 +14,8 @@ from mopbt.algorithms import Algorithm, MoPbt, options_of
 from mopbt.archive import Entry, entered, entry_of
 from mopbt.display import Display
 from mopbt.engines.base import Engine, Work
-from mopbt.engines.local import LocalEngine
-from mopbt.engines.pool import PoolEngine
+from mopbt.engines.choosing import ENGINES, Plan, planned
+from mopbt.engines.pool import available_cores
 from mopbt.errors import RunMismatch, Stalled, TaskFailed
 from mopbt.function import FunctionTask, Member
 from mopbt.objectives import Constraint, Direction
@@ -29,7 +29,7 @@ from mopbt.stores.base import Exchange, Store
 from mopbt.stores.directory import DirectoryStore, write_atomically
 from mopbt.task import Problem, Task, problem_of
 
-EngineName = Literal["local", "pool"]
+EngineName = Literal["auto", "local", "pool", "vectorised"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ def run(
     algorithm: Algorithm | None = None,
     population: int | None = None,
     seed: int = 0,
-    engine: Engine | EngineName = "pool",
+    engine: Engine | EngineName = "auto",
     budget: Budget | None = None,
     progress: bool | Watch = True,
     name: str | None = None,
@@ -209,7 +209,8 @@ def run(
         algorithm: `MoPbt()` unless told otherwise.
         population: Short for the algorithm's `population`.
         seed: Names all randomness of the run.
-        engine: "pool" (worker processes, one for each core), "local" (this process), or an engine object.
+        engine: "pool" (worker processes, one for each core), "vectorised" (a stack of members in each of them), "local" (this
+            process), "auto" (stacks where a short trial says that they pay, else the pool), or an engine object.
         budget: When to stop before the algorithm is done.
         progress: Whether to show progress on standard error, or a function that is called with each `Progress`.
         name: For a training function: the task's name (default: the function's).
@@ -236,14 +237,21 @@ def conduct(
     engine: Engine | EngineName,
     budget: Budget,
     progress: bool | Watch,
+    workers: int | None = None,
     repair: bool = False,
     go_on: str = "run the same again",
 ) -> Results:
     """Start or resume a run in its directory, drive it, and return its results."""
-    problem, scheduler, crew = settings.problem, algorithm.scheduler(settings.problem), as_engine(engine)
+    check = getattr(task, "check", None)
+    if callable(check):
+        check()
+    problem, scheduler = settings.problem, algorithm.scheduler(settings.problem)
     path = Path(tempfile.mkdtemp(prefix="mopbt-") if out is None else out)
-    store = open_run(path, settings, repair=repair)
+    crew, plan = _crew(engine, workers, task, getattr(algorithm, "population", available_cores()), path)
+    store = open_run(path, replace(settings, engine=plan.to_dict()) if plan else settings, repair=repair)
     display = Display() if progress is True else None
+    if display is not None and plan is not None and plan.why:
+        display.note(f"engine: {plan.name}, as {plan.why}")
     watch = display or (progress if callable(progress) else _ignore)
     session = Session(scheduler, problem, store, crew, State(settings.seed), budget, watch)
     outcome: Outcome = "interrupted"
@@ -298,18 +306,15 @@ def _check_settings(path: Path, settings: Settings, begun: bool) -> None:
         raise RunMismatch(f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory")
 
 
-def as_engine(engine: Engine | EngineName) -> Engine:
-    """Return the engine of a name, or the engine itself."""
-    if isinstance(engine, str):
-        if engine not in ENGINES:
-            raise ValueError(f"`engine` must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}")
-        return ENGINES[engine]()
-    if not all(hasattr(engine, name) for name in ("capacity", "start", "submit", "collect", "close")):
-        raise TypeError(f"`engine` must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}")
-    return engine
-
-
-ENGINES: dict[str, Callable[[], Engine]] = {"local": LocalEngine, "pool": PoolEngine}
+def _crew(engine: Engine | EngineName, workers: int | None, task: Any, population: int, path: Path) -> tuple[Engine, Plan | None]:
+    """Return the engine, and the plan by which it was made if it was named; what "auto" once chose for a run is kept."""
+    if not isinstance(engine, str):
+        if not all(hasattr(engine, name) for name in ("capacity", "start", "submit", "collect", "close")):
+            raise TypeError(f"`engine` must be one of 'auto', {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}")
+        return engine, None
+    recorded = read_settings(path).engine if engine == "auto" and workers is None and (path / "run.toml").is_file() else {}
+    plan = Plan.from_dict(recorded) if recorded else planned(engine, task, population, workers)
+    return plan.engine(), plan
 
 
 def as_task(task: Any, *, interval: int | None, steps: int | None, **described: Any) -> Task[Any]:

@@ -3,7 +3,7 @@
 import datetime
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Settings:
     algorithm: Mapping[str, Any]
     seed: int
     reference: str = ""  # how the command line finds the task again; empty for a run that was started from Python
+    engine: Mapping[str, Any] = field(default_factory=dict)  # what it was started on; another engine may go on with it
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
@@ -44,7 +45,7 @@ class Settings:
         task["space"] = {name: _domain_to_toml(domain) for name, domain in problem.space.items()}
         now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         head = {"format": FORMAT, "mopbt": __version__, "created": now, "seed": self.seed}
-        return tomli_w.dumps({**head, "algorithm": dict(self.algorithm), "task": task})
+        return tomli_w.dumps({**head, "algorithm": dict(self.algorithm), "engine": dict(self.engine), "task": task})
 
     @staticmethod
     def from_toml(text: str, origin: Path) -> "Settings":
@@ -69,7 +70,7 @@ class Settings:
                 max_step=task["max_step"],
                 reference=task.get("reference_point"),
             )
-            return Settings(problem, dict(data["algorithm"]), data["seed"], task.get("reference", ""))
+            return Settings(problem, dict(data["algorithm"]), data["seed"], task.get("reference", ""), data.get("engine", {}))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise IncompatibleRun(f"{origin} is not a run's settings: {type(error).__name__}: {error}") from None
 

@@ -4,6 +4,8 @@ A member is a tree of tensors, ``{"model": state_dict, "optimizer": {slot: {para
 changes the tree it starts from, so that one tree can be the start of several members.
 """
 
+import resource
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
@@ -15,8 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from mopbt import tree
-from mopbt.errors import CannotStack, TaskError
+from mopbt.errors import CannotStack, MissingScore, TaskError
 from mopbt.objectives import Constraint, Direction
+from mopbt.rng import stream
 from mopbt.space import Domain
 from mopbt.torch.batches import Batch, Batches
 from mopbt.torch.layers import Tuned
@@ -133,6 +136,58 @@ class TorchTask:
             if self.test is not None:
                 scores = [a | b for a, b in zip(scores, self._scores(stack, self.test, "test/"), strict=True)]
             return list(scores)
+
+    # What can be known before a population trains.
+
+    def check(self) -> None:
+        """Build a member, compute a loss and measure it: what is wrong shows now, and not in a worker."""
+        values = {name: domain.decode(domain.sample(stream(0, "check"))) for name, domain in self.space.items()}
+        member, batch = self.init(0), self._built_data.head(self.data.batch_size)
+        stack = Stack.of([member], self._layout, self.optimizer.slots, self._device)
+        resolved(self.optimizer.rates(), [values])
+        self._module.train()
+        self._loop_gradients(stack, batch, None, [values], self._tuned([values]))
+        missing = sorted(set(self.objectives) - set(self.evaluate(member)))
+        if missing:
+            raise MissingScore(f"the metrics do not give {', '.join(map(repr, missing))}, which the objectives name")
+
+    def probe(self, members: int, seconds: float = 1.0) -> "Probe":
+        """Train a few updates of up to `members` members one by one and stacked, and compare losses and times."""
+        values = [{n: d.decode(d.sample(stream(i, "probe", n))) for n, d in self.space.items()} for i in range(members)]
+        one = self._probed([self.init(0)], values[:1], self._loop_gradients, updates=3)
+        members = max(2, min(members, round(seconds / one)))  # a stack is about as slow as its members together
+        trees, values = [self.init(i) for i in range(members)], values[:members]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        many = self._probed(trees, values, self._stacked_gradients, updates=3) / members
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // members
+        return Probe(one, many, self._disagreement(trees[:2], values[:2]), max(grown, 0))
+
+    def _probed(
+        self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]], gradients_of: Callable[..., Tensor], *, updates: int
+    ) -> float:
+        """Return the seconds of one update, the best of several."""
+        stack, tuned = Stack.of(trees, self._layout, self.optimizer.slots, self._device), self._tuned(values)
+        rates, batches = resolved(self.optimizer.rates(), values), self._built_data.of_members(range(len(trees)), [0] * len(trees))
+        self._module.train()
+        axis, times = None if self.data.is_shared([0]) else 0, []
+        for _, batch in zip(range(updates), batches, strict=False):
+            began = time.perf_counter()
+            self._update(stack, gradients_of(stack, batch, axis, values, tuned), rates, [0.0] * len(trees))
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    def _disagreement(self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]]) -> float:
+        """Return how far the first gradients of two members differ between loop and stack, with dropout and the like off."""
+        batch = self._built_data.head(self.data.batch_size)
+        self._module.eval()
+        alone = []
+        for member, own in zip(trees, values, strict=True):
+            stack = Stack.of([member], self._layout, (), self._device)
+            alone.append(self._loop_gradients(stack, batch, None, [own], self._tuned([own])))
+        stack = Stack.of(trees, self._layout, (), self._device)
+        together = self._stacked_gradients(stack, batch, None, values, self._tuned(values))
+        apart = torch.cat(alone)
+        return float((apart - together).abs().max() / (apart.abs().max() + 1e-12))
 
     # How both are done.
 
@@ -279,6 +334,16 @@ class TorchTask:
 
     def _precision(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.autocast is None else torch.autocast(self._device.type, self.autocast)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How one member at a time and a stack compare on this machine."""
+
+    loop: float  # seconds for an update of a member
+    stack: float
+    disagreement: float  # of the gradients, relative to the largest
+    bytes_per_member: int  # that a stack takes more
 
 
 class TensorValues(Mapping[str, Any]):

@@ -1,0 +1,87 @@
+"""Which engine suits a task on this machine: measured, not guessed."""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mopbt.engines.base import Engine
+from mopbt.engines.local import LocalEngine
+from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.vectorised import VectorisedEngine
+from mopbt.errors import CannotStack
+
+WORTH = 1.2  # how much faster a stack must be
+AGREEMENT = 1e-3  # how far gradients may differ, relative to the largest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An engine by name and size, as `run.toml` records it, and why it was chosen."""
+
+    name: str
+    workers: int = 0
+    stack: int = 0
+    why: str = ""
+
+    def engine(self) -> Engine:
+        """Return the engine."""
+        return ENGINES[self.name](self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values."""
+        return {key: value for key, value in asdict(self).items() if value}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Plan":
+        """Read a plan back."""
+        return Plan(data["name"], data.get("workers", 0), data.get("stack", 0), data.get("why", ""))
+
+
+ENGINES: dict[str, Callable[[Plan], Engine]] = {
+    "local": lambda plan: LocalEngine(),
+    "pool": lambda plan: PoolEngine(plan.workers or None),
+    "vectorised": lambda plan: VectorisedEngine(plan.workers or None, stack=plan.stack or 16),
+}
+
+
+def planned(name: str, task: Any, population: int, workers: int | None = None) -> Plan:
+    """Return the plan of an engine by name; "auto" measures on two members and a few updates which one suits the task."""
+    if name not in (*ENGINES, "auto"):
+        raise ValueError(f"`engine` must be one of 'auto', {', '.join(map(repr, ENGINES))} or an engine object, got {name!r}")
+    if workers is not None and (name == "local" or workers < 1):
+        raise ValueError(f"`workers` must be at least 1, and is for the engines with worker processes, got {workers} for {name!r}")
+    cores = min(workers or available_cores(), population)
+    if name == "local":
+        return Plan("local")
+    if name == "vectorised":
+        return Plan("vectorised", cores, math.ceil(population / cores))
+    if name == "pool" or not hasattr(task, "probe"):
+        return Plan("pool", cores)
+    return _measured(task, population, cores)
+
+
+def _measured(task: Any, population: int, cores: int) -> Plan:
+    stack = math.ceil(population / cores)
+    try:
+        probe = task.probe(min(stack, 16))
+    except CannotStack as error:
+        return Plan("pool", cores, why=str(error))
+    gain, needed = probe.loop / probe.stack, probe.bytes_per_member * stack * cores
+    seen = f"a stack trains a member {gain:.1f} times as fast as a loop"
+    if probe.disagreement > AGREEMENT:
+        return Plan("pool", cores, why=f"stacked and single gradients differ by {probe.disagreement:.1g}")
+    if gain < WORTH:
+        return Plan("pool", cores, why=f"{seen}, which is not worth it")
+    if needed > 0.8 * available_memory():
+        return Plan("pool", cores, why=f"{seen}, but {population} members need about {needed / 2**30:.1f} GiB")
+    return Plan("vectorised", cores, stack, why=seen)
+
+
+def available_memory() -> float:
+    """Return the bytes of memory that are free to use; infinity where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):
+        return math.inf
