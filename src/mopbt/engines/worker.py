@@ -4,10 +4,12 @@ What the task prints goes to standard error. When the driver dies, standard inpu
 is doing.
 """
 
+import ctypes
 import os
 import pickle
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import IO, Any
@@ -39,8 +41,19 @@ def _listen(stream: IO[bytes], inbox: "queue.SimpleQueue[bytes]") -> None:
     os._exit(0)
 
 
+def keep_memory() -> None:
+    """Tell glibc not to give large blocks back after each training step: asking for them anew costs a tenth of the time."""
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in ((-3, 2**30), (-1, 2**31 - 1), (-2, 2**26)):  # mmap threshold, trim threshold, top pad
+            mallopt(option, value)
+
+
 def main() -> None:
     """Serve one driver until it goes away."""
+    keep_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides what happens
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

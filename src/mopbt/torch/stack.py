@@ -88,7 +88,7 @@ class Stack:
     parameters: Tensor
     slots: dict[str, Tensor]
     others: dict[str, Tensor]
-    updates: list[Tensor]
+    updates: Tensor  # (N,)
 
     @staticmethod
     def of(members: Sequence[Tree], layout: Layout, slots: Sequence[str], device: torch.device) -> "Stack":
@@ -101,7 +101,7 @@ class Stack:
                 if member["optimizer"]:
                     layout.row(member["optimizer"][slot], rows[slot][i])
         others = {name: torch.stack([member["model"][name].to(device) for member in members]) for name in layout.others}
-        updates = [torch.tensor(float(member["updates"]), device=device) for member in members]
+        updates = torch.tensor([float(member["updates"]) for member in members], device=device)
         return Stack(layout, rows.pop(""), rows, others, updates)
 
     def members(self) -> list[Tree]:

@@ -248,8 +248,8 @@ class TorchTask:
         return stack.members()
 
     def _update(self, stack: Stack, gradients: Tensor, rates: Sequence[Mapping[str, float]], positions: Sequence[float]) -> None:
+        stack.updates.add_(1)
         for i, (own, position) in enumerate(zip(rates, positions, strict=True)):
-            stack.updates[i] += 1
             slots = {name: rows[i] for name, rows in stack.slots.items()}
             now = {**own, "lr": own["lr"] * self.optimizer.schedule(position)}
             self.optimizer.update(stack.parameters[i], gradients[i], slots, stack.updates[i], now)
