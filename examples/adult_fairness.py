@@ -1,7 +1,7 @@
 """Accuracy against fairness on the shipped Adult data: a small network, a gap regulariser, a front of models.
 
-Run it with ``python examples/adult_fairness.py``; it needs ``pip install 'mopbt[torch,sklearn]'``. The trade-off cannot be had by moving
-a threshold: the models differ in what they learn. DSP is the difference in mean predicted probability between men and women.
+Run it with ``python examples/adult_fairness.py``; it needs ``pip install 'mopbt[torch,sklearn]'``. The trade-off cannot be had by
+moving a threshold: the models differ in what they learn. DSP is the difference in mean predicted probability between men and women.
 """
 
 import sys

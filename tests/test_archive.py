@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from moarchiving import BiobjectiveNondominatedSortedList
 
-from mopbt.archive import Entry, entered, entry_of
+from mopbt.archive import Entry, entered, entry_of, front_of
 from mopbt.state import Report
 
 values = st.integers(0, 3).map(float)  # few values: ties and duplicates are the rule
@@ -14,7 +14,7 @@ vectors = st.integers(1, 3).flatmap(lambda k: st.lists(st.tuples(*[values] * k),
 violations = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 
 
-def front_of(entries):
+def one_by_one(entries):
     front = ()
     for entry in entries:
         front = entered(front, entry)
@@ -45,52 +45,52 @@ def brute_force(entries):
 def test_it_is_the_non_dominated_set_in_any_order_of_arrival(rows, data):
     entries = [Entry(i, row) for i, row in enumerate(rows)]
     arriving = data.draw(st.permutations(entries))
-    assert {e.job for e in front_of(arriving)} == brute_force(entries)
-    assert {e.job for e in front_of(entries)} == brute_force(entries)
+    assert {e.job for e in one_by_one(arriving)} == brute_force(entries)
+    assert {e.job for e in one_by_one(entries)} == brute_force(entries)
 
 
 @given(st.lists(st.tuples(st.tuples(values, values), violations), max_size=12), st.data())
 def test_with_constraints_too(rows, data):
     entries = [Entry(i, row, violation) for i, (row, violation) in enumerate(rows)]
     arriving = data.draw(st.permutations(entries))
-    assert {e.job for e in front_of(arriving)} == brute_force(entries)
+    assert {e.job for e in one_by_one(arriving)} == brute_force(entries)
 
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), max_size=40))
 @example([(0.0, -0.0), (-0.0, 0.0)])
 def test_it_agrees_with_a_peer(points):
     theirs = BiobjectiveNondominatedSortedList([[-a, -b] for a, b in points])  # it minimises
-    ours = front_of([Entry(i, point) for i, point in enumerate(points)])
+    ours = one_by_one([Entry(i, point) for i, point in enumerate(points)])
     assert {e.objectives for e in ours} == {(-a, -b) for a, b in theirs}
 
 
 def test_by_hand():
     a, b, c = Entry(0, (1.0, 0.0)), Entry(1, (0.0, 1.0)), Entry(2, (0.5, 0.5))
-    assert front_of([a, b, c]) == (a, b, c)
-    assert front_of([a, b, c, Entry(3, (0.5, 0.75))]) == (a, b, Entry(3, (0.5, 0.75)))
-    assert front_of([a, b, c, Entry(3, (1.0, 1.0))]) == (Entry(3, (1.0, 1.0)),)
-    assert front_of([a, b, c, Entry(3, (0.25, 0.5))]) == (a, b, c)
+    assert one_by_one([a, b, c]) == (a, b, c)
+    assert one_by_one([a, b, c, Entry(3, (0.5, 0.75))]) == (a, b, Entry(3, (0.5, 0.75)))
+    assert one_by_one([a, b, c, Entry(3, (1.0, 1.0))]) == (Entry(3, (1.0, 1.0)),)
+    assert one_by_one([a, b, c, Entry(3, (0.25, 0.5))]) == (a, b, c)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_alike_ones_are_there_once_under_the_first_job(order):
     entries = [Entry(i, (1.0, 2.0)) for i in range(3)]
-    assert front_of([entries[i] for i in order]) == (entries[0],)
+    assert one_by_one([entries[i] for i in order]) == (entries[0],)
 
 
 def test_a_flat_metric_makes_a_front_of_one():
-    assert len(front_of(Entry(i, (0.5, 0.5)) for i in range(100))) == 1
+    assert len(one_by_one(Entry(i, (0.5, 0.5)) for i in range(100))) == 1
 
 
 def test_constraint_domination_by_hand():
     poor, fine, broken = Entry(0, (0.0, 0.0)), Entry(1, (1.0, 1.0), 0.1), Entry(2, (9.0, 9.0), math.nextafter(0, 1))
-    assert front_of([broken, fine, poor]) == (poor,)  # anything feasible beats anything infeasible
-    assert front_of([fine, broken]) == (broken,)  # of infeasible ones, that which misses by least
-    assert front_of([Entry(3, (2.0, 2.0), 0.1), fine]) == (fine,)  # alike in that: the first
+    assert one_by_one([broken, fine, poor]) == (poor,)  # anything feasible beats anything infeasible
+    assert one_by_one([fine, broken]) == (broken,)  # of infeasible ones, that which misses by least
+    assert one_by_one([Entry(3, (2.0, 2.0), 0.1), fine]) == (fine,)  # alike in that: the first
 
 
 def test_a_front_that_was_given_is_not_changed():
-    front = front_of([Entry(0, (1.0, 0.0)), Entry(1, (0.0, 1.0))])
+    front = one_by_one([Entry(0, (1.0, 0.0)), Entry(1, (0.0, 1.0))])
     before = tuple(front)
     assert entered(front, Entry(2, (2.0, 2.0))) != front
     assert front == before
@@ -113,3 +113,13 @@ def test_failures_and_what_is_not_finite_are_never_on_a_front(report):
 
 def test_the_entry_of_a_report():
     assert entry_of(Report(7, (1.0, -2.0), 0.5, {"a": 1.0}, "c")) == Entry(7, (1.0, -2.0), 0.5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([0.0, 0.0, 0.5, 1.0])), max_size=25))
+def test_the_front_at_once_is_the_front_one_by_one(rows):
+    entries = [Entry(job, (float(a), float(b)), violation) for job, (a, b, violation) in enumerate(rows)]
+    front = ()
+    for entry in entries:
+        front = entered(front, entry)
+    assert set(front_of(entries)) == set(front)
+    assert front_of(entries[::-1]) == front_of(entries)

@@ -42,7 +42,7 @@ def test_the_same_command_goes_on(tmp_path):
     command = ["run", "toy", "--population", 6, "--engine", "local"]
     stopped = mopbt(*command, "--budget-jobs", 7, cwd=tmp_path, code=3)
     assert "stopped (the budget is spent) after 7 intervals" in stopped.stderr
-    assert "To go on: run the same command again" in stopped.stderr
+    assert "nothing reported is lost: run the same command again to go on" in stopped.stderr
     assert len(Results.open(tmp_path / "runs" / "toy")) == 7
     mopbt(*command, cwd=tmp_path)
     assert len(Results.open(tmp_path / "runs" / "toy")) == 60
@@ -58,7 +58,7 @@ def test_resume_needs_nothing_but_the_directory(tmp_path):
     assert Path(tmp_path, answer["front"][0]["checkpoint"]).is_file()
 
 
-def test_repair_goes_on_from_the_good_lines(tmp_path):
+def test_repair_makes_up_for_a_damaged_line(tmp_path):
     command = ["run", "toy", "--population", 6, "--engine", "local", "--quiet"]
     mopbt(*command, cwd=tmp_path)
     journal = tmp_path / "runs" / "toy" / "journal.jsonl"
@@ -66,9 +66,12 @@ def test_repair_goes_on_from_the_good_lines(tmp_path):
     journal.write_bytes(whole[:2000] + b"?" + whole[2001:])
     refused = mopbt("resume", "runs/toy", cwd=tmp_path, code=1)
     assert "is damaged" in refused.stderr
-    assert "mopbt resume runs/toy --repair" in refused.stderr
+    assert "runs/toy --repair" in refused.stderr
     mopbt("resume", "runs/toy", "--repair", "--engine", "local", cwd=tmp_path)
-    assert len(Results.open(tmp_path / "runs" / "toy")) == 60
+    results = Results.open(tmp_path / "runs" / "toy")
+    assert len(results) == 60
+    assert len(results.failures()) <= 1
+    assert all(results.load(point) for point in results.front())
     assert (tmp_path / "runs" / "toy" / "journal.damaged-1").exists()
 
 
@@ -79,7 +82,8 @@ def test_show(place):
     data = json.loads(mopbt("show", "runs/toy", "--json", cwd=place).stdout)
     assert data["intervals"] == 60
     assert data["failures"] == 0
-    assert data["driven_by"] == ""
+    assert data["state"] == "done"
+    assert data["intervals_in_all"] == 60
     assert data["best"]["far"] <= 1
 
 
@@ -93,7 +97,7 @@ def test_front_lineage_and_list(place):
     assert line[0]["begin"] == 0
     text = mopbt("lineage", "runs/toy", line[-1]["job"], cwd=place).stdout
     assert text.splitlines()[0].split() == ["steps", "job", "trial", "near", "far", "weight", "lr"]
-    assert "at rest" in mopbt("list", cwd=place).stdout
+    assert "done" in mopbt("list", cwd=place).stdout
     (row,) = json.loads(mopbt("list", "runs", "--json", cwd=place).stdout)
     assert (row["task"], row["intervals"]) == ("toy", 60)
 
@@ -227,12 +231,12 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
         time.sleep(0.02)
     busy = mopbt("run", "slow.py:task", "--population", 4, "--out", "run", cwd=tmp_path, code=1)
     assert f"is being driven by process {process.pid}" in busy.stderr
-    assert f"process {process.pid}" in json.loads(mopbt("show", "run", "--json", cwd=tmp_path).stdout)["driven_by"]
+    assert f"process {process.pid}" in json.loads(mopbt("show", "run", "--json", cwd=tmp_path).stdout)["state"]
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == code
     assert "stopped (interrupted)" in errors
-    assert "To go on: run the same command again" in errors
+    assert "nothing reported is lost: run the same command again to go on" in errors
     assert "Traceback" not in errors
 
 

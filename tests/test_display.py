@@ -30,7 +30,7 @@ def test_without_a_terminal_it_is_a_plain_line_a_generation():
     assert re.match(
         r"generation 4/4 \| 16/16 intervals \| near \S+  far \S+ \| front \d+ \| hypervolume \S+ \| 0:00 elapsed", lines[-2]
     )
-    assert lines[-1] == "stopped (interrupted) after 16 intervals; nothing reported is lost. To go on: press play"
+    assert lines[-1] == "stopped (interrupted) after 16 intervals; press play"
     assert len(lines) == 6
     assert "\x1b" not in text
     assert len(seen) == 17

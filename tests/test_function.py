@@ -19,6 +19,8 @@ from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.task import Values, problem_of
 from mopbt.testing import TaskConformance
 
+pytestmark = pytest.mark.filterwarnings("ignore:training changed nothing")  # many functions here train nothing
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

@@ -15,7 +15,7 @@ LAYERS = {
         *("stores", "stores.base", "stores.memory", "stores.journal", "stores.directory"),
         *("engines", "engines.base", "engines.local", "engines.worker", "engines.pool", "engines.vectorised", "engines.choosing"),
     },
-    3: {"settings", "progress", "display", "results", "run"},
+    3: {"settings", "progress", "display", "results", "mending", "run"},
     4: {"", "catalogue", "testing", "cli", "report", "report.figures"},
     4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task"},
     5: {"tasks", "tasks.adult", "tasks.adult_linear"},

@@ -235,9 +235,10 @@ def test_a_training_function_runs_and_its_tracked_state_comes_back(tmp_path):
 
 
 def unread(m):
-    m.track(state={"x": 1.0})
+    state = {"x": 1.0}
+    m.track(state=state)
     for _ in m.steps():
-        pass
+        state["x"] += 1
     m.report(up=1, down=1)
 
 
@@ -301,16 +302,16 @@ def test_wrong_settings_of_mo_pbt(options, message):
         MoPbt(**options)
 
 
-@pytest.mark.parametrize("budget", [{"seconds": 0}, {"jobs": -1}, {"steps": "3"}, {"jobs": True}])
+@pytest.mark.parametrize("budget", [{"seconds": 0}, {"jobs": -1}, {"steps": "3"}, {"jobs": True}, {"jobs": 2.5}])
 def test_wrong_budgets(budget):
-    with pytest.raises(ValueError, match="must be a number above 0, or None for no limit"):
+    with pytest.raises(ValueError, match="must be a (whole )?number above 0, or None for no limit"):
         Budget(**budget)
 
 
 def test_a_function_needs_its_description(tmp_path):
     with pytest.raises(TypeError, match="a training function needs `space=`, `objectives=`, `steps=` as well"):
         run(train, out=tmp_path)
-    with pytest.raises(ValueError, match=r"`max_step` must be a multiple of `interval` \(3\), got 4; 3 would do"):
+    with pytest.raises(ValueError, match=r"must be a multiple of `interval` \(3\), got 4; 3 would do"):
         run(train, **FUNCTION | {"interval": 3}, out=tmp_path)
     with pytest.raises(TypeError, match="got the class ToyTask; pass ToyTask"):
         run(ToyTask, out=tmp_path)
@@ -386,7 +387,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, engine):
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors
     assert "stopped (interrupted) after" in errors
-    assert "nothing reported is lost. To go on: run the same again" in errors
+    assert "nothing reported is lost: run the same again to go on" in errors
     task = SlowToy(max_step=12, seconds=0.0)
     results = run(task, out=tmp_path / "run", population=6, engine="local", progress=False)
     run(task, out=tmp_path / "whole", population=6, engine="local", progress=False)
@@ -412,3 +413,62 @@ def test_nothing_is_reported_as_tuned_when_training_breaks_its_own_rules(tmp_pat
 
     with pytest.raises(TaskError, match="never called `track"):
         run(no_track, **FUNCTION, out=tmp_path, engine="local", population=4, progress=False)
+
+
+def test_the_time_of_a_session_without_a_report_counts(tmp_path):
+    task = SlowToy(max_step=4, seconds=0.6)
+    results = toy(tmp_path, task=task, engine=PoolEngine(1), population=2, budget=Budget(seconds=0.3))
+    assert (results.outcome, len(results)) == ("budget", 0)
+    assert results.seconds >= 0.3
+    began = time.monotonic()
+    assert toy(tmp_path, task=task, engine=PoolEngine(1), population=2, budget=Budget(seconds=0.3)).outcome == "budget"
+    assert time.monotonic() - began < 0.3
+    assert len(toy(tmp_path, task=task, engine=PoolEngine(1), population=2)) == 4
+
+
+def test_a_relative_directory_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = toy("run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert results.load(results.front()[0])
+    assert (tmp_path / "run" / "journal.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 100}, "`budget` must be a Budget, such as Budget"),
+        ({"progress": "bar"}, "`progress` must be True, False or a function"),
+    ],
+)
+def test_options_of_the_wrong_kind(tmp_path, options, message):
+    with pytest.raises(TypeError, match=message):
+        run(ToyTask(), out=tmp_path / "run", **options)
+    with pytest.raises(TypeError, match="`engine` must be one of"):
+        run(ToyTask(), out=tmp_path / "run", engine=PoolEngine)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_not_kept_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(TaskFailed):
+        toy(None, task=HopelessTask(max_step=12))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_constant_objective_does_not_hide_the_others(tmp_path):
+    class FlatTask(ToyTask):
+        objectives = {"near": "max", "far": "max", "cost": "min"}
+
+        def evaluate(self, model):
+            return {**super().evaluate(model), "cost": 1.0}
+
+    assert toy(tmp_path, task=FlatTask(max_step=12)).hypervolume() > 0
+
+
+def test_diverged_members_are_counted(tmp_path):
+    seen = []
+    run(NanToy(max_step=8), out=tmp_path, population=10, engine="local", seed=1, progress=seen.append)
+    assert seen[-1].diverged > 0
+    assert seen[-1].failures == 0

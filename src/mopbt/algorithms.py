@@ -4,12 +4,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from mopbt.explore import Explore, Local, RandomMutation
-from mopbt.ranking import by_domination
+from mopbt.ranking import Within, by_domination
 from mopbt.schedulers.base import Scheduler
 from mopbt.schedulers.pbt import Pbt
 from mopbt.task import Problem
 
-Within = Literal["scattered", "crowded", "hypervolume"]
 Exploring = Literal["local", "random"]
 Start = Literal["stratified", "iid"]
 

@@ -4,9 +4,13 @@ The front of a run holds each objective vector once, under the job that comes fi
 and a flat metric would otherwise put every evaluation on the front and every checkpoint on the disk.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+import numpy as np
+
+from mopbt.metrics import non_dominated
 from mopbt.state import Report
 
 
@@ -32,6 +36,18 @@ def entered(front: tuple[Entry, ...], entry: Entry) -> tuple[Entry, ...]:
         if _beats(other, entry):
             return front
     return (*(other for other in front if not _beats(entry, other)), entry)
+
+
+def front_of(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Return the front of all these evaluations at once, in the order of their jobs."""
+    entries = sorted(entries, key=lambda entry: entry.job)
+    feasible = [entry for entry in entries if not entry.violation]
+    if not feasible:
+        return tuple(sorted(entries, key=lambda entry: entry.violation)[:1])
+    first = {entry.objectives: entry for entry in reversed(feasible)}  # of those that are alike, the first job
+    distinct = list(first.values())
+    best = non_dominated(np.array([entry.objectives for entry in distinct]))
+    return tuple(sorted((distinct[i] for i in best), key=lambda entry: entry.job))
 
 
 def _beats(a: Entry, b: Entry) -> bool:

@@ -44,16 +44,19 @@ def _imported(place: str, name: str) -> tuple[Any, str]:
         if not file.is_file():
             raise ValueError(f"there is no file {place}")
         sys.path.insert(0, str(file.parent))  # also how worker processes find it
-        return importlib.import_module(file.stem), f"{file}:{name}"
+        return _module(file.stem, f"{place} cannot be imported"), f"{file}:{name}"
     sys.path.insert(0, str(Path.cwd()))
+    unknown = f"there is no module {place!r} here; a file is named with its ending, as in {place}.py:{name}"
+    return _module(place, unknown), f"{place}:{name}"
+
+
+def _module(place: str, unknown: str) -> Any:
     try:
-        return importlib.import_module(place), f"{place}:{name}"
+        return importlib.import_module(place)
     except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
-            raise ValueError(
-                f"there is no module {place!r} here; a file is named with its ending, as in {place}.py:{name}"
-            ) from None
-        raise
+        missing = error.name or ""
+        is_itself = place == missing or place.startswith(missing + ".")
+        raise ValueError(unknown if is_itself else f"{place} needs the module {missing!r}, which is not installed") from error
 
 
 def _checked(found: Any, reference: str) -> Any:

@@ -8,6 +8,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from mopbt.catalogue import find_task
 from mopbt.display import clock
 from mopbt.engines.choosing import ENGINES
 from mopbt.errors import MopbtError
-from mopbt.results import Front, Point, Results, read_settings
+from mopbt.results import Point, Results, read_settings
 from mopbt.run import Budget, conduct
 from mopbt.settings import Settings
 from mopbt.task import problem_of
@@ -69,7 +70,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
-    show_traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False,
+    show_traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from (anywhere).")] = False,
 ) -> None:
     """Train a population under several conflicting objectives, and get a front of trained models."""
 
@@ -103,12 +104,12 @@ def run(
 
     Example: mopbt run adult-linear --population 16 --seed 1 --out runs/adult-1
     """
-    found, reference = find_task(task)
+    found, origin = find_task(task)
     chosen = {"name": algorithm, **_options(option or [])} | ({} if population is None else {"population": population})
-    settings = Settings(problem_of(found), options_of(algorithm_of(chosen)), seed, reference)
+    settings = Settings(problem_of(found), options_of(algorithm_of(chosen)), seed, origin)
     directory = directory or Path("runs") / settings.problem.name
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
-    go_on = "run the same command again"
+    go_on = "run the same command again to go on"
     _conduct(found, settings, directory, engine, workers, budget, quiet=quiet, as_json=as_json, go_on=go_on)
 
 
@@ -128,13 +129,22 @@ def resume(
 ) -> None:
     """Go on with a run from where it stands, with the settings that it was started with."""
     settings = read_settings(path)
-    if not settings.reference:
+    if not settings.origin:
         raise ValueError(f"{path} was started from a Python program, which holds its task: run that program again to go on")
-    found, _ = find_task(settings.reference)
-    settings = Settings(problem_of(found), settings.algorithm, settings.seed, settings.reference)
+    found, _ = find_task(settings.origin)
+    settings = Settings(problem_of(found), settings.algorithm, settings.seed, settings.origin)
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
     _conduct(
-        found, settings, path, engine, workers, budget, repair=repair, quiet=quiet, as_json=as_json, go_on=f"mopbt resume {path}"
+        found,
+        settings,
+        path,
+        engine,
+        workers,
+        budget,
+        repair=repair,
+        quiet=quiet,
+        as_json=as_json,
+        go_on=f"mopbt resume {path} goes on",
     )
 
 
@@ -243,7 +253,7 @@ def _conduct(
         _print_json({"outcome": results.outcome, **_summary(results), "front": points})
     else:
         _print_front(results, 20)
-        out.print(f"The models are in {results.path / 'checkpoints'}; `mopbt front {path}` lists them all.", soft_wrap=True)
+        out.print(f"The models are in {path / 'checkpoints'}; `mopbt front {path}` lists them all.", soft_wrap=True)
     if results.outcome == "budget":
         raise typer.Exit(3)
 
@@ -263,8 +273,7 @@ def _options(pairs: Sequence[str]) -> dict[str, Any]:
 
 def _summary(results: Results) -> dict[str, Any]:
     settings, best = results.settings, results.front()
-    sizes = [file.stat().st_size for file in (results.path / "checkpoints").glob("*.ckpt")]
-    done = len(results)
+    sizes = _sizes(results.path / "checkpoints")
     return {
         "run": str(results.path),
         "task": settings.problem.name,
@@ -274,23 +283,31 @@ def _summary(results: Results) -> dict[str, Any]:
         "constraints": [str(c) for c in settings.problem.constraints],
         "hyperparameters": list(settings.problem.space),
         "options": {k: v for k, v in settings.algorithm.items() if k != "name"},
-        "driven_by": results.running,
-        "intervals": done,
+        "state": _state(results),
+        "intervals": len(results),
+        "intervals_in_all": results.intervals,
         "failures": len(results.failures()),
         "seconds": results.seconds,
         "front": len(best),
-        "best": _best(results, best),
+        "best": best.best(),
         "hypervolume": results.hypervolume(),
         "checkpoints": len(sizes),
         "bytes": sum(sizes),
     }
 
 
-def _best(results: Results, best: Front) -> dict[str, float]:
-    if not len(best):
-        return {}
-    columns = zip(results.problem.objectives, best.scores().T, strict=True)
-    return {o.name: float(column.max() if o.direction == "max" else column.min()) for o, column in columns}
+def _state(results: Results) -> str:
+    if holder := results.running:
+        return f"driven by {holder}"
+    return "done" if len(results) == results.intervals else "at rest"
+
+
+def _sizes(directory: Path) -> list[int]:
+    sizes = []
+    for file in directory.glob("*.ckpt"):
+        with suppress(FileNotFoundError):  # the run goes on, and drops what it needs no more
+            sizes.append(file.stat().st_size)
+    return sizes
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -302,7 +319,7 @@ def _row(path: Path) -> dict[str, Any]:
         return {"run": str(path), **unread, "state": f"unreadable: {error}"}
     keys = ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume")
     summary = _summary(results)
-    return {key: summary[key] for key in keys} | {"state": f"driven by {results.running}" if results.running else "at rest"}
+    return {key: summary[key] for key in (*keys, "state")}
 
 
 def _point_json(results: Results, point: Point) -> dict[str, Any]:
@@ -363,7 +380,7 @@ def main() -> None:
     """Run the command line: errors are messages, and become exit codes."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app()
+        app(args=[argument for argument in sys.argv[1:] if argument != "--traceback"])
     except (MopbtError, ValueError, TypeError, OSError) as error:
         _explain(error)
         sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)

@@ -56,7 +56,7 @@ class Display:
         if self._last is None or outcome == "done":
             return
         why = {"interrupted": "interrupted", "failed": "an error, see below", "budget": "the budget is spent"}[outcome]
-        text = f"stopped ({why}) after {self._last.reported} intervals; nothing reported is lost. To go on: {go_on}"
+        text = f"stopped ({why}) after {self._last.reported} intervals; {go_on}"
         self._console.print(Text(text, style="bold"), soft_wrap=True)
 
 
@@ -68,8 +68,7 @@ def line(progress: Progress) -> str:
     parts += [f"hypervolume {progress.hypervolume():.5g}", f"{clock(progress.elapsed)} elapsed"]
     if progress.seconds_left is not None:
         parts.append(f"{clock(progress.seconds_left)} left")
-    if progress.failures:
-        parts.append(f"{progress.failures} failed")
+    parts += troubles(progress)
     return " | ".join(part for part in parts if part)
 
 
@@ -77,7 +76,7 @@ def panel(progress: Progress) -> Group:
     """Return a run as a bar and a table."""
     bar = Table.grid(padding=(0, 1))
     left = "" if progress.seconds_left is None else f"{clock(progress.seconds_left)} left"
-    failures = Text(f"{progress.failures} failed", style="yellow") if progress.failures else Text("")
+    failures = Text(", ".join(troubles(progress)), style="yellow")
     bar.add_row(
         Text(progress.problem.name, style="bold"),
         ProgressBar(total=progress.total or 1, completed=progress.reported, width=32),
@@ -95,6 +94,12 @@ def panel(progress: Progress) -> Group:
     best = [f"{value:.4g}" for value in progress.best().values()]
     table.add_row(*best, str(len(progress.front)), f"{progress.hypervolume():.5g}")
     return Group(bar, table)
+
+
+def troubles(progress: Progress) -> list[str]:
+    """Return how many intervals failed and how many measured NaN or infinity, where there are any."""
+    counts = {"failed": progress.failures, "diverged": progress.diverged}
+    return [f"{count} {what}" for what, count in counts.items() if count]
 
 
 def clock(seconds: float) -> str:

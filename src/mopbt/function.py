@@ -4,6 +4,8 @@ The function is called once for each interval. It builds its objects, hands them
 interval left (its own, or the donor's after an exploit), and goes through `steps`.
 """
 
+import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -31,6 +33,9 @@ class Member:
         self._tracked: dict[str, Any] = {}
         self._built: dict[str, Any] = {}
         self._bound: list[tuple[Any, Mapping[str, str]]] = []
+        self._rates: list[tuple[Any, list[Any]]] = []
+        self._reported_at: int | None = None
+        self._first: dict[str, Any] = {}
         self._scores: dict[str, float] | None = None
         self._looped = False
         self._finished = False
@@ -54,6 +59,7 @@ class Member:
                 self._built[name] = built
             if self._restored is not None:
                 self._restore(name, tracked)
+            self._first[name] = copy.deepcopy(tracked) if isinstance(tracked, np.ndarray | dict) else None
         self._apply_bound()  # after restoring, or the donor's values would win
 
     def bind(self, optimizer: Any, **fields: str) -> None:
@@ -87,8 +93,8 @@ class Member:
         self._finished = True
 
     def report(self, **scores: float) -> None:
-        """Tell what was measured; the last report of an interval counts."""
-        self._scores = dict(scores)
+        """Tell what was measured; the last report of an interval counts, and must come after its last step has begun."""
+        self._scores, self._reported_at = dict(scores), self.step
 
     def _restore(self, name: str, tracked: Any) -> None:
         assert self._restored is not None
@@ -110,6 +116,23 @@ class Member:
             then = self._restored.get(_BUILT, {}).get(name)
             if name in self._built and then is not None:
                 _settle(tracked, self._built[name], then)
+            self._keep_rates(tracked)
+
+    def _warn_if_nothing_changed(self) -> None:
+        """Say so where arrays and dicts are all that is tracked and none of them changed: `w = w - ...` makes another array."""
+        plain = all(isinstance(tracked, np.ndarray | dict) for tracked in self._tracked.values())
+        if plain and all(_same(self._first[name], tracked) for name, tracked in self._tracked.items()):
+            names = ", ".join(map(repr, self._tracked))
+            warnings.warn(f"training changed nothing of {names}: change them in place, as in `w -= ...`", stacklevel=2)
+
+    def _keep_rates(self, tracked: Any) -> None:
+        """Put back the rates of optimizers that were restored before: a scheduler that is built on one changes them."""
+        if hasattr(tracked, "param_groups"):
+            self._rates.append((tracked, [group.get("lr") for group in tracked.param_groups]))
+        elif hasattr(tracked, "base_lrs") or hasattr(tracked, "_schedulers"):
+            for optimizer, rates in self._rates:
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate
 
     def _apply_bound(self) -> None:
         for optimizer, fields in self._bound:
@@ -126,6 +149,11 @@ class Member:
             )
         if self._scores is None:
             raise TaskError("the training function never called `report(...)`; call it after the last step at the latest")
+        if self._reported_at != self.end - 1:
+            raise TaskError(
+                f"the last report came at step {self._reported_at}, the interval ends at {self.end}: the scores would be those of "
+                f"another model than the one that is saved; report after the last step"
+            )
         if not self._tracked:
             raise TaskError("the training function never called `track(...)`: nothing would be left of what it trained")
         forgotten = [name for name in self._restored or () if name not in self._tracked and name != _BUILT]
@@ -133,6 +161,7 @@ class Member:
             raise TaskError(
                 f"the checkpoint holds {', '.join(map(repr, forgotten))}, not tracked now; track the same in every interval"
             )
+        self._warn_if_nothing_changed()
         state = {name: _state_of(tracked) for name, tracked in self._tracked.items()}
         return Snapshot(tree.dumps(state | ({_BUILT: self._built} if self._built else {})), self._scores)
 
@@ -205,6 +234,10 @@ class FunctionTask:
         return Snapshot(data, {})
 
 
+def _same(a: Any, b: Any) -> bool:
+    return tree.dumps(a) == tree.dumps(b)
+
+
 def _is_trackable(tracked: Any) -> bool:
     has_state = hasattr(tracked, "state_dict") and hasattr(tracked, "load_state_dict")
     return has_state or isinstance(tracked, np.ndarray | dict)
@@ -222,7 +255,8 @@ def _settings_of(tracked: Any) -> dict[str, Any]:
     for group in groups:
         if "lr" in group:
             group.setdefault("initial_lr", group["lr"])  # what a scheduler enters when it is made, perhaps later
-    return {"groups": groups, "base_lrs": [v for v in getattr(tracked, "base_lrs", ()) if _is_plain(v)]}
+    parts = [_settings_of(part) for part in getattr(tracked, "_schedulers", ())]  # of a scheduler made of schedulers
+    return {"groups": groups, "base_lrs": [v for v in getattr(tracked, "base_lrs", ()) if _is_plain(v)], "parts": parts}
 
 
 def _settle(tracked: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
@@ -232,9 +266,20 @@ def _settle(tracked: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> No
     differs between now and then was built with another hyperparameter.
     """
     for group, new, old in zip(getattr(tracked, "param_groups", ()), now["groups"], then["groups"], strict=True):
-        group.update({f: _settled(new[f], old.get(f, new[f]), group[f]) for f in new if f in group})
+        rate = _settled_rate(new, old, group)
+        group.update({f: _settled(new[f], old.get(f, new[f]), group[f]) for f in new if f in group} | rate)
     if now["base_lrs"]:
         tracked.base_lrs = list(map(_settled, now["base_lrs"], then["base_lrs"], tracked.base_lrs))
+    for part, new, old in zip(getattr(tracked, "_schedulers", ()), now["parts"], then["parts"], strict=True):
+        _settle(part, new, old)
+
+
+def _settled_rate(new: Mapping[str, Any], old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a group's learning rate: a schedule, also one that began at 0, goes on where it stood, on the new scale."""
+    now, then = new.get("initial_lr"), old.get("initial_lr")
+    if not (_is_number(now) and _is_number(then) and _is_number(group.get("lr"))) or now == then or not then:
+        return {}
+    return {"lr": new["lr"] if group["lr"] == old["lr"] else group["lr"] * now / then}
 
 
 def _settled(now: Any, then: Any, restored: Any) -> Any:

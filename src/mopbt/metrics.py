@@ -52,6 +52,16 @@ def reference_point(fronts: Iterable[ArrayLike], rho: float = RHO) -> NDArray[np
     return np.asarray(worst - rho * (best - worst))
 
 
+def own_reference(objectives: ArrayLike) -> NDArray[np.float64]:
+    """Return a reference point (K,) for points (n, K) of one run: the paper's rule, below them also where all are equal."""
+    points = np.atleast_2d(np.asarray(objectives, dtype=float))
+    points = points[np.isfinite(points).all(axis=1)]
+    if not len(points):
+        return np.zeros(points.shape[1])
+    flat = np.ptp(points, axis=0) == 0
+    return reference_point([points]) - np.where(flat, RHO * np.maximum(np.abs(points[0]), 1.0), 0.0)
+
+
 def best_hypervolume(sets: Iterable[ArrayLike], reference: ArrayLike) -> float:
     """Return HV*, the hypervolume above a reference point (K,) of all sets of objectives (n, K) together (paper, section 6.2)."""
     return hypervolume(_union(sets, "sets"), reference)

@@ -100,6 +100,11 @@ def signed(objectives: Sequence[Objective], scores: Mapping[str, float]) -> tupl
     return tuple(o.sign * float(_score(scores, o.name, "objective")) for o in objectives)
 
 
+def unsigned(objectives: Sequence[Objective], vector: Sequence[float]) -> dict[str, float]:
+    """Return the named scores of a larger-is-better vector, in their own sense."""
+    return {o.name: o.sign * value for o, value in zip(objectives, vector, strict=True)}
+
+
 def signed_reference(objectives: Sequence[Objective], reference: Mapping[str, float]) -> tuple[float, ...]:
     """Return the larger-is-better vector of a reference point that names every objective, in the scores' own sense."""
     names = [o.name for o in objectives]

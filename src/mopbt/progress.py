@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from mopbt.archive import Entry
-from mopbt.metrics import hypervolume, reference_point
+from mopbt.metrics import hypervolume, own_reference
+from mopbt.objectives import unsigned
 from mopbt.state import Report, State
 from mopbt.task import Problem
 
@@ -25,6 +26,7 @@ class Progress:
     elapsed: float  # seconds of work, over all sessions
     reported: int
     failures: int
+    diverged: int  # reports of NaN or infinity
     total: int | None  # intervals in all, where the algorithm knows
 
     @property
@@ -48,24 +50,19 @@ class Progress:
 
     def best(self) -> dict[str, float]:
         """Return the best of each objective on the front, in its own sense."""
-        columns = zip(*(entry.objectives for entry in self.front), strict=True)
-        return {o.name: o.sign * max(column) for o, column in zip(self.problem.objectives, columns, strict=False)}
+        if not self.front:
+            return {}
+        return unsigned(self.problem.objectives, np.max([entry.objectives for entry in self.front], axis=0).tolist())
 
     def hypervolume(self) -> float:
         """Return the hypervolume of the front above the task's reference point, or the run's own if the task names none."""
         points = np.array([entry.objectives for entry in self.front if not entry.violation])
         if not len(points):
             return 0.0
-        named = self.problem.reference
-        return hypervolume(points, first_reference(self.state) if named is None else np.array(named))
+        if self.problem.reference is not None:
+            return hypervolume(points, np.array(self.problem.reference))
+        first = [next(iter(t.results.values())) for t in self.state.trials if t.results]  # so that it stays the same
+        return hypervolume(points, own_reference([r.objectives for r in first if r.sound and r.objectives is not None]))
 
 
 Watch = Callable[[Progress], None]
-
-
-def first_reference(state: State) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return a run's own reference point: the paper's rule over the first result of each trial, so that it stays the same."""
-    first = [next(iter(t.results.values())).objectives for t in state.trials if t.results]
-    points = np.array([objectives for objectives in first if objectives is not None])
-    points = points[np.isfinite(points).all(axis=1)] if len(points) else points
-    return reference_point([points if len(points) else np.zeros((1, 1))])

@@ -8,15 +8,15 @@ from typing import Any, overload
 import numpy as np
 
 from mopbt import metrics, tree
-from mopbt.archive import Entry, entered, entry_of
+from mopbt.algorithms import algorithm_of
+from mopbt.archive import Entry, entry_of, front_of
 from mopbt.errors import MissingExtra, StoreError
 from mopbt.function import Snapshot, visible
-from mopbt.objectives import signed_reference
+from mopbt.objectives import signed, signed_reference, unsigned
 from mopbt.progress import Outcome
 from mopbt.ranking import scattered_order
 from mopbt.settings import Settings
 from mopbt.state import Job, Report
-from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of
 from mopbt.stores.journal import read_journal
 from mopbt.task import Problem, Task
@@ -80,12 +80,19 @@ class Front(Sequence[Point]):
         names = [o.name for o in self._problem.objectives]
         return np.array([[p.scores[name] for name in names] for p in self]).reshape(len(self), len(names))
 
+    def best(self) -> dict[str, float]:
+        """Return the best score of each objective."""
+        if not len(self):
+            return {}
+        objectives = np.array([signed(self._problem.objectives, p.scores) for p in self])
+        return unsigned(self._problem.objectives, objectives.max(axis=0).tolist())
+
     def spread(self, n: int) -> "Front":
         """Return the `n` models that are spread best over the front: the most scattered first (Alg. 1), each objective scaled."""
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"`n` must be a whole number of at least 1, got {n!r}")
-        signs = [o.sign for o in self._problem.objectives]
-        chosen = scattered_order(self.scores() * signs, scale=True)[:n] if len(self) else ()
+        objectives = np.array([signed(self._problem.objectives, p.scores) for p in self])
+        chosen = scattered_order(objectives, scale=True)[:n] if len(self) else ()
         return Front([self[int(i)] for i in sorted(chosen)], self._problem)
 
     def records(self) -> list[dict[str, Any]]:
@@ -108,11 +115,12 @@ class Results:
     _jobs: dict[int, Job] = field(default_factory=dict, repr=False)
     _reports: dict[int, Report] = field(default_factory=dict, repr=False)
     _front: tuple[Entry, ...] = field(default=(), repr=False)
+    _stopped: float = field(default=0.0, repr=False)
 
     @staticmethod
     def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
         """Read a run; `task` is only needed to load models whose task has a `load` of its own."""
-        path = Path(path)
+        path = Path(path).absolute()
         results = Results(path, read_settings(path), task)
         results.refresh()
         return results
@@ -120,16 +128,11 @@ class Results:
     def refresh(self) -> None:
         """Read what has come since."""
         exchanges, _ = read_journal(self.path / "journal.jsonl")
-        self._jobs, self._reports, self._front = {}, {}, ()
-        for exchange in exchanges:
-            self._take(exchange)
-
-    def _take(self, exchange: Exchange) -> None:
-        self._jobs |= {job.id: job for job in exchange.jobs}
-        self._reports |= {report.job: report for report in exchange.reports}
-        for report in exchange.reports:
-            if (entry := entry_of(report)) is not None:
-                self._front = entered(self._front, entry)
+        self._jobs = {job.id: job for exchange in exchanges for job in exchange.jobs}
+        self._reports = {report.job: report for exchange in exchanges for report in exchange.reports}
+        self._stopped = max((exchange.stopped for exchange in exchanges), default=0.0)
+        entries = (entry_of(report) for report in self._reports.values())
+        self._front = front_of([entry for entry in entries if entry is not None])
 
     @property
     def problem(self) -> Problem:
@@ -144,7 +147,7 @@ class Results:
     @property
     def seconds(self) -> float:
         """Return the seconds of work so far, over all sessions."""
-        return max((report.seconds for report in self._reports.values()), default=0.0)
+        return max([self._stopped, *(report.seconds for report in self._reports.values())])
 
     def __len__(self) -> int:
         """Return how many intervals have reported."""
@@ -153,6 +156,14 @@ class Results:
     def points(self) -> Iterator[Point]:
         """Go through all evaluations that did not fail, in the order of their jobs."""
         return (self._point(job) for job in sorted(self._reports) if self._reports[job].objectives is not None)
+
+    @property
+    def intervals(self) -> int | None:
+        """Return how many intervals the whole run has, where its algorithm knows."""
+        try:
+            return algorithm_of(dict(self.settings.algorithm)).scheduler(self.problem).jobs_in_all
+        except ValueError:  # an algorithm from elsewhere
+            return None
 
     def failures(self) -> dict[int, str]:
         """Return the errors of the jobs that failed."""
@@ -256,8 +267,7 @@ class Results:
         for job in sorted(self._reports):
             first.setdefault(self._jobs[job].trial, job)
         entries = [entry_of(self._reports[job]) for job in first.values()]
-        points = [e.objectives for e in entries if e is not None] or [e.objectives for e in self._front]
-        return metrics.reference_point([np.array(points)])
+        return metrics.own_reference([e.objectives for e in entries if e is not None] or [e.objectives for e in self._front])
 
     def _decode(self, job: Job) -> dict[str, Any]:
         return self.problem.space.decode(job.config)

@@ -7,17 +7,18 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from mopbt.algorithms import Algorithm, MoPbt, options_of
-from mopbt.archive import Entry, entered, entry_of
-from mopbt.display import Display
+from mopbt.archive import Entry, entered, entry_of, front_of
 from mopbt.engines.base import Engine, Work
 from mopbt.engines.choosing import ENGINES, Plan, planned
 from mopbt.engines.pool import available_cores
 from mopbt.errors import RunMismatch, Stalled, TaskFailed
 from mopbt.function import FunctionTask, Member
+from mopbt.mending import mended
 from mopbt.objectives import Constraint, Direction
 from mopbt.progress import Outcome, Progress, Watch
 from mopbt.results import Results, read_settings
@@ -26,7 +27,7 @@ from mopbt.settings import Settings
 from mopbt.space import Domain
 from mopbt.state import Report, State, needed, ordered
 from mopbt.stores.base import Exchange, Store
-from mopbt.stores.directory import DirectoryStore, write_atomically
+from mopbt.stores.directory import DirectoryStore, Mend, write_atomically
 from mopbt.task import Problem, Task, problem_of
 
 EngineName = Literal["auto", "local", "pool", "vectorised"]
@@ -41,10 +42,11 @@ class Budget:
     steps: int | None = None  # training steps, over all members
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "jobs", "steps"):
+        for name, kind in (("seconds", int | float), ("jobs", int), ("steps", int)):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-                raise ValueError(f"`{name}` must be a number above 0, or None for no limit, got {value!r}")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, kind) or not value > 0):
+                what = "a number" if name == "seconds" else "a whole number"
+                raise ValueError(f"`{name}` must be {what} above 0, or None for no limit, got {value!r}")
 
     def jobs_left(self, ordered: int, interval: int) -> float:
         """Return how many more jobs may be ordered."""
@@ -69,7 +71,8 @@ class Session:
     elapsed: float = 0.0
     reports: int = 0
     failures: int = 0
-    failed_in_a_row: int = 0
+    diverged: int = 0
+    failed_in_a_row: list[str] = field(default_factory=list)  # the last lines of their errors
     _obsolete: Set[int] = frozenset()
     _session_began: float = 0.0
 
@@ -77,21 +80,33 @@ class Session:
         """Take in one exchange: the only way in which a session changes, live or on resume."""
         if exchange.jobs:
             self.state = ordered(self.state, exchange.jobs)
+        self.elapsed = max(self.elapsed, exchange.stopped)
         for report in exchange.reports:
             self.state = self.scheduler.tell(self.state, report)
             self.elapsed = max(self.elapsed, report.seconds)
             self.reports += 1
-            failed = report.objectives is None
-            self.failures += failed
-            self.failed_in_a_row = self.failed_in_a_row + 1 if failed else 0
-            if (entry := entry_of(report)) is not None:
-                self.front = entered(self.front, entry)
+            self._count(report)
             if report.checksum:
                 self.checksums[report.job] = report.checksum
+
+    def _count(self, report: Report) -> None:
+        if report.objectives is None:
+            self.failures += 1
+            self.failed_in_a_row.append(report.error.strip().rpartition("\n")[2])
+            return
+        self.failed_in_a_row.clear()
+        self.diverged += entry_of(report) is None
 
     def drive(self) -> Literal["done", "budget"]:
         """Go on until the scheduler is done or the budget is spent."""
         self._restore()
+        try:
+            return self._go_on()
+        finally:
+            if not self.scheduler.done(self.state):  # the time that a session took counts, also where no report came of it
+                self.store.append(Exchange(stopped=max(self.elapsed, self._session_began + self.engine.elapsed())))
+
+    def _go_on(self) -> Literal["done", "budget"]:
         while not self.scheduler.done(self.state):
             if self._late() or (not self.state.outstanding and self._jobs_left() <= 0):
                 return "budget"
@@ -106,9 +121,12 @@ class Session:
 
     def _restore(self) -> None:
         """Fold the journal, and hand out again what had not reported."""
-        for exchange in self.store.read():
+        exchanges = self.store.read()
+        for exchange in exchanges:
             self.fold(exchange)
-        self.failed_in_a_row = 0  # whoever runs it again has perhaps mended the cause
+        entries = (entry_of(report) for exchange in exchanges for report in exchange.reports)
+        self.front = front_of([entry for entry in entries if entry is not None])
+        self.failed_in_a_row.clear()  # whoever runs it again has perhaps mended the cause
         self._session_began = self.elapsed
         reported = {id for id in self.store.checkpoints.kept() if id < self.state.jobs}  # others are yet to be written (again)
         self._obsolete = reported - self._keep()
@@ -136,6 +154,9 @@ class Session:
         exchange = Exchange(reports=tuple(replace(r, seconds=self._session_began + r.seconds) for r in reports))
         self.store.append(exchange)
         self.fold(exchange)
+        for report in exchange.reports:
+            if (entry := entry_of(report)) is not None:
+                self.front = entered(self.front, entry)
         self._drop()
         self._show(exchange.reports)
         self._check_hope(exchange.reports)
@@ -158,14 +179,13 @@ class Session:
         return self.budget.jobs_left(self.state.jobs, self.problem.interval)
 
     def _check_hope(self, reports: Sequence[Report]) -> None:
-        """Stop where every interval fails: at once if nothing ever worked, else after as many failures as there are trials."""
-        nothing_worked = self.failures == self.reports
-        patience = 3 if nothing_worked else max(3, len(self.state.trials))
-        if self.failed_in_a_row >= patience:
+        """Stop where all intervals fail: after three if nothing ever worked and the error is the same, else after a population."""
+        errors = self.failed_in_a_row
+        hopeless = self.failures == self.reports and len(set(errors)) == 1
+        if len(errors) >= (3 if hopeless else max(3, len(self.state.trials), getattr(self.scheduler, "population", 0))):
             error = next(r.error for r in reversed(reports) if r.error)
             raise TaskFailed(
-                f"{self.failed_in_a_row} intervals in a row failed; mend the task and run the same again to go on. The last one:\n"
-                f"{error}"
+                f"{len(errors)} intervals in a row failed; mend the task and run the same again to go on. The last one:\n{error}"
             )
 
     def _show(self, reports: Sequence[Report]) -> None:
@@ -178,6 +198,7 @@ class Session:
                 elapsed=self.elapsed,
                 reported=self.reports,
                 failures=self.failures,
+                diverged=self.diverged,
                 total=self.scheduler.jobs_in_all,
             )
         )
@@ -239,26 +260,32 @@ def conduct(
     progress: bool | Watch,
     workers: int | None = None,
     repair: bool = False,
-    go_on: str = "run the same again",
+    go_on: str = "run the same again to go on",
 ) -> Results:
     """Start or resume a run in its directory, drive it, and return its results."""
+    if not isinstance(budget, Budget):
+        raise TypeError(f"`budget` must be a Budget, such as Budget(seconds=3600), got {budget!r}")
+    if not isinstance(progress, bool) and not callable(progress):
+        raise TypeError(f"`progress` must be True, False or a function of a Progress, got {progress!r}")
     check = getattr(task, "check", None)
     if callable(check):
         check()
     problem, scheduler = settings.problem, algorithm.scheduler(settings.problem)
-    path = Path(tempfile.mkdtemp(prefix="mopbt-") if out is None else out)
+    path = Path(tempfile.mkdtemp(prefix="mopbt-") if out is None else out).absolute()
     crew, plan = _crew(engine, workers, task, getattr(algorithm, "population", available_cores()), path)
-    store = open_run(path, replace(settings, engine=plan.to_dict()) if plan else settings, repair=repair)
-    display = Display() if progress is True else None
-    if display is not None and plan is not None and plan.why:
-        display.note(f"engine: {plan.name}, as {plan.why}")
+    mend = partial(mended, scheduler=scheduler, seed=settings.seed) if repair else None
+    store = open_run(path, replace(settings, engine=plan.to_dict()) if plan else settings, mend=mend)
+    display = _display(plan) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
     session = Session(scheduler, problem, store, crew, State(settings.seed), budget, watch)
     outcome: Outcome = "interrupted"
     with ExitStack() as stack:
         stack.callback(store.close)
+        if out is None:
+            stack.push(lambda kind, error, trace: shutil.rmtree(path, ignore_errors=True) if error else None)
         if display is not None:
-            stack.callback(lambda: display.finish(outcome, go_on))
+            kept = f"nothing reported is lost: {go_on}" if out is not None else "it is not kept, as `out` is None"
+            stack.callback(lambda: display.finish(outcome, kept))
             stack.enter_context(display)
         crew.start(Work(task, problem, settings.seed, store.checkpoints))
         stack.callback(crew.close)
@@ -274,11 +301,20 @@ def conduct(
     return results
 
 
+def _display(plan: Plan | None) -> Any:
+    from mopbt.display import Display  # here, as worker processes have no use for it
+
+    display = Display()
+    if plan is not None and plan.why:
+        display.note(f"engine: {plan.name}, as {plan.why}")
+    return display
+
+
 def _ignore(progress: Progress) -> None:
     """Show nothing."""
 
 
-def open_run(path: Path, settings: Settings, *, repair: bool = False) -> DirectoryStore:
+def open_run(path: Path, settings: Settings, *, mend: Mend | None = None) -> DirectoryStore:
     """Open a run's directory for driving it: a new one, or one that was started with the same settings."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"`out` must be a directory, got the file {path}")
@@ -286,7 +322,7 @@ def open_run(path: Path, settings: Settings, *, repair: bool = False) -> Directo
     strange = [f.name for f in path.iterdir() if f.name not in known and f.suffix != ".tmp"] if path.is_dir() else []
     if strange and not (path / "run.toml").exists():
         raise RunMismatch(f"{path} is not a run and not empty (it has {strange[0]!r}); use another directory for `out`")
-    store = DirectoryStore(path, repair=repair)
+    store = DirectoryStore(path, mend=mend)
     try:
         _check_settings(path, settings, bool(store.read()))
     except BaseException:
@@ -309,7 +345,9 @@ def _check_settings(path: Path, settings: Settings, begun: bool) -> None:
 def _crew(engine: Engine | EngineName, workers: int | None, task: Any, population: int, path: Path) -> tuple[Engine, Plan | None]:
     """Return the engine, and the plan by which it was made if it was named; what "auto" once chose for a run is kept."""
     if not isinstance(engine, str):
-        if not all(hasattr(engine, name) for name in ("capacity", "start", "submit", "collect", "close")):
+        if isinstance(engine, type) or not all(
+            hasattr(engine, name) for name in ("capacity", "start", "submit", "collect", "close")
+        ):
             raise TypeError(f"`engine` must be one of 'auto', {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}")
         return engine, None
     recorded = read_settings(path).engine if engine == "auto" and workers is None and (path / "run.toml").is_file() else {}

@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from mopbt.errors import IncompatibleRun
+from mopbt.objectives import unsigned
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal
 from mopbt.task import Problem, make_problem
 from mopbt.version import __version__
@@ -25,7 +26,7 @@ class Settings:
     problem: Problem
     algorithm: Mapping[str, Any]
     seed: int
-    reference: str = ""  # how the command line finds the task again; empty for a run that was started from Python
+    origin: str = ""  # how the command line finds the task again; empty for a run that was started from Python
     engine: Mapping[str, Any] = field(default_factory=dict)  # what it was started on; another engine may go on with it
 
     def __post_init__(self) -> None:
@@ -36,12 +37,12 @@ class Settings:
         """Return the text of `run.toml`."""
         problem = self.problem
         task: dict[str, Any] = {"name": problem.name, "interval": problem.interval, "max_step": problem.max_step}
-        if self.reference:
-            task["reference"] = self.reference
+        if self.origin:
+            task["origin"] = self.origin
         task["constraints"] = [str(c) for c in problem.constraints]
         task["objectives"] = {o.name: o.direction for o in problem.objectives}
         if problem.reference is not None:
-            task["reference_point"] = _unsigned_reference(problem)
+            task["reference"] = unsigned(problem.objectives, problem.reference)
         task["space"] = {name: _domain_to_toml(domain) for name, domain in problem.space.items()}
         now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         head = {"format": FORMAT, "mopbt": __version__, "created": now, "seed": self.seed}
@@ -68,15 +69,19 @@ class Settings:
                 constraints=task["constraints"],
                 interval=task["interval"],
                 max_step=task["max_step"],
-                reference=task.get("reference_point"),
+                reference=task.get("reference"),
             )
-            return Settings(problem, dict(data["algorithm"]), data["seed"], task.get("reference", ""), data.get("engine", {}))
+            return Settings(problem, dict(data["algorithm"]), data["seed"], task.get("origin", ""), data.get("engine", {}))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise IncompatibleRun(f"{origin} is not a run's settings: {type(error).__name__}: {error}") from None
+            raise IncompatibleRun(
+                f"{origin} is not a run's settings: {type(error).__name__}: {error}; put back the file it was started with"
+            ) from None
 
     def differences(self, other: "Settings") -> list[str]:
         """Return how other settings differ from these, one readable line for each."""
         mine, theirs = self._flat(), other._flat()
+        if mine["task"] != theirs["task"]:
+            return [f"task is {theirs['task']!r}, it was {mine['task']!r}"]
         return [
             f"{key} is {theirs.get(key, 'not set')}, it was {mine.get(key, 'not set')}"
             for key in dict.fromkeys([*mine, *theirs])
@@ -87,16 +92,12 @@ class Settings:
         problem = self.problem
         flat: dict[str, Any] = {"seed": self.seed, "task": problem.name, "interval": problem.interval, "max_step": problem.max_step}
         flat |= {"objectives": [(o.name, o.direction) for o in problem.objectives]}
-        flat |= {"reference point": None if problem.reference is None else _unsigned_reference(problem)}
+        if problem.reference is not None:
+            flat["reference"] = unsigned(problem.objectives, problem.reference)
         flat |= {"constraints": [str(c) for c in problem.constraints]}
         flat |= {f"space[{name!r}]": domain for name, domain in problem.space.items()}
         flat |= {"order of the space": list(problem.space)}
         return flat | {f"algorithm {key}": value for key, value in self.algorithm.items()}
-
-
-def _unsigned_reference(problem: Problem) -> dict[str, float]:
-    assert problem.reference is not None
-    return {o.name: o.sign * value for o, value in zip(problem.objectives, problem.reference, strict=True)}
 
 
 def _domain_to_toml(domain: Domain) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class Problem:
         if self.max_step % self.interval:
             nearest = self.max_step // self.interval * self.interval or self.interval
             raise ValueError(
-                f"`max_step` must be a multiple of `interval` ({self.interval}), got {self.max_step}; {nearest} would do"
+                f"`max_step` (`steps` of a training function) must be a multiple of `interval` ({self.interval}), "
+                f"got {self.max_step}; {nearest} would do"
             )
 
 

@@ -8,6 +8,7 @@ the low-level functions of the safetensors package have changed between its vers
 import json
 import math
 import sys
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,8 @@ def _encode(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
 
 
 def _encode_dict(node: dict[Any, Any], path: str, leaves: dict[str, Leaf]) -> Any:
+    if isinstance(node, Counter):  # in the state of some learning rate schedules
+        return {_KIND: "counter", "items": _encode_dict(dict(node), path, leaves)}
     items = [(key, _encode(value, _join(path, key), leaves)) for key, value in node.items()]
     if all(isinstance(key, str) for key in node) and _KIND not in node:
         return dict(items)
@@ -143,6 +146,8 @@ def _decode(node: Any, leaves: dict[str, Leaf]) -> Any:
             return tuple(_decode(item, leaves) for item in node["items"])
         case "dict":
             return {key: _decode(value, leaves) for key, value in node["items"]}
+        case "counter":
+            return Counter(_decode(node["items"], leaves))
         case "tensor":
             return _decode_tensor(leaves[node["name"]])
         case kind:

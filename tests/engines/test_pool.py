@@ -15,7 +15,7 @@ from mopbt.errors import MissingScore, TaskError, UnreadHyperparameter, WorkerFa
 from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.task import problem_of
-from mopbt.testing import EngineConformance
+from mopbt.testing import EngineConformance, ToyTask
 from toys import SlowToy, SuicidalToy
 
 
@@ -255,3 +255,55 @@ def test_refuses_wrong_sizes():
         with pytest.raises(ValueError, match="must be a whole number of at least"):
             PoolEngine(**options)
     assert PoolEngine().workers == available_cores() >= 1
+
+
+class ForkingToy(SuicidalToy):
+    def train(self, model, values, begin, end, seed):
+        if values["weight"] >= self.weight and os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        return super().train(model, values, begin, end, seed)
+
+
+def test_the_death_of_a_worker_whose_children_live_on_is_noticed_at_once(tmp_path):
+    (tmp_path / "lives").write_text("1")
+    began = time.monotonic()
+    engine = start(ForkingToy(lives=str(tmp_path / "lives")), tmp_path, workers=1)
+    engine.submit(fresh(0), {})
+    assert collect(engine, 1)[0].objectives is not None
+    engine.close()
+    assert time.monotonic() - began < 10
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_failure_and_no_hang(tmp_path):
+    engine = start(ToyTask(), tmp_path / "gone", workers=1)
+    engine.submit(fresh(0), {})
+    assert "No such file" in collect(engine, 1)[0].error
+    engine.close()
+
+
+def test_long_jobs_do_not_wait_behind_each_other(tmp_path):
+    engine = start(SlowToy(seconds=0.6), tmp_path, workers=2)
+    engine.submit(fresh(0, 1), {})
+    collect(engine, 2)
+    engine.submit(fresh(2, 3, 4), {})
+    assert [len(worker.bundles) for worker in engine._crew] == [1, 1]
+    assert len(engine._pending) == 1
+    collect(engine, 3)
+    engine.close()
+
+
+class HalfSilentTask(ToyTask):
+    def evaluate(self, model):
+        scores = super().evaluate(model)
+        return scores if scores["near"] < 0.5 else {"near": scores["near"]}
+
+
+def test_what_is_done_is_delivered_before_the_error(tmp_path):
+    engine = start(HalfSilentTask(noise=0.0), tmp_path, workers=1)
+    engine.submit([Job(0, 0, (0, 9), None, 0, 2), Job(1, 1, (10, 9), None, 0, 2)], {})
+    time.sleep(1.5)  # both have answered
+    assert [report.job for report in engine.collect()] == [0]
+    with pytest.raises(MissingScore):
+        engine.collect()
+    engine.close()

@@ -76,12 +76,12 @@ def test_a_flipped_bit_in_the_middle_is_an_error_that_says_which_line_and_what_t
     data = bytearray(journal.read_bytes())
     data[len(data) // 2] ^= 4
     journal.write_bytes(data)
-    with pytest.raises(CorruptJournal, match=r"line 3 of .* is damaged.*the 2 lines before it are good.*--repair"):
+    with pytest.raises(CorruptJournal, match=r"line 3 of .* is damaged.*4 others are good.*--repair"):
         DirectoryStore(tmp_path)
     with pytest.raises(CorruptJournal, match="line 3"):  # nothing was changed, and the lock was given back
         read_journal(journal)
-    store = DirectoryStore(tmp_path, repair=True)
-    assert list(store.read()) == lines(2)
+    store = DirectoryStore(tmp_path, mend=lambda seen: [line or lines(5)[i] for i, line in enumerate(seen)])
+    assert list(store.read()) == lines(5)
     store.close()
     assert (tmp_path / "journal.damaged-1").read_bytes() == bytes(data)
 
@@ -89,7 +89,7 @@ def test_a_flipped_bit_in_the_middle_is_an_error_that_says_which_line_and_what_t
 def test_repair_changes_nothing_where_nothing_is_damaged(tmp_path):
     journal = written(tmp_path)
     before = journal.read_bytes()
-    DirectoryStore(tmp_path, repair=True).close()
+    DirectoryStore(tmp_path, mend=lambda seen: []).close()
     assert journal.read_bytes() == before
     assert not list(tmp_path.glob("journal.damaged*"))
 
@@ -190,3 +190,46 @@ def test_a_really_full_device(tmp_path):
         file.write(b"x" * 100_000)
     write_atomically(tmp_path / "run" / "y", b"fits")
     assert (tmp_path / "run" / "y").read_bytes() == b"fits"
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    DirectoryStore(tmp_path).close()
+    (tmp_path / "thesis.tmp").write_text("years of work")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.tmp").write_text("more")
+    DirectoryStore(tmp_path).close()
+    assert (tmp_path / "thesis.tmp").exists()
+    assert (tmp_path / "notes" / "a.tmp").exists()
+
+
+FORKING = """
+import os, signal, sys, time
+from mopbt.stores.directory import DirectoryStore
+store = DirectoryStore({path!r})
+if os.fork() == 0:
+    time.sleep(20)
+    os._exit(0)
+print("ready", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", FORKING.format(path=str(tmp_path))], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    process.stdout.close()
+    assert process.wait() == -9
+    DirectoryStore(tmp_path).close()
+
+
+def test_looking_at_a_run_does_not_keep_it_from_starting(tmp_path):
+    DirectoryStore(tmp_path).close()
+    looking = f"from mopbt.stores.directory import holder_of\nwhile True: holder_of({str(tmp_path)!r})"
+    process = subprocess.Popen([sys.executable, "-c", looking])
+    try:
+        for _ in range(200):
+            DirectoryStore(tmp_path).close()
+    finally:
+        process.kill()
+        process.wait()
+    assert holder_of(tmp_path) == ""

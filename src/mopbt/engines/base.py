@@ -46,6 +46,9 @@ class Engine(Protocol):
     def collect(self, timeout: float | None = None) -> list[Report]:
         """Wait for at least one report; after `timeout` seconds return none. `seconds` counts from `start`."""
 
+    def elapsed(self) -> float:
+        """Return the seconds since the start, by the engine's clock."""
+
     def close(self) -> None:
         """Give everything back; jobs that have not reported are abandoned."""
 

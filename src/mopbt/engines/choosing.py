@@ -56,6 +56,8 @@ def planned(name: str, task: Any, population: int, workers: int | None = None) -
     if name == "local":
         return Plan("local")
     if name == "vectorised":
+        if callable(check := getattr(task, "check_stack", None)):
+            check()
         return Plan("vectorised", cores, math.ceil(population / cores))
     if name == "pool" or not hasattr(task, "probe"):
         return Plan("pool", cores)
@@ -64,13 +66,15 @@ def planned(name: str, task: Any, population: int, workers: int | None = None) -
 
 def _measured(task: Any, population: int, cores: int) -> Plan:
     stack = math.ceil(population / cores)
+    if stack < 2:
+        return Plan("pool", cores, why=f"{population} members on {cores} cores make no stacks")
     try:
         probe = task.probe(min(stack, 16))
     except CannotStack as error:
         return Plan("pool", cores, why=str(error))
     gain, needed = probe.loop / probe.stack, probe.bytes_per_member * stack * cores
     seen = f"a stack trains a member {gain:.1f} times as fast as a loop"
-    if probe.disagreement > AGREEMENT:
+    if not probe.disagreement <= AGREEMENT:  # also where it is NaN
         return Plan("pool", cores, why=f"stacked and single gradients differ by {probe.disagreement:.1g}")
     if gain < WORTH:
         return Plan("pool", cores, why=f"{seen}, which is not worth it")

@@ -32,7 +32,11 @@ class LocalEngine:
         """Carry out the next job."""
         job, checksum = self._jobs.popleft()
         report = perform(self._work, job, checksum, self._warm)
-        return [replace(report, seconds=time.monotonic() - self._began)]
+        return [replace(report, seconds=self.elapsed())]
+
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._began
 
     def close(self) -> None:
         """Forget the models in memory."""

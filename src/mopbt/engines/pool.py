@@ -20,11 +20,12 @@ import cloudpickle
 
 from mopbt.engines.base import Bundle, Work
 from mopbt.engines.worker import receive, send
-from mopbt.errors import WorkerFailed
+from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
-_AHEAD = 2  # jobs a worker has at hand: the next one is there before the driver has written down the last
+_AHEAD = 2  # bundles a worker has at hand: the next one is there before the driver has written down the last
+_SHORT = 0.5  # seconds that a bundle takes for this to pay
 
 
 @dataclass(eq=False)
@@ -35,6 +36,8 @@ class _Worker:
     bundles: deque[Bundle] = field(default_factory=deque)  # the first one is running
     warm: set[int | None] = field(default_factory=set)  # checkpoints of which it may still hold the model
     ready: bool = False
+    outbox: "queue.SimpleQueue[bytes | None]" = field(default_factory=queue.SimpleQueue)  # None ends its speaker
+    listener: threading.Thread | None = None
 
 
 class PoolEngine:
@@ -79,6 +82,12 @@ class PoolEngine:
         self._deaths: dict[int, int] = {}
         self._false_starts = 0
         self._began = time.monotonic()
+        self._ahead = _AHEAD
+        self._broken: Exception | None = None
+
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._began
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
         """Hand jobs to workers, or put them in line."""
@@ -91,6 +100,8 @@ class PoolEngine:
 
     def collect(self, timeout: float | None = None) -> list[Report]:
         """Wait for a report, and take all others that are there."""
+        if self._broken is not None:
+            raise self._broken
         deadline = None if timeout is None else time.monotonic() + timeout
         reports: list[Report] = []
         while True:
@@ -99,8 +110,14 @@ class PoolEngine:
                 worker, message = self._inbox.get(timeout=0.0 if reports else left)
             except queue.Empty:
                 return reports
-            heard = self._died(worker) if message is None else self._heard(worker, pickle.loads(message))
-            reports += [replace(report, seconds=time.monotonic() - self._began) for report in heard]
+            try:
+                heard = self._died(worker) if message is None else self._heard(worker, pickle.loads(message))
+            except MopbtError as error:
+                if not reports:
+                    raise
+                self._broken = error  # first what is done, then this
+                return reports
+            reports += [replace(report, seconds=self.elapsed()) for report in heard]
             self._dispatch()
 
     def close(self) -> None:
@@ -119,11 +136,13 @@ class PoolEngine:
         process = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         worker = _Worker(process)
         self._crew.append(worker)
-        threading.Thread(target=_listen, args=(worker, self._inbox), daemon=True).start()
-        _post(worker, self._setup)
+        worker.listener = threading.Thread(target=_listen, args=(worker, self._inbox), daemon=True)
+        worker.listener.start()
+        threading.Thread(target=_speak, args=(worker,), daemon=True).start()
+        worker.outbox.put(self._setup)
 
     def _dispatch(self) -> None:
-        for depth in range(1, _AHEAD + 1):  # first a bundle for each, then a second one
+        for depth in range(1, self._ahead + 1):  # first a bundle for each, then a second one
             for worker in self._crew:
                 if self._pending and len(worker.bundles) < depth:
                     self._assign(worker)
@@ -134,7 +153,7 @@ class PoolEngine:
         self._pending.remove(bundle)
         worker.bundles.append(bundle)
         worker.warm -= {job.start for job, _ in bundle}
-        _post(worker, pickle.dumps(bundle))
+        worker.outbox.put(pickle.dumps(bundle))
 
     def _heard(self, worker: _Worker, message: list[Report] | Exception | None) -> list[Report]:
         if isinstance(message, Exception):
@@ -145,6 +164,8 @@ class PoolEngine:
             return []
         worker.bundles.popleft()
         worker.warm |= {report.job for report in message}
+        # A second bundle saves milliseconds; behind a long one it would wait while others are idle.
+        self._ahead = _AHEAD if sum(report.took for report in message) < _SHORT else 1
         return message
 
     def _died(self, worker: _Worker) -> list[Report]:
@@ -197,18 +218,24 @@ def _listen(worker: _Worker, inbox: "queue.SimpleQueue[tuple[_Worker, bytes | No
     inbox.put((worker, None))
 
 
-def _post(worker: _Worker, message: bytes) -> None:
+def _speak(worker: _Worker) -> None:
     assert worker.process.stdin is not None
     with suppress(BrokenPipeError):  # it is dead: its listener tells
-        send(worker.process.stdin, message)
+        while (message := worker.outbox.get()) is not None:
+            send(worker.process.stdin, message)
+    with suppress(BrokenPipeError):
+        worker.process.stdin.close()
 
 
 def _bury(worker: _Worker) -> int:
-    for pipe in (worker.process.stdin, worker.process.stdout):
-        assert pipe is not None
-        with suppress(BrokenPipeError):  # what it did not read is lost with it
-            pipe.close()
-    return worker.process.wait()
+    worker.outbox.put(None)
+    code = worker.process.wait()
+    assert worker.listener is not None
+    assert worker.process.stdout is not None
+    worker.listener.join(timeout=1.0)
+    if not worker.listener.is_alive():  # closing a pipe that another thread reads would block
+        worker.process.stdout.close()
+    return code
 
 
 def available_cores() -> int:

@@ -11,11 +11,14 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 from mopbt.engines.base import Trained, Warm, Work, saved, train
 from mopbt.errors import MopbtError, WorkerFailed
+from mopbt.state import Report
 
 
 def send(stream: IO[bytes], data: bytes) -> None:
@@ -68,7 +71,14 @@ def main() -> None:
         send(sink, pickle.dumps(failure))
         return
     send(sink, pickle.dumps(None))
+    line = source.fileno(), sink.fileno()
+    os.register_at_fork(after_in_child=partial(_close, line))  # else a child of the task's would keep the line open
     _serve(work, warm, inbox.get, lambda answer: _answer(sink, answer))
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _answer(sink: IO[bytes], answer: Any) -> None:
@@ -85,19 +95,27 @@ def _prepare(message: bytes) -> tuple[Work, Warm]:
 
 def _serve(work: Work, warm: Warm, next_message: Callable[[], bytes], answer: Callable[[Any], None]) -> None:
     """Train one bundle after the other; a thread makes the last ones durable meanwhile, and reports them when they are."""
-    waiting: queue.Queue[list[Trained]] = queue.Queue(maxsize=2)
+    waiting: queue.Queue[list[Trained] | MopbtError] = queue.Queue(maxsize=2)
     threading.Thread(target=_save, args=(work, waiting.get, answer), daemon=True).start()
     while True:
         bundle = pickle.loads(next_message())
         try:
             waiting.put(train(work, bundle, warm))
         except MopbtError as error:
-            answer(error)
+            waiting.put(error)  # after what is done already
 
 
-def _save(work: Work, next_trained: Callable[[], list[Trained]], answer: Callable[[Any], None]) -> None:
+def _save(work: Work, next_done: Callable[[], list[Trained] | MopbtError], answer: Callable[[Any], None]) -> None:
     while True:
+        done = next_done()
         try:
-            answer([saved(work, trained) for trained in next_trained()])
+            answer(done if isinstance(done, MopbtError) else [_saved_or_failed(work, trained) for trained in done])
         except MopbtError as error:
             answer(error)
+
+
+def _saved_or_failed(work: Work, trained: Trained) -> Report:
+    try:
+        return saved(work, trained)
+    except OSError:
+        return Report(trained.job.id, took=trained.seconds, error=traceback.format_exc())

@@ -10,13 +10,16 @@ from mopbt.state import Job, Report
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One line of the journal: jobs that were ordered together, or reports that came together."""
+    """One line of the journal: jobs that were ordered together, reports that came together, or the time at which it stopped."""
 
     jobs: tuple[Job, ...] = ()
     reports: tuple[Report, ...] = ()
+    stopped: float = 0.0  # seconds of work when a session ended before the run was done
 
     def to_json(self) -> dict[str, Any]:
         """Return the exchange as a JSON object."""
+        if self.stopped:
+            return {"stopped": round(self.stopped, 6)}
         if self.jobs:
             return {"jobs": [job.to_json() for job in self.jobs]}
         return {"reports": [report.to_json() for report in self.reports]}
@@ -25,7 +28,8 @@ class Exchange:
     def from_json(data: dict[str, Any]) -> "Exchange":
         """Read an exchange back."""
         jobs = tuple(Job.from_json(job) for job in data.get("jobs", ()))
-        return Exchange(jobs, tuple(Report.from_json(report) for report in data.get("reports", ())))
+        reports = tuple(Report.from_json(report) for report in data.get("reports", ()))
+        return Exchange(jobs, reports, data.get("stopped", 0.0))
 
 
 class Checkpoints(Protocol):

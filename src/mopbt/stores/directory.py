@@ -1,22 +1,21 @@
 """A run as a directory: `run.toml`, `journal.jsonl`, `checkpoints/`, and a lock while a process drives it."""
 
+import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from mopbt.errors import CorruptCheckpoint, RunLocked
 from mopbt.stores.base import Exchange, checksum_of
-from mopbt.stores.journal import JournalWriter, full_or, good_prefix, read_journal
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from mopbt.stores.journal import JournalWriter, encode_line, full_or, read_journal, read_lines
 
 _SUFFIX = ".ckpt"
+
+Mend = Callable[[Sequence[Exchange | None]], Sequence[Exchange]]  # makes good what stands as None
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -36,8 +35,6 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
-    if os.name == "nt":
-        return
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -85,21 +82,22 @@ class DirectoryCheckpoints:
 class DirectoryStore:
     """The store of a run that outlives its process. One process at a time may hold it."""
 
-    def __init__(self, path: Path | str, *, repair: bool = False) -> None:
+    def __init__(self, path: Path | str, *, mend: Mend | None = None) -> None:
         self.path = Path(path)
         (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
         self._lock = _Lock(self.path / "lock")
         try:
-            if repair:
-                self._repair()
+            if mend is not None:
+                self._repair(mend)
             self._exchanges, length = read_journal(self.journal)
             self._writer = JournalWriter(self.journal, length)
         except BaseException:
             self._lock.release()
             raise
         self.checkpoints = DirectoryCheckpoints(self.path / "checkpoints")
-        for leftover in self.path.rglob("*.tmp"):  # of a process that was killed while it wrote
-            leftover.unlink(missing_ok=True)
+        for pattern in ("run.toml.*.tmp", "journal.jsonl.*.tmp", "checkpoints/*.ckpt.*.tmp"):
+            for leftover in self.path.glob(pattern):  # of a process that was killed while it wrote
+                leftover.unlink(missing_ok=True)
         sync_directory(self.path)
 
     @property
@@ -120,33 +118,34 @@ class DirectoryStore:
         self._writer.close()
         self._lock.release()
 
-    def _repair(self) -> None:
-        """Keep the lines before the first damaged one, and the damaged journal beside them."""
-        if not self.journal.exists():
+    def _repair(self, mend: Mend) -> None:
+        """Write the journal anew where lines are damaged, and keep the damaged one beside it."""
+        lines = read_lines(self.journal)
+        if None not in lines:
             return
-        prefix = good_prefix(self.journal)
-        if len(prefix) < self.journal.stat().st_size:
-            number = sum(1 for _ in self.path.glob("journal.damaged-*")) + 1
-            os.replace(self.journal, self.path / f"journal.damaged-{number}")
-            write_atomically(self.journal, prefix)
+        mended = b"".join(map(encode_line, mend(lines)))
+        number = sum(1 for _ in self.path.glob("journal.damaged-*")) + 1
+        os.replace(self.journal, self.path / f"journal.damaged-{number}")
+        write_atomically(self.journal, mended)
 
 
 class _Lock:
     """A lock that the operating system gives back when its holder dies, so a dead process never blocks a run."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._file: IO[Any] = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open while the lock is held
-        try:
-            _take(self._file)
-        except OSError:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "another process"
+        for _ in range(20):
+            if _taken(self._file):
+                break
+            time.sleep(0.025)  # it may be somebody who is just looking
+        else:
+            holder = _text(self._file) or "another process"
             self._file.close()
             raise RunLocked(
                 f"{path.parent} is being driven by {holder}; wait for it, stop it, or use another directory "
                 f"(`mopbt show {path.parent}` looks at a run while it goes on)"
-            ) from None
+            )
+        _HELD.add(self)
         self._file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}")
@@ -154,28 +153,43 @@ class _Lock:
 
     def release(self) -> None:
         """Give the lock back."""
+        _HELD.discard(self)
         self._file.truncate(0)
         self._file.close()
 
+    def forget(self) -> None:
+        """Let go of the file in a forked child, which would otherwise hold the lock after its parent's death."""
+        self._file.close()
 
-def _take(file: IO[Any]) -> None:
-    if fcntl is not None:
+
+_HELD: "weakref.WeakSet[_Lock]" = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in list(_HELD):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _taken(file: IO[Any]) -> bool:
+    try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    else:
-        import msvcrt
+    except OSError:
+        return False
+    return True
 
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+def _text(file: IO[Any]) -> str:
+    file.seek(0)
+    return str(file.read()).strip()
 
 
 def holder_of(path: Path | str) -> str:
     """Return who drives a run now; the empty string if nobody does."""
     try:
         with open(Path(path) / "lock", encoding="utf-8") as file:
-            try:
-                _take(file)
-            except OSError:
-                return file.read().strip() or "another process"
+            return "" if _taken(file) else _text(file) or "another process"
     except FileNotFoundError:
-        pass
-    return ""
+        return ""

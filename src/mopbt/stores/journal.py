@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from mopbt.errors import CorruptJournal, StorageFull
@@ -33,44 +32,29 @@ def decode_line(line: bytes) -> Exchange | None:
 
 def read_journal(path: Path) -> tuple[tuple[Exchange, ...], int]:
     """Return the exchanges of a journal, and the length in bytes of its good part."""
+    raw = _raw_lines(path)
+    lines = [decode_line(line) for line in raw]
+    exchanges = tuple(line for line in lines if line is not None)
+    if len(exchanges) < len(lines):
+        raise CorruptJournal(
+            f"line {lines.index(None) + 1} of {path} is damaged: its checksum does not fit; {len(exchanges)} others are good; "
+            f"`mopbt resume {path.parent} --repair` makes up for it from them, and keeps the damaged file"
+        )
+    return exchanges, sum(len(line) + 1 for line in raw)
+
+
+def read_lines(path: Path) -> list[Exchange | None]:
+    """Return the exchanges of a journal, with None where a line is damaged; a torn last line never happened."""
+    return [decode_line(line) for line in _raw_lines(path)]
+
+
+def _raw_lines(path: Path) -> list[bytes]:
+    """Return the lines of a journal without a torn last one."""
     try:
-        data = path.read_bytes()
+        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last end of line is torn
     except FileNotFoundError:
-        return (), 0
-    exchanges: list[Exchange] = []
-    good = 0
-    for number, begin, line in _lines(data):
-        exchange = decode_line(line)
-        if exchange is None:
-            if data.find(b"\n", begin) not in (-1, len(data) - 1):  # something follows: this is no torn last line
-                raise CorruptJournal(
-                    f"line {number} of {path} is damaged: its checksum does not fit; the {number - 1} lines before it are good; "
-                    f"`mopbt resume {path.parent} --repair` goes on from there and keeps the damaged file beside it"
-                )
-            break
-        exchanges.append(exchange)
-        good = begin + len(line) + 1
-    return tuple(exchanges), min(good, len(data))
-
-
-def _lines(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    begin, number = 0, 0
-    while begin < len(data):
-        end = data.find(b"\n", begin)
-        if end < 0:
-            return  # a line without its end is torn
-        number += 1
-        yield number, begin, data[begin:end]
-        begin = end + 1
-
-
-def good_prefix(path: Path) -> bytes:
-    """Return the bytes of all lines before the first damaged one."""
-    data = path.read_bytes()
-    for _, begin, line in _lines(data):
-        if decode_line(line) is None:
-            return data[:begin]
-    return data[: data.rfind(b"\n") + 1]
+        return []
+    return lines[:-1] if lines and decode_line(lines[-1]) is None else lines
 
 
 class JournalWriter:
@@ -88,9 +72,11 @@ class JournalWriter:
         try:
             self._write(line)
             os.fsync(self._fd)
-        except OSError as error:
+        except BaseException as error:  # a full disk, or Ctrl-C in the middle: nothing is left of the line
             os.ftruncate(self._fd, self._length)
-            raise full_or(error, self._path) from error
+            if isinstance(error, OSError):
+                raise full_or(error, self._path) from error
+            raise
         self._length += len(line)
 
     def _write(self, line: bytes) -> None:

@@ -69,6 +69,7 @@ class Batches:
     def _order(self, seed: int, step: int) -> Tensor:
         """Return the rows of a step's batches, shape (updates, batch_size)."""
         rng, rows, wanted = stream(seed, "batches", step), len(self.tensors[0]), self.updates * self.batch_size
-        passes = [rng.permutation(rows)[: rows // self.batch_size * self.batch_size] for _ in range(-(-wanted // rows) + 1)]
+        whole = rows // self.batch_size * self.batch_size  # of a pass
+        passes = [rng.permutation(rows)[:whole] for _ in range(-(-wanted // whole))]
         order = torch.cat([torch.from_numpy(p) for p in passes])[:wanted]
         return order.view(self.updates, self.batch_size)

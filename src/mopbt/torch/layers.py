@@ -9,20 +9,23 @@ from torch import Tensor, nn
 class Tuned(nn.Module):
     """A hyperparameter inside a model: calling it gives its value as a tensor without dimensions.
 
-    The structure of a model must not depend on a hyperparameter; its arithmetic may, through modules of this kind.
+    The structure of a model must not depend on a hyperparameter; its arithmetic may, through modules of this kind. The value is
+    part of the state_dict, so that a loaded model computes what was measured, unless only training uses it (`training_only`).
     """
 
     value: Tensor
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, training_only: bool = False) -> None:
         super().__init__()
         if not isinstance(name, str) or not name:
             raise ValueError(f"Tuned takes the name of a hyperparameter, got {name!r}")
         self.name = name
-        self.register_buffer("value", torch.zeros(()), persistent=False)  # no part of a state_dict: it is set, not learnt
+        self.was_read = False  # since somebody last asked; a module that is never called tunes nothing
+        self.register_buffer("value", torch.zeros(()), persistent=not training_only)
 
     def forward(self) -> Tensor:
         """Return the value that this member has now."""
+        self.was_read = True
         return self.value
 
     def extra_repr(self) -> str:
@@ -43,7 +46,7 @@ class Dropout(nn.Module):
         super().__init__()
         if not isinstance(p, str) and not 0 <= p < 1:
             raise ValueError(f"`p` must be in [0, 1), or name a hyperparameter, got {p!r}")
-        self.p = Tuned(p) if isinstance(p, str) else None
+        self.p = Tuned(p, training_only=True) if isinstance(p, str) else None
         if self.p is None:
             self.register_buffer("constant", torch.tensor(float(p)), persistent=False)
 
@@ -62,12 +65,16 @@ class Dropout(nn.Module):
 def keep_scale(shape: torch.Size, p: Tensor) -> Tensor:
     """Return 1 / (1 - p) where an element is kept and 0 where it is dropped; `p` broadcasts to the shape."""
     if p.device.type != "cpu":
-        return (torch.rand(shape, device=p.device) >= p) / (1 - p)
+        return (torch.rand(shape, device=p.device) >= p) * _scale(p)
     n, kept = shape.numel(), torch.empty(shape)
     draws = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    threshold = (p * 65536 - 32768).round().clamp(max=32767).to(torch.int16)
+    threshold = (p * 65536 - 32768).round().clamp(-32768, 32767).to(torch.int16)
     torch.ge(draws.view(torch.int16)[:n].view(shape), threshold, out=kept)  # straight into floats: a quarter of the time
-    return kept.mul_(1 / (1 - p))
+    return kept.mul_(_scale(p))
+
+
+def _scale(p: Tensor) -> Tensor:
+    return torch.where(p < 1, 1 / (1 - p), 0.0)  # a probability of 1 drops all, as PyTorch's own does
 
 
 class _Drop(torch.autograd.Function):

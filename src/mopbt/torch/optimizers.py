@@ -88,6 +88,10 @@ class AdamW:
 
     def __post_init__(self) -> None:
         check_rates(self)
+        if isinstance(self.eps, str) or not self.eps > 0:
+            raise ValueError(f"AdamW: `eps` must be a number above 0 (it cannot be tuned), got {self.eps!r}")
+        if len(self.betas) != 2 or any(isinstance(beta, str) or not 0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"AdamW: `betas` must be two numbers in [0, 1) (they cannot be tuned), got {self.betas!r}")
 
     def rates(self) -> Mapping[str, Rate]:
         """Return the fields that may be hyperparameters."""
@@ -127,9 +131,12 @@ class SGD:
         self, row: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], updates: Tensor, rates: Mapping[str, float]
     ) -> None:
         """Update one member's parameters (P,) and slots (P,) in place."""
+        buffer, momentum = slots["momentum_buffer"], rates["momentum"]
+        if not momentum:  # PyTorch then wants no buffer; ours is what it would be, for when the momentum is raised
+            torch.add(gradient, row, alpha=rates["weight_decay"], out=buffer)
         torch._fused_sgd_(
-            [row], [gradient], [slots["momentum_buffer"]], is_first_step=False, maximize=False, dampening=0.0,
-            lr=rates["lr"], weight_decay=rates["weight_decay"], momentum=rates["momentum"], nesterov=self.nesterov,
+            [row], [gradient], [buffer] if momentum else [], is_first_step=False, maximize=False, dampening=0.0,
+            lr=rates["lr"], weight_decay=rates["weight_decay"], momentum=momentum, nesterov=self.nesterov and momentum > 0,
         )  # fmt: skip
 
 
@@ -141,6 +148,8 @@ def check_rates(optimizer: Any) -> None:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
             kind = type(optimizer).__name__
             raise ValueError(f"{kind}: `{name}` must be a number of at least 0, or name a hyperparameter, got {rate!r}")
+    if not callable(optimizer.schedule) or isinstance(optimizer.schedule, type):
+        raise ValueError(f"`schedule` must be an object such as Cosine() or Steps((0.5, 0.75)), got {optimizer.schedule!r}")
 
 
 def clip_rows(gradients: Tensor, most: float) -> None:

@@ -22,7 +22,7 @@ class Place:
 
     def of(self, rows: Tensor) -> Tensor:
         """Return the parameter's part of rows (N, P) or of one row (P,)."""
-        return rows[..., self.begin : self.end].view(*rows.shape[:-1], *self.shape)
+        return rows[..., self.begin : self.end].view((*rows.shape[:-1], *self.shape))
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,10 @@ class Layout:
 
     places: Mapping[str, Place]
     others: tuple[str, ...]  # buffers and frozen parameters that belong to the state_dict
-    aliases: Mapping[str, str]  # further names of tied parameters
+    aliases: Mapping[str, str]  # further names of tied parameters and of shared modules' state
+    tied: Mapping[str, str]  # those of the further names under which a stacked call must be given the state again
     size: int
+    dtype: torch.dtype
 
     @staticmethod
     def of(module: nn.Module) -> "Layout":
@@ -47,11 +49,20 @@ class Layout:
         for name, p in trained.items():
             places[name] = Place(begin, begin + p.numel(), p.shape)
             begin += p.numel()
-        first = {id(p): name for name, p in trained.items()}
-        named = dict(module.named_parameters(remove_duplicate=False))
-        aliases = {name: first[id(p)] for name, p in named.items() if id(p) in first and first[id(p)] != name}
-        others = tuple(name for name in module.state_dict() if name not in places and name not in aliases)
-        return Layout(places, others, aliases, begin)
+        named = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+        kept = list(module.state_dict())
+        if strange := [name for name in kept if name not in named]:
+            raise TaskError(f"the model's state must be parameters and buffers, got {strange[0]!r} in its state_dict")
+        first: dict[int, str] = {}
+        for name in kept:
+            first.setdefault(id(named[name]), name)
+        aliases = {name: first[id(named[name])] for name in kept if first[id(named[name])] != name}
+        others = tuple(name for name in kept if name not in places and name not in aliases)
+        return Layout(places, others, aliases, _in_other_modules(module, aliases), begin, next(iter(trained.values())).dtype)
+
+    def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return state by all the names that a call with it needs."""
+        return state | {alias: state[name] for alias, name in self.tied.items()}
 
     def by_name(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the parts of rows by parameter."""
@@ -79,6 +90,14 @@ class Layout:
             else:
                 getattr(holder, leaf).data = stack.others[name][member]
 
+    def keep_buffers(self, module: nn.Module, stack: "Stack", member: int) -> None:
+        """Take over the buffers that a model did not change in place but assigned anew, as in ``self.mean = ...``."""
+        for name in self.others:
+            owner, _, leaf = name.rpartition(".")
+            buffer, own = module.get_submodule(owner)._buffers.get(leaf), stack.others[name][member]
+            if buffer is not None and buffer.data_ptr() != own.data_ptr():
+                own.copy_(buffer.detach())
+
 
 @dataclass
 class Stack:
@@ -93,8 +112,7 @@ class Stack:
     @staticmethod
     def of(members: Sequence[Tree], layout: Layout, slots: Sequence[str], device: torch.device) -> "Stack":
         """Copy members into a stack; what they were is left alone."""
-        first = next(iter(members[0]["model"][name] for name in layout.places))
-        rows = {name: torch.zeros(len(members), layout.size, dtype=first.dtype, device=device) for name in ("", *slots)}
+        rows = {name: torch.zeros(len(members), layout.size, dtype=layout.dtype, device=device) for name in ("", *slots)}
         for i, member in enumerate(members):
             layout.row(member["model"], rows[""][i])
             for slot in slots:
@@ -103,6 +121,10 @@ class Stack:
         others = {name: torch.stack([member["model"][name].to(device) for member in members]) for name in layout.others}
         updates = torch.tensor([float(member["updates"]) for member in members], device=device)
         return Stack(layout, rows.pop(""), rows, others, updates)
+
+    def is_broken(self, member: int) -> bool:
+        """Tell whether any of a member's parameters is NaN or infinite."""
+        return not bool(torch.isfinite(self.parameters[member]).all())
 
     def members(self) -> list[Tree]:
         """Return each member as a tree of its own; the tensors are rows of the stack, which nobody changes any more."""
@@ -114,3 +136,18 @@ class Stack:
         model |= {alias: model[name] for alias, name in self.layout.aliases.items()}
         optimizer = {slot: self.layout.by_name(rows[i]) for slot, rows in self.slots.items()}
         return {"model": model, "optimizer": optimizer, "updates": int(self.updates[i])}
+
+
+def _in_other_modules(module: nn.Module, aliases: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the names of modules that stand in several places: to such a module state is given once."""
+
+    def holder(name: str) -> tuple[int, str]:
+        owner, _, leaf = name.rpartition(".")
+        return id(module.get_submodule(owner)), leaf
+
+    seen, tied = {holder(name) for name in aliases.values()}, {}
+    for alias, name in aliases.items():
+        if holder(alias) not in seen:
+            seen.add(holder(alias))
+            tied[alias] = name
+    return tied

@@ -4,7 +4,7 @@ A member is a tree of tensors, ``{"model": state_dict, "optimizer": {slot: {para
 changes the tree it starts from, so that one tree can be the start of several members.
 """
 
-import resource
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,16 +15,24 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mopbt import tree
-from mopbt.errors import CannotStack, MissingScore, TaskError
+from mopbt.engines.base import checked_scores, global_seeds
+from mopbt.errors import CannotStack, MissingScore, MopbtError, TaskError
 from mopbt.objectives import Constraint, Direction
 from mopbt.rng import stream
 from mopbt.space import Domain
+from mopbt.task import problem_of
 from mopbt.torch.batches import Batch, Batches
-from mopbt.torch.layers import Tuned
+from mopbt.torch.layers import Dropout, Tuned
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
 from mopbt.torch.stack import Layout, Stack, Tree
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 Loss = Callable[[Callable[..., Any], Batch, Mapping[str, Any]], Tensor]
 Metrics = Callable[..., Mapping[str, float]]
@@ -79,8 +87,11 @@ class TorchTask:
     functional: ClassVar[bool] = True  # training leaves the tree that it starts from as it is
 
     def __post_init__(self) -> None:
-        if (self.metrics is None or self.validation is None) == (self.evaluate_model is None):
-            raise ValueError("a TorchTask needs `metrics` and `validation`, or `evaluate_model`, and not both")
+        given = [self.metrics is not None, self.validation is not None, self.evaluate_model is not None]
+        if given not in ([True, True, False], [False, False, True]) or (self.test is not None and self.metrics is None):
+            raise ValueError("a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both")
+        for name, data in (("validation", self.validation), ("test", self.test)):
+            _check_rows(name, data)
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"`clip` must be a number above 0, or None, got {self.clip!r}")
         for name, rate in self.optimizer.rates().items():
@@ -95,8 +106,8 @@ class TorchTask:
 
     def init(self, seed: int) -> Tree:
         """Return a fresh member."""
-        torch.manual_seed(seed)
-        state = {name: tensor.detach().clone() for name, tensor in self.model().state_dict().items()}
+        with global_seeds(seed):
+            state = {name: tensor.detach().clone() for name, tensor in self.model().state_dict().items()}
         return {"model": state, "optimizer": {}, "updates": 0}
 
     def train(self, model: Tree, values: Mapping[str, Any], begin: int, end: int, seed: int) -> Tree:
@@ -127,8 +138,8 @@ class TorchTask:
     def evaluate_many(self, models: Sequence[Tree]) -> list[Mapping[str, float]]:
         """Measure several members; their outputs are computed together."""
         stack = Stack.of(models, self._layout, (), self._device)
-        self._module.eval()
         with torch.no_grad():
+            self._module.eval()
             if self.evaluate_model is not None:
                 return [self._custom_scores(stack, i) for i in range(len(models))]
             assert self.validation is not None
@@ -141,26 +152,51 @@ class TorchTask:
 
     def check(self) -> None:
         """Build a member, compute a loss and measure it: what is wrong shows now, and not in a worker."""
-        values = {name: domain.decode(domain.sample(stream(0, "check"))) for name, domain in self.space.items()}
-        member, batch = self.init(0), self._built_data.head(self.data.batch_size)
-        stack = Stack.of([member], self._layout, self.optimizer.slots, self._device)
-        resolved(self.optimizer.rates(), [values])
-        self._module.train()
-        self._loop_gradients(stack, batch, None, [values], self._tuned([values]))
-        missing = sorted(set(self.objectives) - set(self.evaluate(member)))
-        if missing:
-            raise MissingScore(f"the metrics do not give {', '.join(map(repr, missing))}, which the objectives name")
+        (values,), problem = self._sampled(1), problem_of(self)
+        with global_seeds(0):
+            members, batch = [self.init(0), self.init(1)], self._built_data.head(self.data.batch_size)
+            Stack.of(members, self._layout, (), self._device)  # do all members have the same shapes?
+            stack = Stack.of(members[:1], self._layout, self.optimizer.slots, self._device)
+            self._module.train()
+            gradients = self._loop_gradients(stack, batch, None, [values], self._tuned([values]))
+            self._update(stack, gradients, resolved(self.optimizer.rates(), [values]), [0.0])
+            scores = self.evaluate(stack.members()[0])
+        wanted = {"objectives": [o.name for o in problem.objectives], "constraints": [c.name for c in problem.constraints]}
+        for role, names in wanted.items():
+            if missing := [name for name in names if name not in scores]:
+                raise MissingScore(f"the metrics do not give {', '.join(map(repr, missing))}, which the {role} name")
+
+    def check_stack(self) -> None:
+        """Train two members for an update as a stack, and measure them; raise CannotStack if that does not go."""
+        values = self._sampled(2)
+        try:
+            with global_seeds(0):
+                trees = [self.init(0), self.init(1)]
+                self._probed(trees, values, self._stacked_gradients, updates=1)
+                self._module.eval()
+                with torch.no_grad():
+                    if self.validation is not None:
+                        self._outputs(Stack.of(trees, self._layout, (), self._device), self.validation[0][:16].to(self._device))
+        except MopbtError:
+            raise
+        except Exception as error:
+            raise CannotStack(cannot_stack(f"{type(error).__name__}: {error}")) from error
 
     def probe(self, members: int, seconds: float = 1.0) -> "Probe":
         """Train a few updates of up to `members` members one by one and stacked, and compare losses and times."""
-        values = [{n: d.decode(d.sample(stream(i, "probe", n))) for n, d in self.space.items()} for i in range(members)]
-        one = self._probed([self.init(0)], values[:1], self._loop_gradients, updates=3)
-        members = max(2, min(members, round(seconds / one)))  # a stack is about as slow as its members together
-        trees, values = [self.init(i) for i in range(members)], values[:members]
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        many = self._probed(trees, values, self._stacked_gradients, updates=3) / members
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 // members
-        return Probe(one, many, self._disagreement(trees[:2], values[:2]), max(grown, 0))
+        self.check_stack()
+        with global_seeds(0):
+            values = self._sampled(max(members, 2))
+            one = self._probed([self.init(0)], values[:1], self._loop_gradients, updates=3)
+            members = max(2, min(members, round(seconds / one)))  # a stack is about as slow as its members together
+            trees, values = [self.init(i) for i in range(members)], values[:members]
+            before = peak_memory()
+            many = self._probed(trees, values, self._stacked_gradients, updates=3) / members
+            grown = (peak_memory() - before) // members
+            return Probe(one, many, self._disagreement(trees[:2], values[:2]), max(grown, 0))
+
+    def _sampled(self, n: int) -> list[dict[str, Any]]:
+        return [{name: d.decode(d.sample(stream(i, "probe", name))) for name, d in self.space.items()} for i in range(n)]
 
     def _probed(
         self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]], gradients_of: Callable[..., Tensor], *, updates: int
@@ -198,7 +234,7 @@ class TorchTask:
 
     @cached_property
     def _built_module(self) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):  # it is built once, at no particular moment: no draw may come of it
+        with global_seeds(0):  # it is built once, at no particular moment: no draw may come of it, or go into it
             module = self.model().to(self._device)
         for part in module.modules():
             if isinstance(part, Tuned) and part.name not in self.space:
@@ -236,6 +272,7 @@ class TorchTask:
     ) -> list[Tree]:
         stack = Stack.of(models, self._layout, self.optimizer.slots, self._device)
         rates, tuned = resolved(self.optimizer.rates(), values), self._tuned(values)
+        stack.others |= {name: value for name, value in tuned.items() if name in stack.others}
         self._module.train()
         for offset in range(steps):
             now = [begin + offset for begin in begins]
@@ -245,7 +282,15 @@ class TorchTask:
                 if self.clip is not None:
                     clip_rows(gradients, self.clip)
                 self._update(stack, gradients, rates, [(step + i / self.data.updates) / self.max_step for step in now])
+        self._note_read(values)
         return stack.members()
+
+    def _note_read(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Read the hyperparameters of those modules that were called."""
+        for part in self._module.modules():
+            if isinstance(part, Tuned) and part.was_read:
+                for own in values:
+                    own[part.name]
 
     def _update(self, stack: Stack, gradients: Tensor, rates: Sequence[Mapping[str, float]], positions: Sequence[float]) -> None:
         stack.updates.add_(1)
@@ -265,7 +310,10 @@ class TorchTask:
         batch = batch if axis is None else tuple(t[0] for t in batch)
         with self._precision():
             loss = self._loss_of(self._module, batch, TensorValues(values[0], self._device))
+        if not loss.requires_grad:
+            raise TaskError("`loss` does not depend on any parameter of the model; compute it from what the model returns")
         loss.backward()  # type: ignore[no-untyped-call]
+        self._layout.keep_buffers(self._module, stack, 0)
         return gradients
 
     def _stacked_gradients(
@@ -275,15 +323,19 @@ class TorchTask:
         leaves = {name: part.detach().requires_grad_() for name, part in self._layout.by_name(stack.parameters).items()}
         reading = StackedValues(values, self._device)
 
-        def loss_of_member(parameters: Any, others: Any, batch: Batch, numbers: Any) -> Tensor:
-            def model(*inputs: Any, **options: Any) -> Any:
-                return functional_call(self._module, {**parameters, **others}, inputs, options)
+        def loss_of_member(parameters: Any, others: Any, batch: Batch, numbers: Any) -> tuple[Tensor, dict[str, Tensor]]:
+            state = self._layout.whole({**parameters, **others})  # buffers that the model assigns anew are written back here
 
-            return self._loss_of(model, batch, reading.of_member(numbers))
+            def model(*inputs: Any, **options: Any) -> Any:
+                return functional_call(self._module, state, inputs, options, tie_weights=False)
+
+            loss = self._loss_of(model, batch, reading.of_member(numbers))
+            return loss, {name: state[name].detach() for name in stack.others}
 
         stacked = vmap(loss_of_member, in_dims=(0, 0, axis, 0), randomness="different")
-        with self._precision(), unstackable_named():
-            losses = stacked(leaves, {**stack.others, **tuned}, batch, reading.numbers)
+        with self._precision(), self._stacking():
+            losses, others = stacked(leaves, {**stack.others, **tuned}, batch, reading.numbers)
+        stack.others |= {name: other.contiguous() for name, other in others.items()}
         parts = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
         rows = [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves.values(), parts, strict=True)]
         return torch.cat([row.reshape(len(values), -1) for row in rows], dim=1)
@@ -297,25 +349,41 @@ class TorchTask:
 
     def _tuned(self, values: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the values (N,) of the hyperparameters inside the model, by the names of their buffers."""
-        parts = {name: part.name for name, part in self._module.named_modules() if isinstance(part, Tuned)}
-        return {
-            f"{place}.value" if place else "value": torch.tensor([float(v[name]) for v in values], device=self._device)
-            for place, name in parts.items()
-        }
+        plain, tuned = [getattr(v, "plain", v) for v in values], {}
+        for place, part in self._module.named_modules():
+            if isinstance(part, Tuned):
+                part.was_read = False
+                numbers = [float(v[part.name]) for v in plain]
+                tuned[f"{place}.value" if place else "value"] = torch.tensor(numbers, device=self._device)
+            elif isinstance(part, Dropout) and part.p is None:  # stacked too: masks differ also where members share their inputs
+                tuned[f"{place}.constant" if place else "constant"] = part.constant.repeat(len(values))
+        return tuned
 
     def _attach(self, stack: Stack, member: int, gradients: Tensor | None = None) -> None:
         self._layout.attach(self._module, stack, member, gradients)
 
     def _custom_scores(self, stack: Stack, member: int) -> Mapping[str, float]:
         assert self.evaluate_model is not None
+        if stack.is_broken(member):
+            return self._broken_scores()
         self._attach(stack, member)
-        return self.evaluate_model(self._module)
+        self._module.eval()  # each time: the function may have changed it
+        return _named_numbers(self.evaluate_model(self._module), "evaluate_model")
 
     def _scores(self, stack: Stack, data: tuple[Tensor, ...], prefix: str) -> list[dict[str, float]]:
         assert self.metrics is not None
         inputs, targets = data[0].to(self._device), tuple(t.to(self._device) for t in data[1:])
         outputs = self._outputs(stack, inputs)
-        return [{prefix + name: float(v) for name, v in self.metrics(out, *targets).items()} for out in outputs]
+        scores = []
+        for i, out in enumerate(outputs):
+            own = self._broken_scores() if stack.is_broken(i) else _named_numbers(self.metrics(out, *targets), "metrics")
+            scores.append({prefix + name: score for name, score in own.items()})
+        return scores
+
+    def _broken_scores(self) -> dict[str, float]:
+        """Return NaN for all that counts: of NaN, metrics such as accuracy make sound numbers, and others raise."""
+        problem = problem_of(self)
+        return dict.fromkeys([*(o.name for o in problem.objectives), *(c.name for c in problem.constraints)], math.nan)
 
     def _outputs(self, stack: Stack, inputs: Tensor) -> Sequence[Tensor]:
         n = len(stack.updates)
@@ -325,12 +393,25 @@ class TorchTask:
             return [torch.cat([self._module(chunk) for chunk in chunks])]
 
         def model(parameters: Any, others: Any, x: Tensor) -> Any:
-            return functional_call(self._module, {**parameters, **others}, (x,))
+            return functional_call(self._module, self._layout.whole({**parameters, **others}), (x,), tie_weights=False)
 
         parts = self._layout.by_name(stack.parameters)
-        with unstackable_named():
-            outputs = [vmap(model, in_dims=(0, 0, None))(parts, stack.others, chunk) for chunk in chunks]
+        with self._stacking():
+            stacked = vmap(model, in_dims=(0, 0, None), randomness="different")
+            outputs = [stacked(parts, stack.others, chunk) for chunk in chunks]
         return list(torch.cat(outputs, dim=1))
+
+    @contextmanager
+    def _stacking(self) -> Iterator[None]:
+        """Use those ways of computing attention that can be stacked, and name what cannot be."""
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        on_cpu = self._device.type == "cpu"
+        try:
+            with sdpa_kernel(SDPBackend.MATH) if on_cpu else nullcontext(), unstackable_named():
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.autocast is None else torch.autocast(self._device.type, self.autocast)
@@ -386,12 +467,11 @@ class _MemberValues(Mapping[str, Any]):
         self._numbers, self._values = numbers, values
 
     def __getitem__(self, name: str) -> Any:
-        read = [v[name] for v in self._values]
-        if name in self._numbers:
-            return self._numbers[name]
-        if len(set(read)) == 1:
-            return read[0]
-        raise CannotStack(f"the hyperparameter {name!r} is no number and differs between members; use engine='pool'")
+        for own in self._values:
+            own[name]
+        if name not in self._numbers:  # also where it is the same in all just now: it may differ in the next interval
+            raise CannotStack(cannot_stack(f"the hyperparameter {name!r} is no number"))
+        return self._numbers[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values[0])
@@ -409,5 +489,29 @@ def unstackable_named() -> Iterator[None]:
         text = str(error)
         if not any(sign in text for sign in ("vmap", "functorch", "data-dependent", "BatchedTensor")):
             raise
-        what = text.strip().splitlines()[0]
-        raise CannotStack(f"the model or its loss cannot be stacked: {what} The engine 'pool' will do.") from error
+        raise CannotStack(cannot_stack(text.strip().splitlines()[0])) from error
+
+
+def cannot_stack(why: str) -> str:
+    """Return the message of an error that says what will do."""
+    return f"the model or its loss cannot be stacked: {why.strip().rstrip('.')}. The engine 'pool' will do."
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has had so far; 0 where the system does not tell."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _check_rows(name: str, data: Any) -> None:
+    if data is None:
+        return
+    if not isinstance(data, tuple | list) or not data or not all(isinstance(t, Tensor) and t.dim() for t in data):
+        raise ValueError(f"`{name}` must be tensors with rows, such as (inputs, labels), got {type(data).__name__}")
+    if len({len(t) for t in data}) > 1:
+        raise ValueError(f"the tensors of `{name}` must have equally many rows, got {[len(t) for t in data]}")
+
+
+def _named_numbers(scores: Any, source: str) -> dict[str, float]:
+    if not isinstance(scores, Mapping):
+        raise TaskError(f"`{source}` must return a mapping of names to numbers, got {scores!r}")
+    return checked_scores(scores)

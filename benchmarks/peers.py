@@ -1,0 +1,121 @@
+"""The workload of `overhead.py` under other tools' population based training, as their documentation asks for it at its fastest.
+
+Ray Tune gets a class Trainable whose actors are used again, Syne Tune a polling time of 0.1 s in place of its 5 s. Both know one
+objective here, the sum of precision and recall. A member takes part in ten intervals of two epochs, on two workers of one thread.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import overhead
+
+LEVELS = {name: list(domain.values) for name, domain in overhead.SPACE.items()}
+
+
+def trained(model, optimizer, values):
+    """Train one interval and return the sum of precision and recall."""
+    overhead.apply(model, optimizer, values)
+    for _ in range(overhead.EPOCHS):
+        overhead.epoch(model, optimizer, values)
+    return sum(overhead.measure(model).values())
+
+
+def ray():
+    """Run Ray Tune's PopulationBasedTraining."""
+    import ray
+    import torch
+    from ray import tune
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    class Member(tune.Trainable):
+        """A member that an actor can hold after another one."""
+
+        def setup(self, config):
+            torch.set_num_threads(1)
+            self.parts = overhead.build(config)
+
+        def step(self):
+            return {"score": trained(*self.parts, self.config)}
+
+        def save_checkpoint(self, checkpoint_dir):
+            torch.save([part.state_dict() for part in self.parts], Path(checkpoint_dir) / "state.pt")
+
+        def load_checkpoint(self, checkpoint_dir):
+            for part, state in zip(self.parts, torch.load(Path(checkpoint_dir) / "state.pt"), strict=True):
+                part.load_state_dict(state)
+
+        def reset_config(self, new_config):
+            self.parts = overhead.build(new_config)
+            return True
+
+    scheduler = PopulationBasedTraining("training_iteration", perturbation_interval=1, hyperparam_mutations=LEVELS)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    with tempfile.TemporaryDirectory() as folder:
+        options = tune.TuneConfig(
+            metric="score", mode="max", num_samples=overhead.POPULATION, scheduler=scheduler, reuse_actors=True
+        )
+        stop = {"training_iteration": overhead.INTERVALS}
+        run = tune.RunConfig(storage_path=folder, stop=stop, verbose=0)
+        start = {name: tune.choice(levels) for name, levels in LEVELS.items()}
+        results = tune.Tuner(tune.with_resources(Member, {"cpu": 1}), param_space=start, tune_config=options, run_config=run).fit()
+    done = [result.metrics["training_iteration"] for result in results]
+    ray.shutdown()
+    assert len(done) == overhead.POPULATION, f"{len(done)} members"
+    assert min(done) >= overhead.INTERVALS, f"intervals {done}"
+
+
+def syne():
+    """Run Syne Tune's PopulationBasedTraining until as many intervals are reported as a population of 32 trains."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SYNETUNE_FOLDER"] = folder
+        _syne(folder)
+
+
+def _syne(folder):
+    from syne_tune import StoppingCriterion, Tuner
+    from syne_tune.backend import LocalBackend
+    from syne_tune.config_space import choice
+    from syne_tune.optimizer.schedulers.pbt import PopulationBasedTraining
+
+    scheduler = PopulationBasedTraining(
+        {name: choice(levels) for name, levels in LEVELS.items()},
+        metric="score", time_attr="interval", max_t=overhead.INTERVALS, do_minimize=False, random_seed=0,
+        population_size=overhead.POPULATION, perturbation_interval=1,
+    )  # fmt: skip
+    enough = StoppingCriterion(max_num_evaluations=overhead.POPULATION * overhead.INTERVALS)
+    tuner = Tuner(LocalBackend(__file__), scheduler, enough, n_workers=2, sleep_time=0.1, trial_backend_path=folder)
+    tuner.run()
+    reports = tuner.tuning_status.overall_metric_statistics.count
+    assert reports >= overhead.POPULATION * overhead.INTERVALS, f"{reports} reports"
+
+
+def syne_trial():
+    """Train one member: the program that Syne Tune starts for each trial."""
+    import torch
+    from syne_tune import Reporter
+
+    parser = argparse.ArgumentParser()
+    for name in LEVELS:
+        parser.add_argument(f"--{name}", type=float)
+    parser.add_argument("--st_checkpoint_dir")
+    arguments = vars(parser.parse_known_args()[0])
+    torch.set_num_threads(1)
+    parts, done, report = overhead.build(arguments), 0, Reporter()
+    file = Path(arguments["st_checkpoint_dir"]) / "state.pt"
+    if file.exists():
+        done, *states = torch.load(file)
+        for part, state in zip(parts, states, strict=True):
+            part.load_state_dict(state)
+    for interval in range(done + 1, overhead.INTERVALS + 1):
+        score = trained(*parts, arguments)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save([interval, *(part.state_dict() for part in parts)], file)
+        report(score=score, interval=interval)
+
+
+if __name__ == "__main__":
+    sys.exit(syne_trial())

@@ -1,0 +1,79 @@
+"""Any one line of a journal may be damaged: the run goes on from all the others, and no good model is lost."""
+
+import shutil
+
+import pytest
+
+from mopbt import Budget, MoPbt, Results, run
+from mopbt.errors import CorruptJournal
+from mopbt.mending import mended
+from mopbt.run import conduct
+from mopbt.settings import Settings
+from mopbt.stores.journal import read_lines
+from mopbt.task import problem_of
+from mopbt.testing import ToyTask
+
+TASK = ToyTask(max_step=8)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["synchronous", "asynchronous"])
+def whole(request, tmp_path_factory):
+    algorithm = MoPbt(population=5, asynchronous=request.param)
+    return run(TASK, out=tmp_path_factory.mktemp("runs") / "whole", algorithm=algorithm, engine="local", progress=False), algorithm
+
+
+def scheduler_of(algorithm):
+    return algorithm.scheduler(problem_of(TASK))
+
+
+def test_a_lost_line_of_jobs_is_ordered_again_and_one_of_reports_becomes_failures(whole):
+    results, algorithm = whole
+    lines = read_lines(results.path / "journal.jsonl")
+    for place in range(len(lines) - 1):
+        damaged = [*lines[:place], None, *lines[place + 1 :]]
+        made = mended(damaged, scheduler_of(algorithm), 0)
+        if lines[place].jobs:
+            assert made == lines
+            continue
+        assert [line for line in made if line not in lines] == ([made[place]] if len(made) == len(lines) else [])
+        lost = {report.job for report in lines[place].reports}
+        assert {report.job for line in made for report in line.reports if report.error} <= lost
+
+
+def test_several_lost_lines(whole):
+    results, algorithm = whole
+    lines = read_lines(results.path / "journal.jsonl")
+    damaged = [None if i in (3, 4, 11, 20, 21) else line for i, line in enumerate(lines)]
+    made = mended(damaged, scheduler_of(algorithm), 0)
+    jobs = sorted(job.id for line in made for job in line.jobs)
+    reports = sorted(report.job for line in made for report in line.reports)
+    assert jobs == list(range(20))
+    assert len(reports) == len(set(reports))
+
+
+def test_too_much_lost_is_an_error(whole):
+    results, algorithm = whole
+    lines = read_lines(results.path / "journal.jsonl")
+    with pytest.raises(CorruptJournal, match="does not fit those before it; too much is lost"):
+        mended(lines[7:], scheduler_of(algorithm), 0)
+
+
+@pytest.mark.parametrize("place", [0, 1, 9, 20, 33])
+def test_a_repaired_run_keeps_its_models_and_goes_on(whole, tmp_path, place):
+    results, algorithm = whole
+    shutil.copytree(results.path, tmp_path / "run")
+    journal = tmp_path / "run" / "journal.jsonl"
+    lines = journal.read_bytes().split(b"\n")
+    lines[place] = lines[place].replace(b'"', b"?", 1)
+    journal.write_bytes(b"\n".join(lines))
+    before = {point.job for point in results.front()}
+    settings = Settings.from_toml((results.path / "run.toml").read_text(), results.path)
+    options = {"engine": "local", "progress": False, "budget": Budget()}
+    again = conduct(TASK, algorithm, settings, out=tmp_path / "run", repair=True, **options)
+    assert again.outcome == "done"
+    assert len(again) == 20
+    kept = {point.job for point in again.front()}
+    assert len(before - kept) <= 1  # at most what the lost line itself told of
+    for point in again.front():
+        assert again.checkpoint(point) == results.checkpoint(point.job) or point.job not in before
+    assert isinstance(Results.open(tmp_path / "run"), Results)

@@ -1,0 +1,162 @@
+import pytest
+import torch
+from tests.torch.nets import COLUMNS, cross_entropy, dropping_task, make_task
+from torch import nn
+
+import mopbt
+from mopbt.engines import choosing
+from mopbt.engines.choosing import Plan, planned
+from mopbt.engines.local import LocalEngine
+from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.vectorised import VectorisedEngine
+from mopbt.errors import CannotStack
+from mopbt.results import read_settings
+from mopbt.testing import ToyTask
+from mopbt.torch.task import Probe
+
+
+class Probed(ToyTask):
+    """A task that claims what a probe shall say."""
+
+    def __init__(self, probe):
+        super().__init__()
+        object.__setattr__(self, "answer", probe)
+
+    def probe(self, members):
+        object.__setattr__(self, "asked", members)
+        return self.answer
+
+
+def probe(**options):
+    return Probe(**{"loop": 1.2, "stack": 0.4, "disagreement": 1e-7, "bytes_per_member": 1000} | options)
+
+
+def item_loss(model, batch, hp):
+    loss = cross_entropy(model, batch, hp)
+    return loss * (1 + 0 * loss.item())
+
+
+def test_takes_stacks_where_they_pay():
+    plan = planned("auto", Probed(probe()), 10, workers=2)
+    assert (plan.name, plan.workers, plan.stack) == ("vectorised", 2, 5)
+    assert plan.why == "a stack trains a member 3.0 times as fast as a loop"
+
+
+@pytest.mark.parametrize(
+    ("measured", "why"),
+    [
+        ({"stack": 1.1}, "1.1 times as fast as a loop, which is not worth it"),
+        ({"stack": 12.0}, "0.1 times as fast"),
+        ({"disagreement": 0.5}, "stacked and single gradients differ by 0.5"),
+        ({"disagreement": float("nan")}, "differ by nan"),
+        ({"bytes_per_member": 2**50}, "10 members need about 10485760.0 GiB"),
+    ],
+)
+def test_takes_the_pool_where_they_do_not(measured, why):
+    plan = planned("auto", Probed(probe(**measured)), 10, workers=2)
+    assert (plan.name, plan.workers) == ("pool", 2)
+    assert why in plan.why
+
+
+@pytest.mark.parametrize(("population", "workers"), [(2, 2), (3, 4), (2, None)])
+def test_a_population_no_larger_than_the_cores_makes_no_stacks(population, workers):
+    plan = planned("auto", make_task(), population, workers)
+    if population <= (workers or available_cores()):
+        assert plan.name == "pool"
+        assert "make no stacks" in plan.why
+
+
+def test_a_real_probe_finds_that_loop_and_stack_agree():
+    for model in (
+        None,
+        lambda: nn.Sequential(nn.Linear(COLUMNS, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2)),
+    ):
+        measured = (make_task(model) if model else dropping_task()).probe(4)
+        assert measured.disagreement < 1e-5
+        assert measured.loop > 0 < measured.stack
+        assert measured.bytes_per_member >= 0
+
+
+def test_a_probe_of_one_member_takes_two():
+    assert make_task().probe(1).stack > 0
+
+
+def test_a_probe_of_a_real_mlp_says_that_stacking_pays():
+    gains = []
+    for _ in range(3):  # the machine may be busy with other things
+        measured = dropping_task().probe(16)
+        gains.append(measured.loop / measured.stack)
+    assert max(gains) > 1.2
+
+
+def test_a_model_that_cannot_be_stacked_goes_to_the_pool_which_says_why(tmp_path, capsys):
+    task = make_task(loss=item_loss, max_step=2)
+    plan = planned("auto", task, 6, workers=2)
+    assert plan.name == "pool"
+    assert ".item()" in plan.why
+    mopbt.run(task, out=tmp_path / "run", population=6, engine="auto")
+    assert "engine: pool, as the model or its loss cannot be stacked" in " ".join(capsys.readouterr().err.split())
+    assert read_settings(tmp_path / "run").engine["name"] == "pool"
+    assert len(mopbt.Results.open(tmp_path / "run").front()) > 0
+    with pytest.raises(CannotStack, match=r"\.item\(\).*'pool' will do"):
+        mopbt.run(task, out=tmp_path / "other", population=6, engine="vectorised", progress=False)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_task_that_knows_nothing_of_stacks_goes_to_the_pool():
+    assert planned("auto", ToyTask(), 8, workers=2) == Plan("pool", 2)
+
+
+def test_names_make_engines():
+    task = make_task()
+    assert isinstance(planned("local", task, 8).engine(), LocalEngine)
+    pool, stacks = planned("pool", task, 8, workers=2).engine(), planned("vectorised", task, 9, workers=2).engine()
+    assert type(pool) is PoolEngine
+    assert isinstance(stacks, VectorisedEngine)
+    assert (pool.workers, pool.stack, stacks.workers, stacks.stack) == (2, 1, 2, 5)
+    assert planned("pool", task, 2, workers=8).workers == 2
+
+
+def test_refuses_other_names_and_sizes():
+    with pytest.raises(
+        ValueError, match="`engine` must be one of 'auto', 'local', 'pool', 'vectorised' or an engine object, got 'gpu'"
+    ):
+        planned("gpu", make_task(), 8)
+    for name, workers in (("local", 2), ("pool", 0)):
+        with pytest.raises(ValueError, match="`workers` must be at least 1"):
+            planned(name, make_task(), 8, workers)
+
+
+def test_a_plan_survives_being_written_down():
+    plan = Plan("vectorised", 2, 5, "so")
+    assert Plan.from_dict(plan.to_dict()) == plan
+    assert Plan.from_dict(Plan("local").to_dict()) == Plan("local")
+
+
+def test_the_choice_is_recorded_and_a_resume_does_not_probe_again(tmp_path, monkeypatch):
+    task = dropping_task(max_step=3)
+    forced = Plan("vectorised", 1, 3, "of a measurement")
+    monkeypatch.setattr(choosing, "_measured", lambda *_: forced)
+    first = mopbt.run(task, out=tmp_path / "run", population=6, budget=mopbt.Budget(jobs=6), progress=False)
+    assert first.outcome == "budget"
+    assert read_settings(tmp_path / "run").engine == {"name": "vectorised", "workers": 1, "stack": 3, "why": "of a measurement"}
+
+    def explode(*_):
+        raise AssertionError("probed again")
+
+    monkeypatch.setattr(choosing, "_measured", explode)
+    monkeypatch.setattr("mopbt.torch.task.TorchTask.probe", explode)
+    again = mopbt.run(task, out=tmp_path / "run", population=6, progress=False)
+    assert (again.outcome, len(again)) == ("done", 18)
+    assert not again.failures()
+    monkeypatch.undo()
+    whole = mopbt.run(task, out=tmp_path / "whole", population=6, engine=forced.engine(), progress=False)
+    assert [(p.job, p.scores) for p in whole.points()] == [(p.job, p.scores) for p in again.points()]
+
+
+def test_a_recorded_choice_can_be_overruled(tmp_path):
+    task = make_task(max_step=2)
+    mopbt.run(task, out=tmp_path / "run", population=4, engine="vectorised", budget=mopbt.Budget(jobs=4), progress=False)
+    results = mopbt.run(task, out=tmp_path / "run", population=4, engine="local", progress=False)
+    assert (results.outcome, len(results)) == ("done", 8)
+    assert torch.isfinite(torch.tensor([p.scores["loss"] for p in results.points()])).all()
