@@ -89,7 +89,8 @@ def test_a_probe_of_a_real_mlp_says_that_stacking_pays():
     assert max(gains) > 1.2
 
 
-def test_a_model_that_cannot_be_stacked_goes_to_the_pool_which_says_why(tmp_path, capsys):
+def test_a_model_that_cannot_be_stacked_goes_to_the_pool_which_says_why(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(choosing, "available_cores", lambda: 1)
     task = make_task(loss=item_loss, max_step=2)
     plan = planned("auto", task, 6, workers=2)
     assert plan.name == "pool"
@@ -149,14 +150,13 @@ def test_the_choice_is_recorded_and_a_resume_does_not_probe_again(tmp_path, monk
     again = mopbt.run(task, out=tmp_path / "run", population=6, progress=False)
     assert (again.outcome, len(again)) == ("done", 18)
     assert not again.failures()
-    monkeypatch.undo()
-    whole = mopbt.run(task, out=tmp_path / "whole", population=6, engine=forced.engine(), progress=False)
-    assert [(p.job, p.scores) for p in whole.points()] == [(p.job, p.scores) for p in again.points()]
 
 
-def test_a_recorded_choice_can_be_overruled(tmp_path):
+def test_a_recorded_choice_can_be_overruled(tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing, "available_cores", lambda: 1)
     task = make_task(max_step=2)
     mopbt.run(task, out=tmp_path / "run", population=4, engine="vectorised", budget=mopbt.Budget(jobs=4), progress=False)
+    assert read_settings(tmp_path / "run").engine == {"name": "vectorised", "workers": 1, "stack": 4}
     results = mopbt.run(task, out=tmp_path / "run", population=4, engine="local", progress=False)
     assert (results.outcome, len(results)) == ("done", 8)
     assert torch.isfinite(torch.tensor([p.scores["loss"] for p in results.points()])).all()

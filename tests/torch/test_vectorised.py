@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.torch.nets import dropping, dropping_task, make_task, mlp, scores
+from tests.torch.nets import COLUMNS, dropping, dropping_task, make_task, mlp, scores
 from torch import nn
 
 import mopbt
+from mopbt.engines import choosing
 from mopbt.engines.base import Warm, Work, saved, train
 from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import CannotStack
@@ -35,9 +36,14 @@ def wild_task(**options):
     return make_task(dropping, **{"space": space, "max_step": 3} | options)
 
 
-@pytest.mark.parametrize("engine", ["local", "pool", "vectorised", "auto", VectorisedEngine(1, stack=6)], ids=str)
-def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, engine):
-    task = wild_task()
+ENGINES = {name: name for name in ("local", "pool", "vectorised", "auto")} | {"one stack": VectorisedEngine(1, stack=6)}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkeypatch, name):
+    if name != "vectorised":
+        monkeypatch.setattr(choosing, "available_cores", lambda: 1)  # workers take seconds to start
+    task, engine = wild_task(), ENGINES[name]
     results = mopbt.run(task, out=tmp_path / "run", population=6, engine=engine, progress=False)
     assert (results.outcome, len(results), results.failures()) == ("done", 18, {})
     front = results.front()
@@ -89,6 +95,7 @@ def lines(journal):
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_path):
     whole = killable(tmp_path / "whole")
     expected = events(tmp_path / "whole"), {p.job: whole.checkpoint(p) for p in whole.front()}
@@ -112,20 +119,15 @@ def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_pa
 @pytest.mark.parametrize("population", [7, 9])
 def test_bundles_are_the_same_in_every_generation_whatever_the_population(population, tmp_path):
     """A stack that comes apart in the second generation trains its rest as a loop, and a resume may put it together again."""
-    engine = VectorisedEngine(1, stack=math.ceil(population / 2))
     sizes = []
     for generation in range(3):
-        engine._pending, engine._crew = Pending(), []
-        engine._hire, engine._dispatch = lambda: engine._crew.append(None), lambda: None
-        engine.workers = 0
+        engine = VectorisedEngine(1, stack=math.ceil(population / 2))
+        engine.start(work_on(make_task(), DirectoryCheckpoints(tmp_path)))
         jobs = [Job(generation * population + i, i, (0,), None, generation, generation + 1) for i in range(population)]
         engine.submit(jobs, {})
-        sizes.append([len(bundle) for bundle in engine._pending])
+        sizes.append([len(b) for b in (*(b for worker in engine._crew for b in worker.bundles), *engine._pending)])
+        engine.close()
     assert sizes[0] == sizes[1] == sizes[2]
-
-
-class Pending(list):
-    """Stands where the engine keeps what is to be done."""
 
 
 # One bundle.
@@ -194,6 +196,10 @@ def test_an_exception_for_one_member_fails_only_that_one():
     assert trained[0].scores["loss"] == pytest.approx(train(work, bundle[:1], Warm(0))[0].scores["loss"], abs=1e-6)
 
 
+def rectified():
+    return nn.Sequential(nn.Linear(COLUMNS, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
 def raising_on_nan(outputs, y):
     if outputs.isnan().any():
         raise ValueError("Input contains NaN.")  # as scikit-learn does
@@ -204,7 +210,8 @@ def raising_on_nan(outputs, y):
 @pytest.mark.parametrize("test", [None, make_task().validation])
 def test_a_member_that_turned_nan_is_reported_as_nan_whatever_the_metrics_make_of_it(metrics, test):
     """Of NaN, argmax makes class 0: such a member would be on the front with the best specificity there is."""
-    work = work_on(make_task(metrics=metrics, test=test, space={"lr": mopbt.Ordinal([0.1, 1e30])}, constraints=["loss <= 9"]))
+    space = {"lr": mopbt.Ordinal([0.1, 1e30])}
+    work = work_on(make_task(rectified, metrics=metrics, test=test, space=space, constraints=["loss <= 9"]))
     reports = [saved(work, t) for t in train(work, first_jobs(work, {"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}), Warm(0))]
     assert [r.error for r in reports] == ["", "", ""]
     assert all(map(math.isnan, reports[1].objectives))
