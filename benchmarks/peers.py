@@ -110,7 +110,7 @@ def syne_trial():
         done, *states = torch.load(file)
         for part, state in zip(parts, states, strict=True):
             part.load_state_dict(state)
-    for interval in range(done + 1, overhead.INTERVALS + 1):
+    for interval in range(min(done + 1, overhead.INTERVALS), overhead.INTERVALS + 1):  # a clone of a finished trial reports too
         score = trained(*parts, arguments)
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.save([interval, *(part.state_dict() for part in parts)], file)

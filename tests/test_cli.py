@@ -206,7 +206,7 @@ SLOW = """
 import sys
 sys.path.insert(0, {tests!r})
 from toys import SlowToy
-task = SlowToy(max_step=20, seconds=0.1)
+task = SlowToy(max_step=2000, seconds=0.1)
 """
 
 

@@ -17,13 +17,13 @@ LAYERS = {
     },
     3: {"settings", "progress", "display", "results", "mending", "run"},
     4: {"", "catalogue", "testing", "cli", "report", "report.figures"},
-    4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task"},
+    4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
     5: {"tasks", "tasks.adult", "tasks.adult_linear"},
 }
 LAYER = {module: layer for layer, modules in LAYERS.items() for module in modules}
 WORLD = {"os", "pathlib", "time", "datetime", "logging", "threading", "random", "subprocess", "socket", "tempfile"}
 HEAVY = {
-    "torch": {"tree", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task"},
+    "torch": {"tree", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
     "pandas": {"results"},
     "matplotlib": {"report.figures"},
     "sklearn": {"tasks.adult", "tasks.adult_linear"},

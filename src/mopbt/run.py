@@ -271,8 +271,8 @@ def conduct(
     if callable(check):
         check()
     problem, scheduler = settings.problem, algorithm.scheduler(settings.problem)
+    crew, plan = _crew(engine, workers, task, getattr(algorithm, "population", available_cores()), out)
     path = Path(tempfile.mkdtemp(prefix="mopbt-") if out is None else out).absolute()
-    crew, plan = _crew(engine, workers, task, getattr(algorithm, "population", available_cores()), path)
     mend = partial(mended, scheduler=scheduler, seed=settings.seed) if repair else None
     store = open_run(path, replace(settings, engine=plan.to_dict()) if plan else settings, mend=mend)
     display = _display(plan) if progress is True else None
@@ -342,15 +342,19 @@ def _check_settings(path: Path, settings: Settings, begun: bool) -> None:
         raise RunMismatch(f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory")
 
 
-def _crew(engine: Engine | EngineName, workers: int | None, task: Any, population: int, path: Path) -> tuple[Engine, Plan | None]:
+def _crew(
+    engine: Engine | EngineName, workers: int | None, task: Any, population: int, out: Path | str | None
+) -> tuple[Engine, Plan | None]:
     """Return the engine, and the plan by which it was made if it was named; what "auto" once chose for a run is kept."""
     if not isinstance(engine, str):
-        if isinstance(engine, type) or not all(
-            hasattr(engine, name) for name in ("capacity", "start", "submit", "collect", "close")
-        ):
+        wanted = ("capacity", "start", "submit", "collect", "elapsed", "close")
+        if isinstance(engine, type) or not all(hasattr(engine, name) for name in wanted):
             raise TypeError(f"`engine` must be one of 'auto', {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}")
+        if getattr(engine, "stack", 1) > 1 and hasattr(task, "check_stack"):
+            task.check_stack()
         return engine, None
-    recorded = read_settings(path).engine if engine == "auto" and workers is None and (path / "run.toml").is_file() else {}
+    is_known = engine == "auto" and workers is None and out is not None and (Path(out) / "run.toml").is_file()
+    recorded = read_settings(Path(out)).engine if is_known else {}  # type: ignore[arg-type]
     plan = Plan.from_dict(recorded) if recorded else planned(engine, task, population, workers)
     return plan.engine(), plan
 

@@ -91,8 +91,8 @@ class PoolEngine:
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
         """Hand jobs to workers, or put them in line."""
-        # A job's number says in which bundle it is: after a crash the same jobs come together again.
-        for _, together in groupby(sorted(jobs, key=lambda job: job.id), key=lambda job: job.id // self.stack):
+        # Its trial says in which bundle a job is: in every generation, and after a crash, the same members come together.
+        for _, together in groupby(sorted(jobs, key=lambda job: (job.trial, job.id)), key=lambda job: job.trial // self.stack):
             self._pending.append([(job, checksums.get(job.start, "") if job.start is not None else "") for job in together])
         while len(self._crew) < min(self.workers, len(self._pending) + sum(len(w.bundles) > 0 for w in self._crew)):
             self._hire()
