@@ -230,3 +230,29 @@ def test_names_are_public():
     assert isinstance(make_task(), TorchTask)
     assert Tuned("a").name == "a"
     assert cross_entropy(mlp(), rows(8), {}).dim() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_compiled_training_agrees_with_the_usual_one():
+    usual, compiled = make_task(), make_task(compile=True)
+    member = usual.init(0)
+    a, b = (task.train(member, {"lr": 0.1}, 0, 1, 7) for task in (usual, compiled))
+    for name, tensor in a["model"].items():
+        torch.testing.assert_close(b["model"][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["loop", "stack"])
+def test_mixed_precision_trains_in_full_precision_weights(way):
+    task = make_task(autocast=torch.bfloat16)
+    members = [task.init(0), task.init(1)]
+    values = [{"lr": 0.1}, {"lr": 0.1}]
+    if way == "loop":
+        trained = [task.train(member, own, 0, 1, 7) for member, own in zip(members, values, strict=True)]
+    else:
+        trained = task.train_many(members, values, [0, 0], [7, 7])
+    full = make_task().train(members[0], values[0], 0, 1, 7)
+    for name, tensor in full["model"].items():
+        assert trained[0]["model"][name].dtype == torch.float32
+        torch.testing.assert_close(trained[0]["model"][name], tensor, rtol=0.1, atol=0.05)
+        assert not torch.equal(trained[0]["model"][name], tensor)

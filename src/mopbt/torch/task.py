@@ -61,6 +61,7 @@ class TorchTask:
         reference: The reference point of the hypervolume.
         clip: The largest norm of a member's gradient.
         autocast: Compute the loss in this type (mixed precision), for example ``torch.bfloat16``.
+        compile: Train members one by one with `torch.compile`; it pays for large models. Stacks are not compiled.
         device: Where to train; "auto" takes a GPU if there is one.
         name: What the task is called.
     """
@@ -82,6 +83,7 @@ class TorchTask:
     reference: Mapping[str, float] | None = None
     clip: float | None = None
     autocast: torch.dtype | None = None
+    compile: bool = False
     device: str = "auto"
     name: str = "torch"
 
@@ -243,6 +245,10 @@ class TorchTask:
         return module
 
     @cached_property
+    def _built_call(self) -> Callable[..., Any]:
+        return torch.compile(self._module) if self.compile else self._module
+
+    @cached_property
     def _built_layout(self) -> Layout:
         return Layout.of(self._module)
 
@@ -310,7 +316,7 @@ class TorchTask:
             self._module.get_buffer(name).copy_(value[0])
         batch = batch if axis is None else tuple(t[0] for t in batch)
         with self._precision():
-            loss = self._loss_of(self._module, batch, TensorValues(values[0], self._device))
+            loss = self._loss_of(self._built_call, batch, TensorValues(values[0], self._device))
         if not loss.requires_grad:
             raise TaskError("`loss` does not depend on any parameter of the model; compute it from what the model returns")
         loss.backward()  # type: ignore[no-untyped-call]
