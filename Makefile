@@ -22,6 +22,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/ranking.py
 	$(BIN)/python benchmarks/hypervolume.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/population.py
 
 changelog: $(VENV)/.check
 	$(BIN)/towncrier build --yes
@@ -35,7 +36,7 @@ $(VENV)/.made: $(MADE_FROM)
 
 # PyTorch comes first and pinned, so that no other package chooses a build of it.
 $(VENV)/.torch: $(VENV)/.made
-	$(PIP) "torch==2.13.0"
+	$(PIP) torch
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.made

@@ -399,11 +399,12 @@ def costs(repeats):
 def peers(repeats):
     """Compare whole runs of the same workload with other tools."""
     calls = {"floor": "overhead.floor()", "vectorised": "population.whole('vectorised')"}
-    for name, package, install in (("ray", "ray", '"ray[tune]"'), ("syne", "syne_tune", '"syne-tune[basic]"')):
-        if importlib.util.find_spec(package):
+    needs = {"ray": ("ray[tune]", "ray", "pyarrow"), "syne": ("syne-tune[basic]", "syne_tune", "psutil")}
+    for name, (install, *packages) in needs.items():
+        if all(importlib.util.find_spec(package) for package in packages):
             calls[name] = f"peers.{name}()"
         else:
-            yield f"{name}: not installed", f"pip install {install}", "", None
+            yield f"{name}: skipped, not installed", f'pip install "{install}"', "", None
     if len(calls) == 2:
         return
     times = in_turns({way: lambda call=call: program(call) for way, call in calls.items()}, repeats)
@@ -433,7 +434,7 @@ def main():
         print(f"{name} (load {os.getloadavg()[0]:.1f} before)", flush=True)
         for label, value, target, met in SECTIONS[name](options.repeats):
             verdict = "" if met is None else f"target {target:<8} {'PASS' if met else 'FAIL'}"
-            print(f"  {label:<68}  {value:<46}  {verdict}".rstrip(), flush=True)
+            print(f"  {label:<74}  {value:<50}  {verdict}".rstrip(), flush=True)
             missed += met is False
     return 1 if missed else 0
 

@@ -64,7 +64,7 @@ class Batches:
             own = [0] * len(seeds) if self.shared else seeds
             orders = torch.stack([self._order(seed, step) for seed, step in zip(own, steps, strict=True)], dim=1)
         for rows in orders:
-            yield tuple(t[rows] for t in self.tensors)
+            yield tuple(t.index_select(0, rows.reshape(-1)).view(*rows.shape, *t.shape[1:]) for t in self.tensors)
 
     def _order(self, seed: int, step: int) -> Tensor:
         """Return the rows of a step's batches, shape (updates, batch_size)."""
