@@ -54,7 +54,7 @@ class Dropout(nn.Module):
         """Drop elements while training, and nothing while evaluating."""
         if not self.training:
             return x
-        mask: Tensor = mask_like(x.detach(), self.constant if self.p is None else self.p())
+        mask: Tensor = torch.ops.mopbt.mask_like(x.detach(), self.constant if self.p is None else self.p())
         return x * mask
 
     def extra_repr(self) -> str:
@@ -77,21 +77,24 @@ def _scale(p: Tensor) -> Tensor:
     return torch.where(p < 1, 1 / (1 - p), 0.0)  # a probability of 1 drops all, as PyTorch's own does
 
 
-# An operation of its own, which knows how to be stacked: all members' masks come from one draw. (A torch.autograd.Function would do
-# the same at twice the cost of a call.)
-@torch.library.custom_op("mopbt::mask_like", mutates_args=())
+# An operation of its own, which knows how to be stacked: all members' masks come from one draw. (A torch.autograd.Function does the
+# same at twice the cost of a call; torch.library.custom_op imports the compiler at its first call, which takes a second.)
+LIBRARY = torch.library.Library("mopbt", "DEF")  # type: ignore[no-untyped-call]
+LIBRARY.define("mask_like(Tensor x, Tensor p) -> Tensor")  # type: ignore[no-untyped-call]
+
+
 def mask_like(x: Tensor, p: Tensor) -> Tensor:
     """Return what an input is to be multiplied by."""
     return keep_scale(x.shape, p).to(x.dtype)
 
 
-@mask_like.register_vmap
-def _stacked_masks(info: Any, in_dims: Any, x: Tensor, p: Tensor) -> tuple[Tensor, int]:
+def stacked_masks(info: Any, in_dims: Any, x: Tensor, p: Tensor) -> tuple[Tensor, int]:
+    """Return the masks of a whole stack."""
     x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
     p = p if in_dims[1] is None else p.reshape(-1, *[1] * (x.dim() - 1))
-    return mask_like(x, p), 0
+    return torch.ops.mopbt.mask_like(x, p), 0  # through the dispatcher, so that it draws below the stack
 
 
-@mask_like.register_fake
-def _(x: Tensor, p: Tensor) -> Tensor:
-    return torch.empty_like(x)
+LIBRARY.impl("mask_like", mask_like, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_vmap("mopbt::mask_like", stacked_masks, lib=LIBRARY)
+torch.library.register_fake("mopbt::mask_like", lambda x, p: torch.empty_like(x), lib=LIBRARY)
