@@ -19,15 +19,10 @@ from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.task import Values, problem_of
 from mopbt.testing import TaskConformance
 
-pytestmark = pytest.mark.filterwarnings("ignore:training changed nothing")  # many functions here train nothing
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:training changed nothing"),  # many functions here train nothing
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 X = torch.linspace(-1, 1, 24).reshape(8, 3)

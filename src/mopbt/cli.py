@@ -179,7 +179,7 @@ def front(
     if as_json:
         _print_json([_point_json(results, point) for point in results.front()])
         return
-    _print_front(results, max(len(results.front()), 1))
+    _print_front(results, path, max(len(results.front()), 1))
     if plot is not None:
         out.print(f"drawn into {plot}", soft_wrap=True)
 
@@ -252,7 +252,7 @@ def _conduct(
         points = [_point_json(results, point) for point in results.front()]
         _print_json({"outcome": results.outcome, **_summary(results), "front": points})
     else:
-        _print_front(results, 20)
+        _print_front(results, path, 20)
         out.print(f"The models are in {path / 'checkpoints'}; `mopbt front {path}` lists them all.", soft_wrap=True)
     if results.outcome == "budget":
         raise typer.Exit(3)
@@ -327,7 +327,7 @@ def _point_json(results: Results, point: Point) -> dict[str, Any]:
     return row | {"violation": point.violation, "checkpoint": str(results.checkpoint_file(point))}
 
 
-def _print_front(results: Results, most: int) -> None:
+def _print_front(results: Results, path: Path, most: int) -> None:
     best, problem = results.front(), results.problem
     arrows = {"max": "↑", "min": "↓"}
     table = _table(["job", "trial", "step", *(f"{o.name} {arrows[o.direction]}" for o in problem.objectives), *problem.space])
@@ -339,7 +339,7 @@ def _print_front(results: Results, most: int) -> None:
     count = f"{len(best)} models on the front" + (f" ({len(shown)} of them shown)" if len(shown) < len(best) else "")
     numbers = f"hypervolume {results.hypervolume():.5g}, {len(results)} intervals, {clock(results.seconds)}"
     out.print(f"{count}, {numbers}.", soft_wrap=True)
-    hint = f"Hyperparameters are those of the last interval; `mopbt lineage {results.path} JOB` shows all that made a model."
+    hint = f"Hyperparameters are those of the last interval; `mopbt lineage {path} JOB` shows all that made a model."
     out.print(hint, soft_wrap=True)
 
 

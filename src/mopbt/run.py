@@ -77,7 +77,7 @@ class Session:
     _session_began: float = 0.0
 
     def fold(self, exchange: Exchange) -> None:
-        """Take in one exchange: the only way in which a session changes, live or on resume."""
+        """Take in one exchange, live or on resume; the front follows at once on resume, report by report otherwise."""
         if exchange.jobs:
             self.state = ordered(self.state, exchange.jobs)
         self.elapsed = max(self.elapsed, exchange.stopped)

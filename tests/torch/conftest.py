@@ -1,12 +1,8 @@
-"""One thread for small networks: more of them only get in each other's way."""
+"""Every test of this folder trains on one thread."""
 
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _on_one_thread(one_thread):
+    """Take the fixture that other tests ask for by name."""

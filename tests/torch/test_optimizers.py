@@ -40,7 +40,7 @@ def theirs(kind, start, steps, **options):
     return trace
 
 
-def close(a, b):
+def assert_traces_close(a, b):
     for x, y in zip(a, b, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-7)
 
@@ -50,7 +50,7 @@ def close(a, b):
 def test_adamw_is_pytorchs(weight_decay, betas):
     start, steps = torch.linspace(-1, 1, SIZE), gradients(8)
     expected = theirs(torch.optim.AdamW, start, steps, lr=0.02, weight_decay=weight_decay, betas=betas)
-    close(ours(AdamW(betas=betas), start, steps, lr=0.02, weight_decay=weight_decay), expected)
+    assert_traces_close(ours(AdamW(betas=betas), start, steps, lr=0.02, weight_decay=weight_decay), expected)
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.3, True)])
@@ -58,7 +58,7 @@ def test_adamw_is_pytorchs(weight_decay, betas):
 def test_sgd_is_pytorchs(momentum, nesterov, weight_decay):
     start, steps = torch.linspace(-1, 1, SIZE), gradients(8)
     options = {"lr": 0.05, "momentum": momentum, "weight_decay": weight_decay}
-    close(
+    assert_traces_close(
         ours(SGD(nesterov=nesterov), start, steps, **options), theirs(torch.optim.SGD, start, steps, nesterov=nesterov, **options)
     )
 

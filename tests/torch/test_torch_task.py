@@ -27,7 +27,7 @@ class TestWithBatchNorm(TaskConformance):
         return make_task(lambda: nn.Sequential(nn.Linear(COLUMNS, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), clip=1.0)
 
 
-def refused(tmp_path, error, message, **options):
+def check_refused(tmp_path, error, message, **options):
     """Check that a run is refused by a message, and that nothing is left of it."""
     for engine in ("local", "auto"):
         with pytest.raises(error, match=message):
@@ -77,7 +77,7 @@ BAD = {
 @pytest.mark.parametrize("message", BAD)
 def test_bad_input_is_named_before_anything_is_written(tmp_path, message):
     error, options = BAD[message]
-    refused(tmp_path, error, message, **options)
+    check_refused(tmp_path, error, message, **options)
 
 
 def test_metrics_or_evaluate_model_and_never_both():
