@@ -477,3 +477,66 @@ def test_a_space_does_not_change_with_the_dict_it_was_made_of():
     space = Space(named)
     named["b"] = WEIGHT_DECAY
     assert list(space) == ["a"]
+
+
+# --- the unit interval -------------------------------------------------------------------------------------------------------
+
+
+@given(domains, st.integers(0, 2**32))
+def test_a_position_survives_the_unit_interval(domain, seed):
+    position = domain.sample(stream(seed, "unit"))
+    share = domain.to_unit(position)
+    again = domain.from_unit(share)
+    assert 0 <= share <= 1
+    assert type(again) is type(position)
+    # Rounding moves a number by a few parts in 1e16 of the larger end, and no index or whole number at all.
+    room = 1e-12 * max(abs(domain.lo), abs(domain.hi)) if isinstance(domain, Float) else 0
+    assert abs(again - position) <= room
+
+
+@given(domains, st.one_of(st.floats(-1e9, 1e9), st.floats(-0.1, 1.1)))
+def test_every_share_stands_for_a_position(domain, share):
+    position = domain.from_unit(share)
+    assert domain.contains(position)
+    assert position == domain.from_unit(min(max(share, 0.0), 1.0))
+
+
+@given(domains, st.floats(0, 1), st.floats(0, 1))
+def test_larger_shares_stand_for_larger_positions(domain, share, other):
+    lower, upper = sorted([share, other])
+    assert domain.from_unit(lower) <= domain.from_unit(upper)
+
+
+@pytest.mark.parametrize(
+    ("domain", "shares"),
+    [
+        (Ordinal(list("abcd")), {0: 0.125, 1: 0.375, 2: 0.625, 3: 0.875}),
+        (Categorical([True, False]), {0: 0.25, 1: 0.75}),
+        (Grid(0, 1, 5), {0: 0.1, 2: 0.5, 4: 0.9}),
+        (LogGrid(1e-3, 10, 5, zero=True), {0: 0.1, 2: 0.5, 4: 0.9}),
+        (Float(-1, 3), {-1.0: 0.0, 0.0: 0.25, 3.0: 1.0}),
+        (Float(1e-4, 1, log=True), {1e-4: 0.0, 1e-2: 0.5, 1.0: 1.0}),
+        (Int(1, 4), {1: 0.125, 2: 0.375, 4: 0.875}),
+        (Int(1, 4, log=True), {1: math.log(2) / math.log(9), 4: math.log(8) / math.log(9)}),
+    ],
+    ids=repr,
+)
+def test_shares_worked_by_hand(domain, shares):
+    assert {position: domain.to_unit(position) for position in shares} == pytest.approx(shares, abs=1e-12)
+
+
+@pytest.mark.parametrize("domain", [DROPOUT, WEIGHT_DECAY, Ordinal([16, 32, 64]), Categorical(list("abcde")), Int(1, 8)], ids=repr)
+def test_equal_parts_of_the_unit_interval_stand_for_equally_many_positions(domain):
+    values = len(domain.values) if hasattr(domain, "values") else domain.hi - domain.lo + 1
+    counts = Counter(domain.from_unit((i + 0.5) / (100 * values)) for i in range(100 * values))
+    assert list(counts.values()) == [100] * values
+
+
+@pytest.mark.parametrize("domain", [Float(0, 0.8), Float(1e-5, 0.1, log=True), Int(1, 1024, log=True)], ids=repr)
+def test_uniform_shares_are_distributed_as_samples_are(domain):
+    rng = stream(0, "shares")
+    drawn = np.sort([domain.sample(rng) for _ in range(4000)])
+    spread = np.array([domain.from_unit((i + 0.5) / 4000) for i in range(4000)])
+    own = (np.arange(4000) + 0.5) / 4000
+    below, upto = (np.searchsorted(drawn, spread, side=side) / 4000 for side in ("left", "right"))
+    assert ((below - 0.04 < own) & (own < upto + 0.04)).all()

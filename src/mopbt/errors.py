@@ -17,7 +17,8 @@ Wrong arguments are plain ``ValueError`` or ``TypeError``; everything else is be
     │   └── StorageFull           the disk is full
     ├── WorkerFailed              worker processes cannot be started
     ├── Stalled                   a scheduler neither orders work nor is done
-    └── MissingExtra              an optional package is not installed
+    ├── MissingExtra              an optional package is not installed
+    └── DataMissing               a data set is not there, or not whole
 """
 
 
@@ -83,3 +84,7 @@ class Stalled(MopbtError):
 
 class MissingExtra(MopbtError, ImportError):
     """An optional package is not installed."""
+
+
+class DataMissing(MopbtError):
+    """A data set that is not there, or not whole; the message says what to put where."""

@@ -10,7 +10,7 @@ rows without a violation are sorted as usual, the others follow by ascending vio
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import moocore
 import numpy as np
@@ -22,7 +22,7 @@ from mopbt.scalarization import VECTORS, check_vectors, maximum_scalarization, r
 Objectives = NDArray[np.float64]
 Violations = NDArray[np.float64] | None
 Order = NDArray[np.intp]
-Rank = Callable[[Objectives, Violations, Generator], Order]
+Cuts = tuple[int, ...] | None  # the places at which an order is going to be cut: who stands on which side is all that matters
 Within = Literal["scattered", "crowded", "hypervolume"]
 
 CELLS = 128**2  # of a table of distances, so that memory grows with n and not with n squared
@@ -49,17 +49,23 @@ def non_dominated_sort(objectives: ArrayLike, violations: ArrayLike | None = Non
     return [order[begin:end] for begin, end in _spans(_ends(numbers[order]))]
 
 
-def scattered_order(objectives: ArrayLike, violations: ArrayLike | None = None, *, scale: bool = False) -> Order:
+def scattered_order(objectives: ArrayLike, violations: ArrayLike | None = None, *, scale: bool = False, cuts: Cuts = None) -> Order:
     """Return the order (n,) of objectives (n, K): by fronts, and within them by greedy scattered subset selection (Alg. 1).
 
     Args:
         objectives: Larger is better, (n, K).
         violations: Of the constraints, (n,).
         scale: Divide each objective by its range before distances are taken; the paper does not.
+        cuts: Where the order is going to be cut. A front that no cut divides is left in the order of descending f1.
     """
     order, points, ends = _by_front(*_checked(objectives, violations))
-    picks = _scattered(_to_unit_range(points) if scale else points, ends)
-    order[: len(picks)] = order[picks]
+    points = _to_unit_range(points) if scale else points
+    if cuts is None:
+        picks = _scattered(points, ends)
+        order[: len(picks)] = order[picks]
+        return order
+    for begin, end in _divided(ends, cuts):
+        order[begin:end] = order[begin:end][_scattered_front(points, begin, end)]
     return order
 
 
@@ -72,14 +78,14 @@ def crowding_distance(objectives: ArrayLike) -> NDArray[np.float64]:
     return distances
 
 
-def crowded_order(objectives: ArrayLike, violations: ArrayLike | None = None) -> Order:
+def crowded_order(objectives: ArrayLike, violations: ArrayLike | None = None, *, cuts: Cuts = None) -> Order:
     """Return the order (n,) of objectives (n, K): by fronts, and within them by descending crowding distance (NSGA-II)."""
-    return _front_by_front(objectives, violations, lambda front: np.argsort(-_crowding(front), kind="stable"))
+    return _front_by_front(objectives, violations, lambda front: np.argsort(-_crowding(front), kind="stable"), cuts)
 
 
-def hypervolume_order(objectives: ArrayLike, violations: ArrayLike | None = None) -> Order:
+def hypervolume_order(objectives: ArrayLike, violations: ArrayLike | None = None, *, cuts: Cuts = None) -> Order:
     """Return the order (n,) of objectives (n, K): by fronts, and within them by the hypervolume that each adds to those before."""
-    return _front_by_front(objectives, violations, _greedy_hypervolume)
+    return _front_by_front(objectives, violations, _greedy_hypervolume, cuts)
 
 
 def ranks_of(order: ArrayLike) -> NDArray[np.intp]:
@@ -92,6 +98,13 @@ def ranks_of(order: ArrayLike) -> NDArray[np.intp]:
     places = np.empty(len(indices), dtype=np.intp)
     places[indices] = np.arange(len(indices))
     return places
+
+
+class Rank(Protocol):
+    """Orders rows; with `cuts` it may save the work that changes nothing on which side of a cut a row stands."""
+
+    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
+        """Return the order (n,) of objectives (n, K)."""
 
 
 # Rankings as values. Like `operator.itemgetter` these are classes that are used as functions, so that they can be compared,
@@ -111,11 +124,11 @@ class by_domination:
         if self.scale and self.within != "scattered":
             raise ValueError(f"`scale` must be False for within={self.within!r}, which no scale of an objective changes")
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator) -> Order:
+    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
         """Return the order (n,) of objectives (n, K)."""
         if self.within == "scattered":
-            return scattered_order(objectives, violations, scale=self.scale)
-        return (crowded_order if self.within == "crowded" else hypervolume_order)(objectives, violations)
+            return scattered_order(objectives, violations, scale=self.scale, cuts=cuts)
+        return (crowded_order if self.within == "crowded" else hypervolume_order)(objectives, violations, cuts=cuts)
 
 
 @dataclass(frozen=True)
@@ -128,7 +141,7 @@ class by_objective:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 0:
             raise ValueError(f"`k` must be a whole number of at least 0, got {self.k!r}")
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator) -> Order:
+    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
         """Return the order (n,) of objectives (n, K)."""
         return _by_score(objectives, violations, self._scores)
 
@@ -144,7 +157,7 @@ class by_random_scalarization:
 
     per_member: bool = False
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator) -> Order:
+    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
         """Return the order (n,) of objectives (n, K)."""
         return _by_score(objectives, violations, lambda f: random_scalarization(f, rng, per_member=self.per_member))
 
@@ -159,7 +172,7 @@ class by_max_scalarization:
     def __post_init__(self) -> None:
         check_vectors(self.vectors)
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator) -> Order:
+    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
         """Return the order (n,) of objectives (n, K)."""
         return _by_score(objectives, violations, lambda f: self._scores(f, rng))
 
@@ -301,9 +314,24 @@ def _squares(columns: Objectives, others: Objectives) -> NDArray[np.float64]:
     return np.asarray(np.add.reduce(gaps, axis=0))
 
 
-def _front_by_front(objectives: ArrayLike, violations: ArrayLike | None, within: Callable[[Objectives], Order]) -> Order:
+def _scattered_front(points: Objectives, begin: int, end: int) -> Order:
+    """Return the picks (m,) of Alg. 1 from one front alone: earlier fronts count as a whole, in whatever order they are."""
+    columns = np.ascontiguousarray(points.T)
+    with np.errstate(over="ignore"):
+        nearest = _nearest(columns[:, begin:end], columns[:, :begin])
+        return np.array(_farthest_first(columns[:, begin:end], nearest, [end - begin]), dtype=np.intp)
+
+
+def _divided(ends: list[int], cuts: Cuts) -> list[tuple[int, int]]:
+    """Return the spans of the fronts that a cut divides; all of them where no cuts are known."""
+    return [(b, e) for b, e in _spans(ends) if cuts is None or any(b < cut < e for cut in cuts)]
+
+
+def _front_by_front(
+    objectives: ArrayLike, violations: ArrayLike | None, within: Callable[[Objectives], Order], cuts: Cuts
+) -> Order:
     order, points, ends = _by_front(*_checked(objectives, violations))
-    for begin, end in _spans(ends):
+    for begin, end in _divided(ends, cuts):
         order[begin:end] = order[begin:end][within(points[begin:end])]
     return order
 

@@ -46,6 +46,12 @@ class Domain(Protocol):
     def contains(self, position: Any) -> bool:
         """Tell whether this is a position of the domain."""
 
+    def to_unit(self, position: Position) -> float:
+        """Return where in [0, 1] a position lies on the domain's scale."""
+
+    def from_unit(self, share: float) -> Position:
+        """Return the position at a share of the scale, which is clipped to [0, 1]; uniform shares give uniform positions."""
+
 
 class _Listed:
     """What the domains with a finite list of values share: a position is an index."""
@@ -80,6 +86,12 @@ class _Listed:
     def contains(self, position: Any) -> bool:
         return isinstance(position, int) and not isinstance(position, bool) and 0 <= position < len(self.values)
 
+    def to_unit(self, position: Position) -> float:
+        return (int(position) + 0.5) / len(self.values)  # the centre of the cell that the position owns
+
+    def from_unit(self, share: float) -> Position:
+        return min(max(math.floor(share * len(self.values)), 0), len(self.values) - 1)
+
 
 class _Ranged:
     """What the domains with two ends share: a position is a value, and moves happen on the scale of the range."""
@@ -100,6 +112,12 @@ class _Ranged:
 
     def decode(self, position: Position) -> Any:
         return position
+
+    def to_unit(self, position: Position) -> float:
+        return min(max(self._share(position), 0.0), 1.0)  # by rounding a logarithm may fall beside the ends
+
+    def from_unit(self, share: float) -> Position:
+        return self._at(share)
 
     def _at(self, share: float) -> Position:
         return self._scaled(share, float(self.lo), float(self.hi))

@@ -95,12 +95,12 @@ class Trial:
     status: Status = "ready"
     step: int = 0
     checkpoint: int | None = None  # what its next job starts from; None: fresh weights
-    results: Mapping[int, Result] = field(default_factory=dict)  # step -> result
+    results: dict[int, Result] = field(default_factory=dict)  # step -> result, in the order in which they came
 
     @property
     def latest(self) -> Result | None:
         """Return the newest result, if there is any."""
-        return self.results[list(self.results)[-1]] if self.results else None
+        return next(reversed(self.results.values())) if self.results else None
 
     @property
     def sound(self) -> bool:

@@ -213,7 +213,7 @@ def test_initial_configurations_do_not_depend_on_how_many_are_handed_out_at_a_ti
         single.append(job.config)
         state = ordered(state, (job,))
     assert single == whole
-    assert whole == initial_configs(PROBLEM, 5, 4, "stratified")
+    assert tuple(whole) == initial_configs(PROBLEM, 5, 4, "stratified")
 
 
 def test_no_slots_no_jobs():

@@ -17,6 +17,10 @@ class Scheduler(Protocol):
     def jobs_in_all(self) -> int | None:
         """Return how many jobs a whole run has; None where that is not known beforehand."""
 
+    @property
+    def endless(self) -> bool:
+        """Tell whether only a budget ends a run."""
+
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Return at most `slots` jobs; an empty tuple means wait. Pure: the same state gives the same jobs."""
 

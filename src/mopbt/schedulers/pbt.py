@@ -2,16 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
 
-from mopbt.exploit import truncation
+from mopbt.exploit import quantile_size, truncation
 from mopbt.explore import Explore
+from mopbt.proposals.base import History
+from mopbt.proposals.uniform import Stratified, Uniform
 from mopbt.ranking import Rank
 from mopbt.rng import stream
 from mopbt.schedulers.base import next_intervals
+from mopbt.space import Config
 from mopbt.state import Job, Report, State, Trial, recorded, updated
 from mopbt.task import Problem
 
@@ -38,22 +43,29 @@ class Pbt:
         """Return how many jobs a whole run has."""
         return None if self.inherit_step else self.population * self.problem.max_step // self.problem.interval
 
+    @property
+    def endless(self) -> bool:
+        """Return False: a population is trained to its end."""
+        return False
+
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of the members that are ready, lowest step first, so that none starves."""
         ready = [t for t in state.trials if t.status == "ready"]
         if len(state.trials) < self.population:
-            ready += self._newcomers(state)
-        ready.sort(key=lambda t: (t.step, t.id))
+            ready += self._newcomers(state, slots)
+        ready.sort(key=attrgetter("step"))  # stable, so of those at the same step the first
         return next_intervals(state, ready[: max(slots, 0)], self.problem)
 
     def tell(self, state: State, report: Report) -> State:
         """Enter a report; exploit and explore when it is time."""
+        trial = state.outstanding[report.job].trial
         state = recorded(state, report, status="waiting")
-        waiting = [t for t in state.trials if t.status == "waiting"]
         if self.asynchronous:
-            return self._decide(state, waiting)
-        complete = len(state.trials) == self.population and not state.outstanding
-        return self._decide(state, waiting) if complete and not self._ready(state) else state
+            return self._decide(state, [state.trials[trial]])
+        if state.outstanding or len(state.trials) < self.population:  # first, as this is cheap
+            return state
+        waiting = [t for t in state.trials if t.status == "waiting"]
+        return state if self._ready(state) else self._decide(state, waiting)
 
     def done(self, state: State) -> bool:
         """Tell whether all members are fully trained."""
@@ -63,9 +75,10 @@ class Pbt:
     def _ready(state: State) -> bool:
         return any(t.status == "ready" for t in state.trials)
 
-    def _newcomers(self, state: State) -> list[Trial]:
+    def _newcomers(self, state: State, most: int) -> list[Trial]:
         configs = initial_configs(self.problem, self.population, state.seed, self.start)
-        return [Trial(i, configs[i]) for i in range(len(state.trials), self.population)]
+        n = len(state.trials)
+        return [Trial(i, config) for i, config in enumerate(configs[n : n + most], n)]
 
     def _decide(self, state: State, deciding: Sequence[Trial]) -> State:
         """Let the deciding members go on, take over from a donor, or finish."""
@@ -84,10 +97,12 @@ class Pbt:
             return {}
         moment = (deciding[0].id, deciding[0].step) if self.asynchronous else (deciding[0].step,)
         results = [t.latest for t in sound]
+        size = quantile_size(len(live), self.fraction)
         order = self.rank(
             np.array([r.objectives for r in results]),  # type: ignore[union-attr]
             np.array([r.violation for r in results]),  # type: ignore[union-attr]
             stream(state.seed, "rank", *moment),
+            (size, len(live) - size),
         )
         ranked = {t.id: t for t in [*(sound[i] for i in order), *failed]}  # who failed is worse than all others
         replaced = truncation(
@@ -95,6 +110,7 @@ class Pbt:
             lambda id: self._stream(state, "exploit", ranked[id]),
             fraction=self.fraction,
             failed={t.id for t in failed},
+            deciding={t.id for t in deciding},
         )
         return {loser: ranked[donor] for loser, donor in replaced.items()}
 
@@ -111,8 +127,8 @@ class Pbt:
         return stream(state.seed, decision, trial.id, trial.step)
 
 
-def initial_configs(problem: Problem, n: int, seed: int, start: Literal["stratified", "iid"]) -> list[tuple[int | float, ...]]:
+@lru_cache(maxsize=4)
+def initial_configs(problem: Problem, n: int, seed: int, start: Literal["stratified", "iid"]) -> tuple[Config, ...]:
     """Return the first `n` configurations of a run, the same for every algorithm with this seed."""
-    if start == "stratified":
-        return problem.space.stratified(n, stream(seed, "population"))
-    return [problem.space.sample(stream(seed, "population", i)) for i in range(n)]
+    propose = Stratified() if start == "stratified" else Uniform()
+    return tuple(propose(problem.space, History(), n, stream(seed, "population")))

@@ -1,0 +1,1 @@
+"""Proposals: which configurations to try next, from what came of those tried before."""

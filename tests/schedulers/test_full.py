@@ -1,0 +1,134 @@
+from dataclasses import dataclass
+
+import pytest
+
+from mopbt.algorithms import MoPbt, RandomSearch
+from mopbt.proposals.uniform import Stratified, Uniform
+from mopbt.rng import stream
+from mopbt.schedulers import full
+from mopbt.schedulers.full import FullTraining
+from mopbt.state import Report, State, ordered
+from mopbt.task import problem_of
+from mopbt.testing import SchedulerConformance, ToyTask
+
+PROBLEM = problem_of(ToyTask(max_step=6))  # three intervals
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Proposes at random, and remembers what it was shown."""
+
+    seen: tuple = ()
+
+    def __call__(self, space, history, n, rng):
+        CALLS.append((history, n))
+        return [space.sample(rng) for _ in range(n)]
+
+
+CALLS = []
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    CALLS.clear()
+    full._proposed.cache_clear()
+
+
+class TestRandomSearch(SchedulerConformance):
+    def make(self):
+        return RandomSearch(population=9).scheduler(self.problem)
+
+
+class TestBlocks(SchedulerConformance):
+    def make(self):
+        return FullTraining(self.problem, Uniform(), first=5, batch=3, trainings=12)
+
+
+class TestOneByOne(SchedulerConformance):
+    def make(self):
+        return FullTraining(self.problem, Uniform(), first=4, batch=1, trainings=9)
+
+
+class TestAsynchronous(SchedulerConformance):
+    def make(self):
+        return FullTraining(self.problem, Uniform(), first=5, batch=3, trainings=12, asynchronous=True)
+
+
+def play(scheduler, slots, score=None, jobs=1000, seed=0):
+    score = score or (lambda job: stream(0, "score", job.trial, job.end).random(2))
+    state = State(seed)
+    states = [state]
+    while not scheduler.done(state) and state.jobs < jobs:
+        state = ordered(state, scheduler.ask(state, slots - len(state.outstanding)))
+        job = next(iter(state.outstanding.values()))
+        value = score(job)
+        report = Report(job.id, error="no") if value is None else Report(job.id, tuple(map(float, value)), checksum="0")
+        state = scheduler.tell(state, report)
+        states.append(state)
+    return states
+
+
+def test_random_search_trains_what_mo_pbt_begins_with():
+    for start in ("stratified", "iid"):
+        mine = RandomSearch(population=8, start=start).scheduler(PROBLEM).ask(State(3), 99)
+        theirs = MoPbt(population=8, start=start).scheduler(PROBLEM).ask(State(3), 99)
+        assert mine == theirs
+
+
+def test_nobody_takes_over_from_anybody():
+    last = play(RandomSearch(population=6).scheduler(PROBLEM), 4)[-1]
+    first = RandomSearch(population=6).scheduler(PROBLEM).ask(State(0), 99)
+    assert [t.config for t in last.trials] == [job.config for job in first]
+    assert all(t.status == "finished" and list(t.results) == [2, 4, 6] for t in last.trials)
+
+
+def test_a_block_is_proposed_from_all_trainings_before_it_and_only_when_they_are_over():
+    scheduler = FullTraining(PROBLEM, Recorder(), first=4, batch=2, trainings=9)
+    states = play(scheduler, slots=3)
+    sizes = [(len(h.configs), len(h.pending), n) for h, n in CALLS]
+    assert sizes == [(0, 0, 4), (4, 0, 2), (6, 0, 2), (8, 0, 1)]  # each once, though rows waited for room
+    last = states[-1]
+    for history, _ in CALLS:
+        n = len(history.configs)
+        assert history.configs == tuple(t.config for t in last.trials[:n])
+        assert [r.objectives for r in history.results] == [t.results[6].objectives for t in last.trials[:n]]
+    for state in states:
+        begun = len(state.trials)
+        if begun > 4:
+            over = [t.status == "finished" for t in state.trials]
+            assert all(over[: 4 + (begun - 5) // 2 * 2])
+
+
+def test_asynchronously_those_on_the_way_are_pending():
+    scheduler = FullTraining(PROBLEM, Recorder(), first=3, batch=2, trainings=8, asynchronous=True)
+    play(scheduler, slots=3)
+    assert len(CALLS) > 3
+    first, *later = CALLS
+    assert (len(first[0].configs), first[1]) == (0, 3)
+    assert all(len(h.configs) + len(h.pending) >= 3 and n >= 1 for h, n in later)
+    assert any(h.pending for h, _ in later)
+
+
+def test_what_came_of_a_training_that_failed_is_known_as_such():
+    scheduler = FullTraining(PROBLEM, Recorder(), first=3, batch=3, trainings=6)
+    nan = float("nan")
+    last = play(scheduler, 3, lambda job: None if (job.trial, job.end) == (1, 4) else (nan, 0) if job.trial == 2 else (1, 2))[-1]
+    history = CALLS[1][0]
+    assert [r.objectives for r in history.results] == [(1.0, 2.0), None, None]
+    assert [t.status for t in last.trials] == ["finished", "stopped", "stopped", "finished", "finished", "finished"]
+    assert list(last.trials[1].results) == [2, 4]  # what it measured before still counts for the front
+
+
+def test_the_lowest_step_comes_first_so_that_all_train_side_by_side():
+    scheduler = RandomSearch(population=7).scheduler(PROBLEM)
+    for state in play(scheduler, 2):
+        jobs, ready = scheduler.ask(state, 2), sorted(t.step for t in state.trials if t.status == "ready")
+        news = [0] * (7 - len(state.trials))
+        assert [job.begin for job in jobs] == sorted(news + ready)[:2]
+
+
+def test_how_many_jobs_there_are():
+    assert RandomSearch(population=7).scheduler(PROBLEM).jobs_in_all == 21
+    endless = FullTraining(PROBLEM, Stratified(), first=4, batch=2)
+    assert (endless.jobs_in_all, endless.endless) == (None, True)
+    assert not endless.done(play(endless, 4, jobs=60)[-1])
