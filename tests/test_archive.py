@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from moarchiving import BiobjectiveNondominatedSortedList
 
-from mopbt.archive import Entry, entered, entry_of, front_of
+from mopbt.archive import Archive, Entry, entry_of, front_of
 from mopbt.state import Report
 
 values = st.integers(0, 3).map(float)  # few values: ties and duplicates are the rule
@@ -15,10 +15,10 @@ violations = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 
 
 def one_by_one(entries):
-    front = ()
+    archive = Archive()
     for entry in entries:
-        front = entered(front, entry)
-    return front
+        archive.enter(entry)
+    return archive.front
 
 
 def dominates(a, b):
@@ -90,9 +90,11 @@ def test_constraint_domination_by_hand():
 
 
 def test_a_front_that_was_given_is_not_changed():
-    front = one_by_one([Entry(0, (1.0, 0.0)), Entry(1, (0.0, 1.0))])
+    archive = Archive([Entry(0, (1.0, 0.0)), Entry(1, (0.0, 1.0))])
+    front = archive.front
     before = tuple(front)
-    assert entered(front, Entry(2, (2.0, 2.0))) != front
+    archive.enter(Entry(2, (2.0, 2.0)))
+    assert archive.front == (Entry(2, (2.0, 2.0)),)
     assert front == before
 
 
@@ -118,8 +120,6 @@ def test_the_entry_of_a_report():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([0.0, 0.0, 0.5, 1.0])), max_size=25))
 def test_the_front_at_once_is_the_front_one_by_one(rows):
     entries = [Entry(job, (float(a), float(b)), violation) for job, (a, b, violation) in enumerate(rows)]
-    front = ()
-    for entry in entries:
-        front = entered(front, entry)
-    assert set(front_of(entries)) == set(front)
+    assert set(front_of(entries)) == set(one_by_one(entries))
+    assert set(Archive(entries[: len(entries) // 2]).front) == set(front_of(entries[: len(entries) // 2]))
     assert front_of(entries[::-1]) == front_of(entries)

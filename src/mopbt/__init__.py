@@ -3,6 +3,7 @@
 from mopbt.algorithms import MoPbt
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
+from mopbt.engines.simulated import SimulatedEngine
 from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import MopbtError
 from mopbt.function import FunctionTask, Member
@@ -39,6 +40,7 @@ __all__ = [
     "LocalEngine",
     "PoolEngine",
     "VectorisedEngine",
+    "SimulatedEngine",
     "stream",
     "dumps",
     "loads",

@@ -4,11 +4,13 @@ The front of a run holds each objective vector once, under the job that comes fi
 and a flat metric would otherwise put every evaluation on the front and every checkpoint on the disk.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mopbt.metrics import non_dominated
 from mopbt.state import Report
@@ -30,12 +32,54 @@ def entry_of(report: Report) -> Entry | None:
     return Entry(report.job, report.objectives, report.violation)
 
 
-def entered(front: tuple[Entry, ...], entry: Entry) -> tuple[Entry, ...]:
-    """Return the front after an evaluation; the order in which evaluations come does not matter."""
-    for other in front:
-        if _beats(other, entry):
-            return front
-    return (*(other for other in front if not _beats(entry, other)), entry)
+class Archive:
+    """The front as evaluations come one by one; the order in which they come does not matter."""
+
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+        self._entries: list[Entry]
+        self._points: NDArray[np.float64]  # of the entries, (n, K), with room for more
+        self._front: tuple[Entry, ...] | None
+        self._reset(front_of(entries))
+
+    @property
+    def front(self) -> tuple[Entry, ...]:
+        """Return the entries of the front."""
+        if self._front is None:
+            self._front = tuple(self._entries)
+        return self._front
+
+    def enter(self, entry: Entry) -> None:
+        """Take in an evaluation, by constraint domination: feasible before infeasible, and then by the objectives."""
+        violation = self._entries[0].violation if self._entries else math.inf  # all of a front have the same
+        if entry.violation < violation:
+            self._reset([entry])
+        elif entry.violation == violation:
+            self._compare(entry)
+
+    def _compare(self, entry: Entry) -> None:
+        if entry.violation > 0:  # equally infeasible: one of them is enough
+            self._reset([min(self._entries[0], entry, key=lambda e: e.job)])
+            return
+        points, new = self._points[: len(self._entries)], np.array(entry.objectives)
+        worse = (points <= new).all(axis=1)
+        better = (points >= new).all(axis=1)
+        alike = np.flatnonzero(worse & better)
+        if better.any() and not (len(alike) and entry.job < self._entries[alike[0]].job):
+            return  # of two that are alike, the first job stands for both
+        if worse.any():
+            keep = np.flatnonzero(~worse)
+            self._points[: len(keep)] = points[keep]
+            self._entries = [self._entries[i] for i in keep]
+        if len(self._entries) == len(self._points):
+            self._points = np.concatenate([self._points, np.empty_like(self._points)])  # room for as many again
+        self._points[len(self._entries)] = new
+        self._entries.append(entry)
+        self._front = None
+
+    def _reset(self, entries: Sequence[Entry]) -> None:
+        self._entries = list(entries)
+        self._points = np.array([entry.objectives for entry in entries], dtype=float)
+        self._front = None
 
 
 def front_of(entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -48,14 +92,3 @@ def front_of(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     distinct = list(first.values())
     best = non_dominated(np.array([entry.objectives for entry in distinct]))
     return tuple(sorted((distinct[i] for i in best), key=lambda entry: entry.job))
-
-
-def _beats(a: Entry, b: Entry) -> bool:
-    """Tell whether `a` keeps `b` off the front: by constraint domination, or as the first of two that are alike."""
-    if a.violation != b.violation:
-        return a.violation < b.violation
-    if a.violation > 0:
-        return a.job <= b.job  # equally infeasible: one of them is enough
-    if a.objectives == b.objectives:
-        return a.job <= b.job
-    return all(x >= y for x, y in zip(a.objectives, b.objectives, strict=True))

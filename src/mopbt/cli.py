@@ -1,4 +1,4 @@
-"""The command line: `mopbt run`, `resume`, `show`, `front`, `lineage`, `list`."""
+"""The command line: `mopbt run`, `resume`, `show`, `front`, `lineage`, `list`, `algorithms`."""
 
 import json
 import math
@@ -15,9 +15,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
-from mopbt.algorithms import ALGORITHMS, algorithm_of, options_of
+from mopbt.algorithms import ALGORITHMS, algorithm_of, options_of, options_with_defaults
 from mopbt.catalogue import find_task
 from mopbt.display import clock
 from mopbt.engines.choosing import ENGINES
@@ -83,7 +84,7 @@ def run(
     directory: Annotated[
         Path | None, typer.Option("--out", help="The run's directory [default: runs/NAME].", show_default=False)
     ] = None,
-    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")] = "mo-pbt",
+    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}; see `mopbt algorithms`.")] = "mo-pbt",
     population: Annotated[int | None, typer.Option(help="Members of the population [default: 32].", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Names all randomness of the run.")] = 0,
     option: Annotated[
@@ -206,6 +207,24 @@ def lineage(
     out.print(table)
 
 
+@app.command("algorithms")
+def list_algorithms(as_json: JsonOption = False) -> None:
+    """List the algorithms with their options and defaults, and where the paper has them."""
+    listed = [
+        {"name": name, "about": str(kind.__doc__), "section": kind.section, "options": options_with_defaults(kind)}
+        for name, kind in ALGORITHMS.items()
+    ]
+    if as_json:
+        _print_json(listed)
+        return
+    for entry in listed:
+        out.print(f"[bold]{entry['name']}[/bold]  (paper: {entry['section']})")
+        out.print(Padding(entry["about"], (0, 0, 0, 4), expand=False), markup=False)
+        options = "  ".join(f"{key}={_option_text(value)}" for key, value in entry["options"].items())
+        out.print(Padding(options, (0, 0, 0, 4), expand=False), style="dim", markup=False)
+    out.print("Choose one with --algorithm NAME, and options with -o KEY=VALUE, as in: mopbt run toy --algorithm mo-asha -o eta=2")
+
+
 @app.command("list")
 def list_runs(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for runs.")] = Path("runs"),
@@ -258,6 +277,12 @@ def _conduct(
         raise typer.Exit(3)
 
 
+def _option_text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return _text(value).lower() if isinstance(value, bool) else _text(value)
+
+
 def _options(pairs: Sequence[str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for pair in pairs:
@@ -272,10 +297,10 @@ def _options(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def _summary(results: Results) -> dict[str, Any]:
-    settings, best = results.settings, results.front()
-    sizes = _sizes(results.path / "checkpoints")
+    settings, best, path = results.settings, results.front(), results.path or Path()
+    sizes = _sizes(path / "checkpoints")
     return {
-        "run": str(results.path),
+        "run": str(path),
         "task": settings.problem.name,
         "algorithm": settings.algorithm["name"],
         "seed": settings.seed,

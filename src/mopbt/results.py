@@ -1,6 +1,6 @@
 """What a run found: evaluations, the front and its models, where each came from. Also while the run goes on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -17,6 +17,7 @@ from mopbt.progress import Outcome
 from mopbt.ranking import scattered_order
 from mopbt.settings import Settings
 from mopbt.state import Job, Report
+from mopbt.stores.base import Checkpoints, Exchange
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of
 from mopbt.stores.journal import read_journal
 from mopbt.task import Problem, Task
@@ -108,8 +109,9 @@ class Front(Sequence[Point]):
 class Results:
     """A run as its directory tells it. Open one with ``Results.open("runs/adult")``, in any process, at any time."""
 
-    path: Path
     settings: Settings
+    checkpoints: Checkpoints = field(repr=False)
+    path: Path | None = None  # None: the run is in memory only
     task: Task[Any] | None = None
     outcome: Outcome | None = None  # how the session ended that returned these results; None for a run that was opened
     _jobs: dict[int, Job] = field(default_factory=dict, repr=False)
@@ -121,13 +123,18 @@ class Results:
     def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
         """Read a run; `task` is only needed to load models whose task has a `load` of its own."""
         path = Path(path).absolute()
-        results = Results(path, read_settings(path), task)
+        results = Results(read_settings(path), DirectoryCheckpoints(path / "checkpoints"), path, task)
         results.refresh()
         return results
 
     def refresh(self) -> None:
         """Read what has come since."""
-        exchanges, _ = read_journal(self.path / "journal.jsonl")
+        if self.path is not None:
+            self.fold(read_journal(self.path / "journal.jsonl")[0])
+
+    def fold(self, exchanges: Iterable[Exchange]) -> None:
+        """Take in all exchanges of the run."""
+        exchanges = tuple(exchanges)
         self._jobs = {job.id: job for exchange in exchanges for job in exchange.jobs}
         self._reports = {report.job: report for exchange in exchanges for report in exchange.reports}
         self._stopped = max((exchange.stopped for exchange in exchanges), default=0.0)
@@ -142,7 +149,7 @@ class Results:
     @property
     def running(self) -> str:
         """Return which process drives the run now; the empty string if none does."""
-        return holder_of(self.path)
+        return holder_of(self.path) if self.path is not None else ""
 
     @property
     def seconds(self) -> float:
@@ -230,11 +237,13 @@ class Results:
     def checkpoint(self, point: Point | int) -> bytes:
         """Return the bytes of a point's checkpoint, checked against the journal."""
         job = self._job_of(point)
-        return self._checkpoints.load(job, self._reports[job].checksum)
+        return self.checkpoints.load(job, self._reports[job].checksum)
 
     def checkpoint_file(self, point: Point | int) -> Path:
         """Return the file that holds a point's checkpoint."""
-        return self._checkpoints.file(self._job_of(point))
+        if not isinstance(self.checkpoints, DirectoryCheckpoints):
+            raise StoreError("this run is in memory only: give `out` a directory, or save what `load` returns")
+        return self.checkpoints.file(self._job_of(point))
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat dict for each report, failed ones included, in the order of their jobs."""
@@ -244,10 +253,6 @@ class Results:
     def to_pandas(self) -> Any:
         """Return all reports as a pandas DataFrame."""
         return _pandas().DataFrame(self.records())
-
-    @property
-    def _checkpoints(self) -> DirectoryCheckpoints:
-        return DirectoryCheckpoints(self.path / "checkpoints")
 
     def _full_record(self, job: int, on_front: bool) -> dict[str, Any]:
         report, order = self._reports[job], self._jobs[job]

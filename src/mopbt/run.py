@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mopbt.algorithms import Algorithm, MoPbt, options_of
-from mopbt.archive import Entry, entered, entry_of, front_of
+from mopbt.algorithms import POPULATION, Algorithm, MoPbt, algorithm_of, options_of
+from mopbt.archive import Archive, entry_of
 from mopbt.engines.base import Engine, Work
 from mopbt.engines.choosing import ENGINES, Plan, planned
-from mopbt.engines.pool import available_cores
 from mopbt.errors import RunMismatch, Stalled, TaskFailed
 from mopbt.function import FunctionTask, Member
 from mopbt.mending import mended
@@ -28,8 +27,10 @@ from mopbt.space import Domain
 from mopbt.state import Report, State, needed, ordered
 from mopbt.stores.base import Exchange, Store
 from mopbt.stores.directory import DirectoryStore, Mend, write_atomically
+from mopbt.stores.memory import MemoryStore
 from mopbt.task import Problem, Task, problem_of
 
+SWEEP = 64  # obsolete checkpoints are looked for after one report for so many trials: looking goes through all of them
 EngineName = Literal["auto", "local", "pool", "vectorised"]
 
 
@@ -66,7 +67,7 @@ class Session:
     state: State
     budget: Budget
     watch: Watch
-    front: tuple[Entry, ...] = ()
+    archive: Archive = field(default_factory=Archive)
     checksums: dict[int, str] = field(default_factory=dict)
     elapsed: float = 0.0
     reports: int = 0
@@ -75,6 +76,7 @@ class Session:
     failed_in_a_row: list[str] = field(default_factory=list)  # the last lines of their errors
     _obsolete: Set[int] = frozenset()
     _session_began: float = 0.0
+    _since_dropping: int = 0
 
     def fold(self, exchange: Exchange) -> None:
         """Take in one exchange, live or on resume; the front follows at once on resume, report by report otherwise."""
@@ -109,7 +111,7 @@ class Session:
     def _go_on(self) -> Literal["done", "budget"]:
         while not self.scheduler.done(self.state):
             if self._late() or (not self.state.outstanding and self._jobs_left() <= 0):
-                return "budget"
+                return "done" if self.scheduler.endless else "budget"
             self._order()
             if not self.state.outstanding:
                 raise Stalled(
@@ -124,8 +126,10 @@ class Session:
         exchanges = self.store.read()
         for exchange in exchanges:
             self.fold(exchange)
+        if recall := getattr(self.engine, "recall", None):  # an engine with a clock of its own
+            recall(exchanges)
         entries = (entry_of(report) for exchange in exchanges for report in exchange.reports)
-        self.front = front_of([entry for entry in entries if entry is not None])
+        self.archive = Archive([entry for entry in entries if entry is not None])
         self.failed_in_a_row.clear()  # whoever runs it again has perhaps mended the cause
         self._session_began = self.elapsed
         reported = {id for id in self.store.checkpoints.kept() if id < self.state.jobs}  # others are yet to be written (again)
@@ -156,16 +160,19 @@ class Session:
         self.fold(exchange)
         for report in exchange.reports:
             if (entry := entry_of(report)) is not None:
-                self.front = entered(self.front, entry)
-        self._drop()
+                self.archive.enter(entry)
+        self._since_dropping += len(reports)
+        if self._since_dropping * SWEEP >= len(self.state.trials):
+            self._drop()
         self._show(exchange.reports)
         self._check_hope(exchange.reports)
 
     def _keep(self) -> frozenset[int]:
-        return needed(self.state) | {entry.job for entry in self.front} | self.state.outstanding.keys()
+        return needed(self.state) | {entry.job for entry in self.archive.front} | self.state.outstanding.keys()
 
     def _drop(self) -> None:
         """Drop checkpoints one exchange after they are obsolete, so that even a lost last line of the journal can be redone."""
+        self._since_dropping = 0
         keep = self._keep()
         self.store.checkpoints.drop(self._obsolete - keep)
         self._obsolete = frozenset(self.checksums) - keep
@@ -193,13 +200,13 @@ class Session:
             Progress(
                 problem=self.problem,
                 state=self.state,
-                front=self.front,
+                front=self.archive.front,
                 reports=tuple(reports),
                 elapsed=self.elapsed,
                 reported=self.reports,
                 failures=self.failures,
                 diverged=self.diverged,
-                total=self.scheduler.jobs_in_all,
+                total=self.scheduler.jobs_in_all or self.budget.jobs,
             )
         )
 
@@ -208,7 +215,7 @@ def run(
     task: Task[Any] | Callable[[Member], None],
     *,
     out: Path | str | None,
-    algorithm: Algorithm | None = None,
+    algorithm: Algorithm | str | None = None,
     population: int | None = None,
     seed: int = 0,
     engine: Engine | EngineName = "auto",
@@ -227,7 +234,7 @@ def run(
     Args:
         task: A task object, or a training function that takes a `Member`.
         out: The run's directory; None keeps the run in a temporary directory that goes with the results.
-        algorithm: `MoPbt()` unless told otherwise.
+        algorithm: An algorithm such as `MoPbt(fraction=0.1)`, or the name of one; `mopbt algorithms` lists them.
         population: Short for the algorithm's `population`.
         seed: Names all randomness of the run.
         engine: "pool" (worker processes, one for each core), "vectorised" (a stack of members in each of them), "local" (this
@@ -244,9 +251,9 @@ def run(
     """
     described = {"name": name, "space": space, "objectives": objectives, "constraints": constraints, "reference": reference}
     subject = as_task(task, **described, interval=interval, steps=steps)
-    algorithm = _with_population(algorithm or MoPbt(), population)
-    settings = Settings(problem_of(subject), options_of(algorithm), seed)
-    return conduct(subject, algorithm, settings, out=out, engine=engine, budget=budget or Budget(), progress=progress)
+    chosen = _with_population(algorithm or MoPbt(), population)
+    settings = Settings(problem_of(subject), options_of(chosen), seed)
+    return conduct(subject, chosen, settings, out=out, engine=engine, budget=budget or Budget(), progress=progress)
 
 
 def conduct(
@@ -270,19 +277,20 @@ def conduct(
     check = getattr(task, "check", None)
     if callable(check):
         check()
+    if callable(check := getattr(algorithm, "check", None)):
+        check()
     problem, scheduler = settings.problem, algorithm.scheduler(settings.problem)
-    crew, plan = _crew(engine, workers, task, getattr(algorithm, "population", available_cores()), out)
-    path = Path(tempfile.mkdtemp(prefix="mopbt-") if out is None else out).absolute()
+    budget, note = _with_an_end(budget, scheduler, problem)
+    crew, plan = _crew(engine, workers, task, getattr(algorithm, "at_once", POPULATION), out)
     mend = partial(mended, scheduler=scheduler, seed=settings.seed) if repair else None
-    store = open_run(path, replace(settings, engine=plan.to_dict()) if plan else settings, mend=mend)
-    display = _display(plan) if progress is True else None
+    recorded = replace(settings, engine=plan.to_dict()) if plan else settings
+    store = _store(out, recorded, crew, mend)
+    display = _display(plan, note) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
     session = Session(scheduler, problem, store, crew, State(settings.seed), budget, watch)
     outcome: Outcome = "interrupted"
     with ExitStack() as stack:
         stack.callback(store.close)
-        if out is None:
-            stack.push(lambda kind, error, trace: shutil.rmtree(path, ignore_errors=True) if error else None)
         if display is not None:
             kept = f"nothing reported is lost: {go_on}" if out is not None else "it is not kept, as `out` is None"
             stack.callback(lambda: display.finish(outcome, kept))
@@ -294,17 +302,44 @@ def conduct(
         except Exception:
             outcome = "failed"
             raise
-    results = Results.open(path, task)
-    results.outcome = outcome
-    if out is None:
-        weakref.finalize(results, shutil.rmtree, path, ignore_errors=True)
+    return _results(store, settings, task, outcome)
+
+
+def _store(out: Path | str | None, settings: Settings, engine: Engine, mend: Mend | None) -> DirectoryStore | MemoryStore:
+    """Return where the run is kept: in its directory; else in memory if no other process must see it, or in a temporary one."""
+    if out is not None:
+        return open_run(Path(out).absolute(), settings, mend=mend)
+    if getattr(engine, "in_process", False):
+        return MemoryStore()
+    path = Path(tempfile.mkdtemp(prefix="mopbt-"))
+    store = open_run(path, settings, durable=False)
+    weakref.finalize(store.checkpoints, shutil.rmtree, path, ignore_errors=True)  # whoever has results has these
+    return store
+
+
+def _results(store: DirectoryStore | MemoryStore, settings: Settings, task: Task[Any], outcome: Outcome) -> Results:
+    path = store.path if isinstance(store, DirectoryStore) else None
+    results = Results(read_settings(path) if path else settings, store.checkpoints, path, task, outcome)
+    if isinstance(store, MemoryStore):
+        results.fold(store.read())
+    results.refresh()
     return results
 
 
-def _display(plan: Plan | None) -> Any:
+def _with_an_end(budget: Budget, scheduler: Scheduler, problem: Problem) -> tuple[Budget, str]:
+    """Return a budget that ends the run, and what is to be said about it."""
+    if not scheduler.endless or budget != Budget():
+        return budget, ""
+    jobs = POPULATION * problem.max_step // problem.interval
+    return Budget(jobs=jobs), f"budget: {jobs} intervals, as a population of {POPULATION} has; the algorithm has no end of its own"
+
+
+def _display(plan: Plan | None, note: str) -> Any:
     from mopbt.display import Display  # here, as worker processes have no use for it
 
     display = Display()
+    if note:
+        display.note(note)
     if plan is not None and plan.why:
         display.note(f"engine: {plan.name}, as {plan.why}")
     return display
@@ -314,7 +349,7 @@ def _ignore(progress: Progress) -> None:
     """Show nothing."""
 
 
-def open_run(path: Path, settings: Settings, *, mend: Mend | None = None) -> DirectoryStore:
+def open_run(path: Path, settings: Settings, *, mend: Mend | None = None, durable: bool = True) -> DirectoryStore:
     """Open a run's directory for driving it: a new one, or one that was started with the same settings."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"`out` must be a directory, got the file {path}")
@@ -322,7 +357,7 @@ def open_run(path: Path, settings: Settings, *, mend: Mend | None = None) -> Dir
     strange = [f.name for f in path.iterdir() if f.name not in known and f.suffix != ".tmp"] if path.is_dir() else []
     if strange and not (path / "run.toml").exists():
         raise RunMismatch(f"{path} is not a run and not empty (it has {strange[0]!r}); use another directory for `out`")
-    store = DirectoryStore(path, mend=mend)
+    store = DirectoryStore(path, mend=mend, durable=durable)
     try:
         _check_settings(path, settings, bool(store.read()))
     except BaseException:
@@ -376,9 +411,14 @@ def as_task(task: Any, *, interval: int | None, steps: int | None, **described: 
     return FunctionTask(task, **{key: value for key, value in described.items() if value is not None})
 
 
-def _with_population(algorithm: Algorithm, population: int | None) -> Algorithm:
+def _with_population(algorithm: Algorithm | str, population: int | None) -> Algorithm:
+    if isinstance(algorithm, str):
+        algorithm = algorithm_of({"name": algorithm})
     if isinstance(algorithm, type) or not hasattr(algorithm, "scheduler"):
         raise TypeError(f"`algorithm` must be an object such as MoPbt(population=32), got {algorithm!r}")
     if population is None:
         return algorithm
+    options = options_of(algorithm)
+    if "population" not in options:
+        raise ValueError(f"{algorithm.name} has no population; it has {', '.join(key for key in options if key != 'name')}")
     return replace(algorithm, population=population)  # type: ignore[type-var]

@@ -11,7 +11,7 @@ import pytest
 
 from mopbt import Results
 from mopbt.algorithms import algorithm_of
-from mopbt.archive import entered, entry_of
+from mopbt.archive import Archive, entry_of
 from mopbt.state import State, needed, ordered
 from mopbt.stores.journal import decode_line, read_journal
 
@@ -138,7 +138,7 @@ def replay(out):
     """Fold the journal and check that it is a finished run whose decisions are those of the scheduler."""
     results = Results.open(out)
     scheduler = algorithm_of(dict(results.settings.algorithm)).scheduler(results.problem)
-    state, front = State(results.settings.seed), ()
+    state, archive = State(results.settings.seed), Archive()
     for exchange in read_journal(out / "journal.jsonl")[0]:
         if exchange.jobs:
             assert scheduler.ask(state, len(exchange.jobs)) == exchange.jobs, "a recorded job is not what the scheduler orders"
@@ -146,7 +146,7 @@ def replay(out):
             state = ordered(state, exchange.jobs)
         for report in exchange.reports:
             state = scheduler.tell(state, report)
-            front = entered(front, entry_of(report))
+            archive.enter(entry_of(report))
     assert scheduler.done(state)
-    assert {entry.job for entry in front} == {point.job for point in results.front()}
-    return state, front
+    assert {entry.job for entry in archive.front} == {point.job for point in results.front()}
+    return state, archive.front

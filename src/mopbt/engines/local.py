@@ -13,6 +13,7 @@ class LocalEngine:
     """Carries out jobs in this process: the simplest engine, and the easiest to debug with."""
 
     capacity = 1
+    in_process = True  # checkpoints need not be seen by other processes
 
     def __init__(self, *, warm_bytes: int = 2**28) -> None:
         self._warm_bytes = warm_bytes

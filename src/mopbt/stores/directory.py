@@ -45,12 +45,16 @@ def sync_directory(path: Path) -> None:
 class DirectoryCheckpoints:
     """Checkpoints as files `<job>.ckpt`; may be sent to other processes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path = path
+        self._durable = durable
 
     def save(self, id: int, data: bytes) -> str:
         """Make bytes durable under a job's id and return their checksum."""
-        write_atomically(self.file(id), data)
+        if self._durable:
+            write_atomically(self.file(id), data)
+        else:
+            self.file(id).write_bytes(data)
         return checksum_of(data)
 
     def load(self, id: int, checksum: str) -> bytes:
@@ -80,9 +84,12 @@ class DirectoryCheckpoints:
 
 
 class DirectoryStore:
-    """The store of a run that outlives its process. One process at a time may hold it."""
+    """The store of a run that outlives its process. One process at a time may hold it.
 
-    def __init__(self, path: Path | str, *, mend: Mend | None = None) -> None:
+    What is not to outlive it need not be `durable`: then nothing waits for the disk.
+    """
+
+    def __init__(self, path: Path | str, *, mend: Mend | None = None, durable: bool = True) -> None:
         self.path = Path(path)
         (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
         self._lock = _Lock(self.path / "lock")
@@ -90,11 +97,11 @@ class DirectoryStore:
             if mend is not None:
                 self._repair(mend)
             self._exchanges, length = read_journal(self.journal)
-            self._writer = JournalWriter(self.journal, length)
+            self._writer = JournalWriter(self.journal, length, durable=durable)
         except BaseException:
             self._lock.release()
             raise
-        self.checkpoints = DirectoryCheckpoints(self.path / "checkpoints")
+        self.checkpoints = DirectoryCheckpoints(self.path / "checkpoints", durable=durable)
         for pattern in ("run.toml.*.tmp", "journal.jsonl.*.tmp", "checkpoints/*.ckpt.*.tmp"):
             for leftover in self.path.glob(pattern):  # of a process that was killed while it wrote
                 leftover.unlink(missing_ok=True)
