@@ -1,0 +1,496 @@
+"""Augmentation of images by policies that are tuned: tensor operations on whole batches, each image with a strength of its own.
+
+`Augmentation` is what `Batches(..., augment=...)` takes. Draws are named by the batch, whose order belongs to a member's seed and
+step; so they are the same on every engine, alone and in a stack, and after a resume.
+
+The operations are those of Pillow, on images of 256 levels. Magnitudes go from 0 to 9, as the paper's experiments had them: to what
+strengths, `STRENGTHS` says.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mopbt.rng import stream
+from mopbt.space import Domain, Grid, Ordinal
+from mopbt.torch.batches import Batch
+
+MAGNITUDES = range(10)
+
+# How the colours of an image change.
+
+
+def auto_contrast(images: Tensor, _: Tensor) -> Tensor:
+    """Stretch each channel to the whole range of levels."""
+    lowest, highest = (found[..., None].double() for found in torch.aminmax(images.flatten(2), dim=2))
+    scale = torch.full_like(lowest, 255) / (highest - lowest).clamp(min=1)  # a number over a tensor would be rounded twice
+    levels = torch.arange(256, device=images.device)
+    return _looked_up(images, torch.where(highest > lowest, (levels * scale - lowest * scale).clamp(0, 255), levels))
+
+
+def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with black."""
+    return _blended(images.new_zeros(()), images, factor)
+
+
+def color(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the image in grey."""
+    return _blended(_grey(images), images, factor)
+
+
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the image's mean grey."""
+    grey = _grey(images)
+    pixels = grey.shape[-2] * grey.shape[-1]
+    mean = (2 * grey.sum((1, 2, 3), keepdim=True) + pixels) // (2 * pixels)  # rounded
+    return _blended(mean, images, factor)
+
+
+def equalize(images: Tensor, _: Tensor) -> Tensor:
+    """Spread the levels of each channel so that all are about equally frequent."""
+    flat = images.flatten(2).long()
+    counts = flat.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, torch.ones_like(flat))
+    brightest = counts.gather(2, flat.amax(2, keepdim=True))
+    step = (flat.shape[2] - brightest) // 255
+    below = counts.cumsum(2) - counts
+    spread = ((below + step // 2) // step.clamp(min=1)).clamp(max=255)
+    return _looked_up(images, torch.where(step > 0, spread, torch.arange(256, device=images.device)))
+
+
+def invert(images: Tensor, _: Tensor) -> Tensor:
+    """Turn each level into its opposite."""
+    return 255 - images
+
+
+def posterize(images: Tensor, bits: Tensor) -> Tensor:
+    """Keep the highest bits of each level."""
+    mask = 256 - 2 ** (8 - bits)
+    return images & _each(mask.to(torch.uint8))
+
+
+def sharpness(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the image smoothed."""
+    return _blended(_smoothed(images), images, factor)
+
+
+def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+    """Invert the levels from a threshold on."""
+    inverted = images >= _each(threshold.to(torch.int16))
+    return images ^ (inverted.to(torch.uint8) * 255)
+
+
+def _looked_up(images: Tensor, levels: Tensor) -> Tensor:
+    """Replace each level by what a table (B, 3, 256) says of it; what follows the point is cut off."""
+    return levels.to(torch.uint8).gather(2, images.flatten(2).long()).view_as(images)
+
+
+def _blended(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
+    """Go from a base towards the images, or with a factor above 1 beyond them; levels are cut off, not rounded."""
+    blend = (images - base.to(torch.int16)) * _each(factor.float()) + base
+    return blend.clamp_(0, 255).to(torch.uint8)
+
+
+def _grey(images: Tensor) -> Tensor:
+    """Return the luma (B, 1, H, W) of ITU-R 601, in whole numbers."""
+    red, green, blue = images.int().chunk(3, 1)
+    return (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+
+
+def _smoothed(images: Tensor) -> Tensor:
+    """Return the means over neighbours, in which a pixel itself counts five times; the border stays as it is."""
+    levels = images.to(torch.int16)
+    rows = levels[:, :, :-2] + levels[:, :, 1:-1] + levels[:, :, 2:]
+    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * levels[:, :, 1:-1, 1:-1]
+    levels[:, :, 1:-1, 1:-1] = total.float().div_(13).add_(0.5).to(torch.int16)
+    return levels
+
+
+# How the pixels of an image move: by an affine map (B, 2, 3) of the places x and y of a pixel to those that it is taken from.
+# Places that come from outside the image are black.
+
+
+def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
+    """Turn around the centre, counter-clockwise."""
+    angle = -torch.deg2rad(degrees)
+    cos, sin = angle.cos(), angle.sin()
+    x, y = width / 2, height / 2
+    maps = torch.stack([cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y], dim=1)
+    return maps.view(-1, 2, 3)
+
+
+def shear_x(share: Tensor, height: int, width: int) -> Tensor:
+    """Move rows to the left, by a share of their distance from the top."""
+    return _staying_but(share, 0, 1)
+
+
+def shear_y(share: Tensor, height: int, width: int) -> Tensor:
+    """Move columns upwards, by a share of their distance from the left."""
+    return _staying_but(share, 1, 0)
+
+
+def translation_x(pixels: Tensor, height: int, width: int) -> Tensor:
+    """Move to the left."""
+    return _staying_but(pixels, 0, 2)
+
+
+def translation_y(pixels: Tensor, height: int, width: int) -> Tensor:
+    """Move upwards."""
+    return _staying_but(pixels, 1, 2)
+
+
+def _staying_but(numbers: Tensor, row: int, column: int) -> Tensor:
+    maps = torch.eye(2, 3, dtype=numbers.dtype, device=numbers.device).repeat(len(numbers), 1, 1)
+    maps[:, row, column] = numbers
+    return maps
+
+
+def moved(images: Tensor, maps: Tensor) -> Tensor:
+    """Take each pixel from where a map (B, 2, 3) of its centre lies, in Pillow's arithmetic of 16 binary places."""
+    maps = torch.cat([maps[..., :2], maps[..., 2:] + 0.5 * maps[..., :2].sum(2, keepdim=True)], dim=2)
+    by_x, by_y, start = (maps * 65536 + 0.5).floor().int()[..., None, None].unbind(2)
+    x = torch.arange(images.shape[-1], device=images.device, dtype=torch.int32)
+    y = torch.arange(images.shape[-2], device=images.device, dtype=torch.int32)[:, None]
+    columns, rows = (by_x * x + by_y * y + start >> 16).unbind(1)
+    return _taken(images, rows, columns)
+
+
+def crop_and_flip(images: Tensor, shifts: Tensor, flips: Tensor) -> Tensor:
+    """Move images by shifts (B, 2), down and right, of whole pixels; then mirror those that `flips` (B,) names."""
+    height, width = images.shape[-2:]
+    y = torch.arange(height, device=images.device) - shifts[:, :1]
+    x = torch.arange(width, device=images.device)
+    x = torch.where(flips[:, None], width - 1 - x, x) - shifts[:, 1:]
+    return _taken(images, y[:, :, None], x[:, None, :])
+
+
+def cut_out(images: Tensor, centres: Tensor, sides: Tensor) -> Tensor:
+    """Put 0 into squares of even sides (B,) around centres (B, 2), y and x; what lies outside an image is left out."""
+    within = []
+    for axis, size in enumerate(images.shape[-2:]):
+        distance = torch.arange(size, device=images.device) - centres[:, axis, None]
+        within.append((distance >= -(sides[:, None] // 2)) & (distance < sides[:, None] // 2))
+    hole = within[0][:, None, :, None] & within[1][:, None, None, :]
+    return images * ~hole
+
+
+def _taken(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Take pixels from places whose coordinates broadcast to (B, H, W)."""
+    height, width = images.shape[-2:]
+    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    places = (y * width + x).clamp_(0, height * width - 1).long()
+    taken = images.flatten(2).gather(2, places.view(len(images), 1, -1).expand(-1, images.shape[1], -1))
+    return taken.view_as(images) * inside[:, None]  # and no torch.where, which takes ten times as long
+
+
+def _each(numbers: Tensor) -> Tensor:
+    return numbers[:, None, None, None]
+
+
+COLOURS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of images (B, 3, H, W), uint8, and strengths (B,): images
+    "auto_contrast": auto_contrast,
+    "brightness": brightness,
+    "color": color,
+    "contrast": contrast,
+    "equalize": equalize,
+    "invert": invert,
+    "posterize": posterize,
+    "sharpness": sharpness,
+    "solarize": solarize,
+}
+MOVES: Mapping[str, Callable[[Tensor, int, int], Tensor]] = {  # of strengths (B,), height and width: maps (B, 2, 3)
+    "rotate": rotation,
+    "shear_x": shear_x,
+    "shear_y": shear_y,
+    "translate_x": translation_x,
+    "translate_y": translation_y,
+}
+OPERATIONS = (*COLOURS, *MOVES)
+_FACTORS = tuple(0.01 + 1.99 * m / 9 for m in MAGNITUDES)  # 0 is the strong end of these: nearly black, grey, flat or smooth
+STRENGTHS: Mapping[str, tuple[float, ...]] = {
+    "brightness": _FACTORS,
+    "color": _FACTORS,
+    "contrast": _FACTORS,
+    "posterize": tuple(8 - 6 * m // 9 for m in MAGNITUDES),  # bits
+    "rotate": tuple(15 * m for m in MAGNITUDES),  # degrees
+    "sharpness": _FACTORS,
+    "shear_x": tuple(0.99 * m / 9 for m in MAGNITUDES),  # share of the distance
+    "shear_y": tuple(0.99 * m / 9 for m in MAGNITUDES),
+    "solarize": tuple(256 - 256 * m // 9 for m in MAGNITUDES),  # the first level that is inverted
+    "translate_x": tuple(32 * m // 9 for m in MAGNITUDES),  # pixels
+    "translate_y": tuple(32 * m // 9 for m in MAGNITUDES),
+}
+SIDES = tuple(20 * m // 9 // 2 * 2 for m in MAGNITUDES)  # of Cutout, pixels
+
+_TABLE = np.array([STRENGTHS.get(name, (0,) * 10) for name in OPERATIONS], dtype=np.float64)
+_BOTH_WAYS = np.array([name in MOVES for name in OPERATIONS])  # either way with equal probability
+_NONE = -1
+
+# Policies: which operations an image gets.
+
+Integers = NDArray[np.int64]
+
+
+class Plan(NamedTuple):
+    """Operations of B images, one after the other, and their magnitudes, both (B, slots).
+
+    An operation is its place in `OPERATIONS`; -1 is none.
+    """
+
+    operations: Integers
+    magnitudes: Integers
+
+
+class Policy(Protocol):
+    """Decides which operations images get."""
+
+    @property
+    def space(self) -> dict[str, Domain]:
+        """Return the policy's hyperparameters."""
+
+    def plan(self, values: Mapping[str, float], images: int, rng: Generator) -> Plan:
+        """Draw the operations of some images; what is drawn does not depend on the values."""
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """RandAugment (Cubuk et al. 2020): `count` different operations for each image, all of one magnitude.
+
+    Args:
+        count: The hyperparameter that says how many, from 0 to 4.
+        magnitude: The hyperparameter that says how strong, from 0 to 9.
+    """
+
+    count: str = "augment_count"
+    magnitude: str = "augment_magnitude"
+
+    @property
+    def space(self) -> dict[str, Domain]:
+        """Return both hyperparameters."""
+        return {self.count: Ordinal(range(5)), self.magnitude: Ordinal(MAGNITUDES)}
+
+    def plan(self, values: Mapping[str, float], images: int, rng: Generator) -> Plan:
+        """Draw the operations of some images."""
+        drawn = rng.random((images, len(OPERATIONS))).argsort(axis=1)[:, :4]
+        operations = np.where(np.arange(4) < _whole(values, self.count, 4), drawn, _NONE)
+        return Plan(operations, np.full_like(operations, _whole(values, self.magnitude, 9)))
+
+
+@dataclass(frozen=True)
+class PerOperation:
+    """A policy like that of Population Based Augmentation (Ho et al. 2019): each operation has a probability and a magnitude.
+
+    An image gets a first operation with the probability ``op_1``, then a second one with ``op_2`` and a third one with ``op_3``.
+    Each is drawn from all operations, and then applied with its own probability, such as ``rotate_probability``.
+    """
+
+    @property
+    def space(self) -> dict[str, Domain]:
+        """Return the 28 hyperparameters: 14 probabilities of operations, 11 magnitudes, ``op_1`` to ``op_3``."""
+        space: dict[str, Domain] = {}
+        for name in sorted(OPERATIONS):
+            space[f"{name}_probability"] = Grid(0, 1, 10)
+            if name in STRENGTHS:
+                space[f"{name}_magnitude"] = Ordinal(MAGNITUDES)
+        return space | {f"op_{i}": Grid(0, 1, 10) for i in (1, 2, 3)}
+
+    def plan(self, values: Mapping[str, float], images: int, rng: Generator) -> Plan:
+        """Draw the operations of some images."""
+        going_on = rng.random((images, 3)) < [values[f"op_{i}"] for i in (1, 2, 3)]
+        drawn, chance = rng.integers(len(OPERATIONS), size=(images, 3)), rng.random((images, 3))
+        probabilities = np.array([values[f"{name}_probability"] for name in OPERATIONS])
+        magnitudes = np.array([_whole(values, f"{n}_magnitude", 9) if n in STRENGTHS else 0 for n in OPERATIONS])
+        applied = np.logical_and.accumulate(going_on, axis=1) & (chance < probabilities[drawn])
+        return Plan(np.where(applied, drawn, _NONE), magnitudes[drawn])
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """Cutout (DeVries and Taylor 2017): with some probability a square at a random place becomes 0.
+
+    Args:
+        probability: The hyperparameter that says how often.
+        magnitude: The hyperparameter that says how large, from 0 to 9: see `SIDES`.
+    """
+
+    probability: str = "cutout_probability"
+    magnitude: str = "cutout_magnitude"
+
+    @property
+    def space(self) -> dict[str, Domain]:
+        """Return both hyperparameters."""
+        return {self.probability: Grid(0, 1, 10), self.magnitude: Ordinal(MAGNITUDES)}
+
+    def sides(self, values: Mapping[str, float], images: int, rng: Generator) -> Integers:
+        """Draw which images get a square, and return the sides (B,), which are 0 where there is none."""
+        chosen = rng.random(images) < values[self.probability]
+        return np.where(chosen, SIDES[_whole(values, self.magnitude, 9)], 0)
+
+
+def _whole(values: Mapping[str, float], name: str, most: int) -> int:
+    number = round(values[name])
+    if not 0 <= number <= most:
+        raise ValueError(f"the hyperparameter {name!r} must be from 0 to {most}, got {values[name]:g}")
+    return number
+
+
+# A policy, with what every image gets, as a function of a batch.
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What is done to the images of a batch, its first tensor, in this order; for ``Batches(..., augment=...)``.
+
+    Images are tensors (B, 3, H, W) of uint8, or of numbers in [0, 1], which are rounded to 256 levels. What comes out are numbers
+    in [0, 1], normalised if `mean` and `deviation` are given; Cutout's squares are 0 after that.
+
+    The same images in the same order, with the same hyperparameters, always come out the same; what an image gets changes with
+    the images around it. A batch of one image would be the same in every pass.
+
+    Args:
+        policy: Which operations an image gets, if any.
+        crop: By how many pixels, at most, an image moves at random in each direction; a crop of the image padded by as many.
+        flip: Mirror every other image, at random.
+        cutout: Whether there are squares cut out, and by which hyperparameters.
+        mean: Of the channels, to normalise by.
+        deviation: Of the channels.
+    """
+
+    policy: Policy | None = None
+    crop: int = 4
+    flip: bool = True
+    cutout: Cutout | None = None
+    mean: tuple[float, float, float] | None = None
+    deviation: tuple[float, float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.crop, int) or self.crop < 0:
+            raise ValueError(f"`crop` must be a whole number of pixels of at least 0, got {self.crop!r}")
+        if (self.mean is None) != (self.deviation is None):
+            raise ValueError(f"`mean` and `deviation` go together, got {self.mean!r} and {self.deviation!r}")
+
+    @property
+    def space(self) -> dict[str, Domain]:
+        """Return the hyperparameters of policy and Cutout."""
+        return {name: domain for part in (self.policy, self.cutout) if part is not None for name, domain in part.space.items()}
+
+    @cached_property
+    def _tuned(self) -> tuple[str, ...]:
+        return tuple(self.space)
+
+    def __call__(self, batch: Batch, hp: Mapping[str, Any]) -> Batch:
+        """Augment the images of a member's batch by its hyperparameters."""
+        images, *others = batch
+        numbers = [torch.as_tensor(hp[name], dtype=torch.float32) for name in self._tuned]
+        values = torch.stack(numbers) if numbers else torch.zeros(0)
+        return (_Augmented.apply(images, values, self), *others)  # type: ignore[no-untyped-call]
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Return images as evaluation sees them: numbers, normalised, and nothing else."""
+        numbers = images.float().div_(255) if images.dtype == torch.uint8 else images
+        if self.mean is None or self.deviation is None:
+            return numbers
+        mean, deviation = (numbers.new_tensor(part)[:, None, None] for part in (self.mean, self.deviation))
+        return (numbers - mean) / deviation
+
+    def of_members(self, images: Tensor, values: Tensor) -> Tensor:
+        """Return the images (N, B, 3, H, W) of N members by their hyperparameters (N, P), in the order of `space`.
+
+        Images (B, 3, H, W) are the same for all members.
+        """
+        n, levels = len(values), _as_levels(images)
+        shared = images.dim() == 4
+        names = [_name(levels)] * n if shared else [_name(own) for own in levels]
+        draws = [self._drawn(*args, levels.shape[-4:]) for args in zip(names, values.tolist(), strict=True)]
+        joined = Draws(*(torch.cat(parts).to(images.device) for parts in zip(*draws, strict=True)))
+        stacked = levels.expand(n, *levels.shape) if shared else levels
+        return self._applied(stacked.flatten(0, 1), joined).view(stacked.shape)
+
+    def _drawn(self, name: int, values: Sequence[float], shape: torch.Size) -> "Draws":
+        """Draw all that happens to a member's images; how many numbers are drawn does not depend on its hyperparameters."""
+        rng, own, (rows, _, height, width) = stream(name, "augment"), dict(zip(self._tuned, values, strict=True)), shape
+        plan = Plan(*np.full((2, rows, 0), _NONE)) if self.policy is None else self.policy.plan(own, rows, rng)
+        signs = np.where(rng.random(plan.operations.shape) < 0.5, -1, 1)
+        strengths = _TABLE[plan.operations, plan.magnitudes] * np.where(_BOTH_WAYS[plan.operations], signs, 1)
+        shifts = rng.integers(-self.crop, self.crop + 1, size=(rows, 2))
+        flips = (rng.random(rows) < 0.5) & self.flip
+        centres = rng.integers((height, width), size=(rows, 2))
+        sides = np.zeros(rows, dtype=np.int64) if self.cutout is None else self.cutout.sides(own, rows, rng)
+        return Draws(*map(torch.from_numpy, (plan.operations, strengths, shifts, flips, centres, sides)))
+
+    def _applied(self, images: Tensor, draws: "Draws") -> Tensor:
+        for operations, strengths in zip(draws.operations.T, draws.strengths.T, strict=True):
+            images = operated(images, operations, strengths)
+        if self.crop or self.flip:
+            images = crop_and_flip(images, draws.shifts, draws.flips)
+        numbers = self.plain(images)
+        return numbers if self.cutout is None else cut_out(numbers, draws.centres, draws.sides)
+
+
+class Draws(NamedTuple):
+    """What happens to each of B images."""
+
+    operations: Tensor  # (B, slots), numbers in OPERATIONS
+    strengths: Tensor  # (B, slots)
+    shifts: Tensor  # (B, 2), down and right
+    flips: Tensor  # (B,)
+    centres: Tensor  # (B, 2), y and x
+    sides: Tensor  # (B,)
+
+
+def operated(images: Tensor, operations: Tensor, strengths: Tensor) -> Tensor:
+    """Apply an operation with its strength to each of the images (B, 3, H, W).
+
+    Operations (B,) are places in `OPERATIONS`, and -1 is none; each is computed for its own images alone.
+    """
+    ends = torch.bincount(operations + 1, minlength=len(OPERATIONS) + 1).cumsum(0).tolist()
+    if ends[0] == len(images):
+        return images
+    order = operations.argsort()
+    images, strengths = images.index_select(0, order), strengths[order]
+    parts = [(images[begin:end], strengths[begin:end]) for begin, end in pairwise(ends)]
+    done = [
+        images[: ends[0]],
+        *(operation(*part) for operation, part in zip(COLOURS.values(), parts, strict=False) if len(part[0])),
+    ]
+    if len(to_move := images[ends[len(COLOURS)] :]):  # all by one map each: the time goes into the number of calls
+        own = (strength for _, strength in parts[len(COLOURS) :])
+        maps = [move(strength, *images.shape[-2:]) for move, strength in zip(MOVES.values(), own, strict=True)]
+        done.append(moved(to_move, torch.cat(maps)))
+    return torch.cat(done).index_select(0, order.argsort())
+
+
+def _as_levels(images: Tensor) -> Tensor:
+    return images if images.dtype == torch.uint8 else (images * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def _name(images: Tensor) -> int:
+    """Return a number that stands for these images in this order."""
+    return zlib.crc32(images.cpu().contiguous().numpy().data)
+
+
+class _Augmented(torch.autograd.Function):
+    """Augmentation that knows how to be stacked: below the stack all members' images are rows, and operations can choose theirs."""
+
+    @staticmethod
+    def forward(images: Tensor, values: Tensor, augmentation: Augmentation) -> Tensor:
+        return augmentation.of_members(images, values[None])[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, images: Tensor, values: Tensor, augmentation: Augmentation) -> tuple[Tensor, int]:
+        if in_dims[0] is not None:
+            images = images.movedim(in_dims[0], 0)
+        values = values.expand(info.batch_size, -1) if in_dims[1] is None else values.movedim(in_dims[1], 0)
+        return augmentation.of_members(images, values), 0
