@@ -7,8 +7,11 @@ MADE_FROM := pyproject.toml constraints.txt
 
 .PHONY: demo test check bench changelog clean
 
+# MO-PBT and random search train the same networks for the same number of steps, on real data that comes with the package.
 demo: $(VENV)/.demo
-	$(BIN)/mopbt run adult-linear --out runs/demo
+	$(BIN)/mopbt run adult-fairness --scale small --population 16 --out runs/demo
+	$(BIN)/mopbt run adult-fairness --scale small --population 16 --algorithm random-search --out runs/demo-random-search
+	$(BIN)/mopbt front runs/demo --beside runs/demo-random-search --plot runs/demo.png
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -23,6 +26,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/hypervolume.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/population.py
+	$(BIN)/python benchmarks/schedulers.py
 
 changelog: $(VENV)/.check
 	$(BIN)/towncrier build --yes
@@ -39,7 +43,7 @@ $(VENV)/.torch: $(VENV)/.made
 	$(PIP) torch
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.made
+$(VENV)/.demo: $(VENV)/.torch
 	$(PIP) --editable ".[demo]"
 	touch $@
 

@@ -151,13 +151,13 @@ def test_a_task_of_ones_own_by_file_module_class_and_function(tmp_path):
 
 
 WRONG = [
-    (["run", "nosuch"], 2, "TASK must be one of adult-linear, toy, or name an object like package.module:task"),
+    (["run", "nosuch"], 2, "or name an object like package.module:task or path/to/file.py:task, got 'nosuch'"),
     (["run", "nosuch:task"], 2, "there is no module 'nosuch' here; a file is named with its ending, as in nosuch.py:task"),
     (["run", "nosuch.py:task"], 2, "there is no file nosuch.py"),
     (["run", "mine.py:other"], 2, "mine.py has no 'other'; it has"),
     (["run", "mine.py:train"], 2, "is a function; wrap it in a task: task = mopbt.FunctionTask(train"),
     (["run", "mine.py:mopbt"], 2, "is not a task: it has no method `init`"),
-    (["run", "toy", "--algorithm", "sgd"], 2, "`algorithm` must be one of mo-pbt, got 'sgd'"),
+    (["run", "toy", "--algorithm", "sgd"], 2, "`algorithm` must be one of mo-pbt, random-search, pbt, pbt-random-scalarization"),
     (["run", "toy", "-o", "tau=0.2"], 2, "mo-pbt has no option 'tau'; it has asynchronous, explore, fraction"),
     (["run", "toy", "-o", "fraction"], 2, "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction'"),
     (["run", "toy", "-o", "fraction=0.9"], 2, "`fraction` must be in (0, 0.5], got 0.9"),
@@ -170,6 +170,12 @@ WRONG = [
         2,
         "`workers` must be at least 1, and is for the engines with worker processes, got 3 for 'local'",
     ),
+    (["run", "toy", "--algorithm", "mo-asha", "-o", "eta=1"], 2, "`eta` must be a whole number of at least 2, got 1"),
+    (["run", "toy", "--algorithm", "mo-asha", "--population", "8"], 2, "mo-asha has no option 'population'; it has eta, grace"),
+    (["run", "toy", "--algorithm", "pbt", "-o", "objective=speed"], 2, "`objective` must be one of 'near', 'far' or a number"),
+    (["run", "toy", "--engine", "pool", "--cost", "2"], 2, "`cost` is for the simulated engine, got it for 'pool'"),
+    (["run", "toy", "--engine", "simulated", "--cost", "much"], 2, "`cost` must be virtual seconds per step above 0, such as 1.5"),
+    (["run", "toy", "--scale", "small"], 2, "toy comes in one size only, got the scale 'small'"),
     (["run", "toy", "--budget-seconds", "0"], 2, "`seconds` must be a number above 0"),
     (["run", "toy", "--seed", "-4"], 2, "`seed` must be a whole number of at least 0, got -4"),
     (["run"], 2, "TASK"),
@@ -245,3 +251,28 @@ def test_failures_are_shown(tmp_path):
     done = mopbt("run", "failing.py:task", "--population", 11, "--engine", "local", "--out", "run", cwd=tmp_path)
     assert "failed: ZeroDivisionError" in done.stderr
     assert "ZeroDivisionError" in mopbt("show", "run", cwd=tmp_path).stdout
+
+
+def test_algorithms_are_listed_with_their_options(place):
+    text = mopbt("algorithms", cwd=place).stdout
+    listed = {entry["name"]: entry for entry in json.loads(mopbt("algorithms", "--json", cwd=place).stdout)}
+    assert len(listed) == 10
+    assert all(name in text and entry["about"] and entry["section"] for name, entry in listed.items())
+    assert listed["mo-asha"]["options"]["eta"] == 3
+    assert "eta=3" in text
+
+
+def test_an_algorithm_by_its_name_under_a_virtual_clock(tmp_path):
+    command = ["run", "toy", "--algorithm", "mo-asha", "-o", "trials=9", "--engine", "simulated", "--workers", 3, "--cost", 2.5]
+    done = mopbt(*command, "--out", "here", "--json", cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    assert (answer["outcome"], answer["algorithm"], answer["options"]["trials"]) == ("done", "mo-asha", 9)
+    assert answer["seconds"] % 5.0 == 0  # two steps an interval
+    again = mopbt("resume", "here", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["intervals"] == answer["intervals"]
+
+
+def test_what_has_no_end_of_its_own_says_what_it_gets(tmp_path):
+    done = mopbt("run", "toy", "--algorithm", "mo-asha", "--engine", "local", "--out", "here", cwd=tmp_path)
+    assert "budget: 320 intervals, as a population of 32 has" in done.stderr
+    assert len(Results.open(tmp_path / "here")) == 320

@@ -122,9 +122,8 @@ class SingleObjectivePbt(_PopulationBased):
             return by_objective(names.index(str(self.objective)))
         if isinstance(self.objective, int) and 0 <= self.objective < len(names):
             return by_objective(self.objective)
-        raise ValueError(
-            f"`objective` must be one of {', '.join(map(repr, names))} or a number from 0 to {len(names) - 1}, got {self.objective!r}"
-        )
+        allowed = f"one of {', '.join(map(repr, names))} or a number from 0 to {len(names) - 1}"
+        raise ValueError(f"`objective` must be {allowed}, got {self.objective!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,6 +360,14 @@ def algorithm_of(options: dict[str, Any]) -> Algorithm:
         raise ValueError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}")
     made: Algorithm = kind(**{key: value for key, value in options.items() if key != "name"})
     return made
+
+
+def named(name: str, suited: int | None, /, **options: Any) -> Algorithm:
+    """Return an algorithm by its name, with the population that suits the task where it would have the paper's."""
+    kind = ALGORITHMS.get(name)
+    if suited is not None and kind is not None and options_with_defaults(kind).get("population") == POPULATION:
+        options = {"population": suited} | options
+    return algorithm_of({"name": name, **options})
 
 
 def check_count(name: str, value: Any, least: int) -> None:

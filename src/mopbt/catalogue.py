@@ -19,12 +19,23 @@ def registered() -> dict[str, Any]:
 def find_task(reference: str) -> tuple[Any, str]:
     """Return the task that a reference names, and a reference that finds it again from anywhere.
 
-    A reference is a registered name, ``package.module:object``, or ``path/to/file.py:object``. An object that is a class is made
-    into a task by calling it without arguments.
+    A reference is a registered name, ``package.module:object``, or ``path/to/file.py:object``, with ``@scale`` behind it for a task
+    that comes in several sizes. An object that is a class is made into a task by calling it without arguments.
     """
+    bare, at, scale = reference.partition("@")
+    found, found_again = _found(bare)
+    if not hasattr(found, "at"):
+        if at:
+            raise ValueError(f"{bare} comes in one size only, got the scale {scale!r}")
+        return _checked(found, bare), found_again
+    return found.at(*([scale] if at else [])), found_again + at + scale
+
+
+def _found(reference: str) -> tuple[Any, str]:
+    """Return what a reference names, and a reference that finds it again from anywhere."""
     known = registered()
     if reference in known:
-        return _checked(known[reference].load(), reference), reference
+        return known[reference].load(), reference
     place, colon, name = reference.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(
@@ -35,7 +46,7 @@ def find_task(reference: str) -> tuple[Any, str]:
     if not hasattr(module, name):
         offered = ", ".join(n for n in vars(module) if not n.startswith("_"))
         raise ValueError(f"{place} has no {name!r}; it has {offered}")
-    return _checked(getattr(module, name), reference), reference
+    return getattr(module, name), reference
 
 
 def _imported(place: str, name: str) -> tuple[Any, str]:

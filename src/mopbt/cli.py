@@ -1,4 +1,4 @@
-"""The command line: `mopbt run`, `resume`, `show`, `front`, `lineage`, `list`, `algorithms`."""
+"""The command line: `mopbt run`, `resume`, `show`, `front`, `lineage`, `list`, `algorithms`, `compare`."""
 
 import json
 import math
@@ -13,16 +13,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from mopbt.algorithms import ALGORITHMS, algorithm_of, options_of, options_with_defaults
-from mopbt.catalogue import find_task
+from mopbt.algorithms import ALGORITHMS, algorithm_of, named, options_of, options_with_defaults
+from mopbt.catalogue import find_task, registered
 from mopbt.display import clock
 from mopbt.engines.choosing import ENGINES
 from mopbt.errors import MopbtError
+from mopbt.objectives import signed
 from mopbt.results import Point, Results, read_settings
 from mopbt.run import Budget, conduct
 from mopbt.settings import Settings
@@ -48,7 +50,12 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's dire
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 EngineOption = Annotated[str, typer.Option(help=f"Where intervals are trained: auto, {', '.join(ENGINES)}.")]
 WorkersOption = Annotated[
-    int | None, typer.Option(help="Worker processes of the pool [default: one for each core].", show_default=False)
+    int | None,
+    typer.Option(help="Worker processes [default: one for each core], or virtual workers of a simulation.", show_default=False),
+]
+CostOption = Annotated[
+    str | None,
+    typer.Option(help="Of a simulation: virtual seconds per step, or 'measured' [default: 1].", show_default=False),
 ]
 SecondsOption = Annotated[float | None, typer.Option(help="Stop after this many seconds of work, over all sessions.")]
 JobsOption = Annotated[int | None, typer.Option(help="Stop after this many intervals.")]
@@ -84,6 +91,10 @@ def run(
     directory: Annotated[
         Path | None, typer.Option("--out", help="The run's directory [default: runs/NAME].", show_default=False)
     ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(help="The size of a task of the paper: paper, small or smoke [default: paper].", show_default=False),
+    ] = None,
     algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}; see `mopbt algorithms`.")] = "mo-pbt",
     population: Annotated[int | None, typer.Option(help="Members of the population [default: 32].", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Names all randomness of the run.")] = 0,
@@ -95,6 +106,7 @@ def run(
     ] = None,
     engine: EngineOption = "auto",
     workers: WorkersOption = None,
+    cost: CostOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
@@ -105,13 +117,14 @@ def run(
 
     Example: mopbt run adult-linear --population 16 --seed 1 --out runs/adult-1
     """
-    found, origin = find_task(task)
-    chosen = {"name": algorithm, **_options(option or [])} | ({} if population is None else {"population": population})
-    settings = Settings(problem_of(found), options_of(algorithm_of(chosen)), seed, origin)
+    found, origin = find_task(task if scale is None else f"{task}@{scale}")
+    chosen = _options(option or []) | ({} if population is None else {"population": population})
+    made = named(algorithm, getattr(found, "population", None), **chosen)
+    settings = Settings(problem_of(found), options_of(made), seed, origin)
     directory = directory or Path("runs") / settings.problem.name
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
     go_on = "run the same command again to go on"
-    _conduct(found, settings, directory, engine, workers, budget, quiet=quiet, as_json=as_json, go_on=go_on)
+    _conduct(found, settings, directory, engine, workers, cost, budget, quiet=quiet, as_json=as_json, go_on=go_on)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -119,6 +132,7 @@ def resume(
     path: RunArgument,
     engine: EngineOption = "auto",
     workers: WorkersOption = None,
+    cost: CostOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
@@ -141,6 +155,7 @@ def resume(
         path,
         engine,
         workers,
+        cost,
         budget,
         repair=repair,
         quiet=quiet,
@@ -170,17 +185,23 @@ def front(
     path: RunArgument,
     as_json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the front into this file (png, pdf or svg).", show_default=False)] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Another run of the same task, to hold against this one.", show_default=False)
+    ] = None,
 ) -> None:
     """List the models on the front of a run, with their hyperparameters and files."""
     results = Results.open(path)
+    other = _beside(results, beside)
     if plot is not None:
         from mopbt.report.figures import plot_front
 
-        plot_front(results, plot)
+        plot_front(results, plot, beside=other)
     if as_json:
         _print_json([_point_json(results, point) for point in results.front()])
         return
-    _print_front(results, path, max(len(results.front()), 1))
+    _print_front(results, path, max(len(results.front()), 1) if other is None else 12)
+    if other is not None:
+        out.print(_held_against(results, other), soft_wrap=True)
     if plot is not None:
         out.print(f"drawn into {plot}", soft_wrap=True)
 
@@ -225,6 +246,23 @@ def list_algorithms(as_json: JsonOption = False) -> None:
     out.print("Choose one with --algorithm NAME, and options with -o KEY=VALUE, as in: mopbt run toy --algorithm mo-asha -o eta=2")
 
 
+@app.command("tasks")
+def list_tasks(as_json: JsonOption = False) -> None:
+    """List the registered tasks with their objectives, hyperparameters, scales, and whether their data are here."""
+    listed = [_task_row(name, point) for name, point in registered().items()]
+    if as_json:
+        _print_json(listed)
+        return
+    for row in listed:
+        scales = f", scales {', '.join(row['scales'])}" if row["scales"] else ""
+        out.print(f"[bold]{row['name']}[/bold]  {row['about']}{scales}")
+        directions = ", ".join(f"{name} {direction}" for name, direction in row["objectives"].items())
+        out.print(Padding(f"{directions}; tunes {', '.join(row['space'])}", (0, 0, 0, 4), expand=False), style="dim", markup=False)
+        if row["data"]:
+            out.print(Padding(f"data {row['data']}", (0, 0, 0, 4), expand=False), style="dim", markup=False)
+    out.print("Run one with: mopbt run NAME --scale small --out runs/mine")
+
+
 @app.command("list")
 def list_runs(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for runs.")] = Path("runs"),
@@ -248,12 +286,58 @@ def list_runs(
     out.print(table)
 
 
+@app.command("compare", epilog=EXIT_CODES)
+def compare_algorithms(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT", help="The experiment's TOML file.", show_default=False)],
+    directory: Annotated[
+        Path | None, typer.Option("--out", help="The comparison's directory [default: comparisons/NAME].", show_default=False)
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="The size of tasks of the paper: paper, small or smoke [default: paper].", show_default=False)
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs side by side [default: one for each core].", show_default=False)] = None,
+    only_report: Annotated[
+        bool, typer.Option("--only-report", "--recompute", help="Run nothing; compute everything anew from the journals.")
+    ] = False,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Write all evaluations as Parquet as well (needs pyarrow).")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Compare algorithms over tasks and seeds under a virtual clock; write tables and figures. The same command goes on.
+
+    Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
+    """
+    from mopbt.compare import Experiment, compare, recompute
+    from mopbt.report.comparison import write_report
+
+    read = Experiment.read(experiment)
+    directory = directory or Path("comparisons") / "-".join(filter(None, (read.name, scale)))
+    try:
+        if only_report:
+            comparison = recompute(read, out=directory, scale=scale, parquet=parquet)
+        else:
+            comparison = compare(read, out=directory, scale=scale, jobs=jobs, progress=not quiet, parquet=parquet)
+        files = write_report(comparison, directory) if comparison.runs else []
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+    if files:
+        where = f"{directory / 'tables.md'}, figures in {directory / 'figures'}"
+        out.print(f"Tables of {len(comparison.runs)} runs are in {where}.", soft_wrap=True)
+    if comparison.missing:
+        again = "the same command without --only-report" if only_report else "the same command"
+        out.print(f"Missing runs: {len(comparison.missing)}; {again} goes on with them.", soft_wrap=True)
+    if comparison.failures:
+        for planned, error in comparison.failures.items() if quiet else ():
+            print(f"{planned}: {error.strip()}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
 def _conduct(
     task: Any,
     settings: Settings,
     path: Path,
     engine: str,
     workers: int | None,
+    cost: str | None,
     budget: Budget,
     *,
     quiet: bool,
@@ -262,7 +346,7 @@ def _conduct(
     repair: bool = False,
 ) -> None:
     algorithm = algorithm_of(dict(settings.algorithm))
-    where: dict[str, Any] = {"out": path, "engine": engine, "workers": workers}
+    where: dict[str, Any] = {"out": path, "engine": engine, "workers": workers, "cost": cost}
     try:
         results = conduct(task, algorithm, settings, **where, budget=budget, progress=not quiet, repair=repair, go_on=go_on)
     except KeyboardInterrupt as stop:
@@ -275,6 +359,45 @@ def _conduct(
         out.print(f"The models are in {path / 'checkpoints'}; `mopbt front {path}` lists them all.", soft_wrap=True)
     if results.outcome == "budget":
         raise typer.Exit(3)
+
+
+def _beside(results: Results, path: Path | None) -> Results | None:
+    """Open another run of the same task."""
+    if path is None:
+        return None
+    other = Results.open(path)
+    mine, theirs = ([(o.name, o.direction) for o in r.problem.objectives] for r in (results, other))
+    if mine != theirs:
+        raise ValueError(f"{path} has the objectives {theirs}; to be held against each other, both need {mine}")
+    return other
+
+
+def _held_against(results: Results, other: Results) -> str:
+    """Return in a sentence what a run has that the other lacks."""
+    mine, theirs = (np.array([signed(r.problem.objectives, p.scores) for p in r.front()]) for r in (results, other))
+    beaten = sum(bool(((mine >= point).all(axis=1) & (mine > point).any(axis=1)).any()) for point in theirs)
+    names = [r.settings.algorithm["name"] for r in (results, other)]
+    volumes = f"hypervolume {results.hypervolume():.5g} against {other.hypervolume():.5g}"
+    return f"{names[0]} against {names[1]}: {volumes}; {beaten} of the other's {len(theirs)} models are dominated."
+
+
+def _task_row(name: str, point: Any) -> dict[str, Any]:
+    """Return what there is to say of a registered task without loading its data."""
+    try:
+        task = point.load()
+        task = task() if isinstance(task, type) else task
+    except Exception as error:  # of somebody's package: the others can still be listed
+        return {"name": name, "about": f"cannot be loaded: {error}", "objectives": {}, "space": [], "scales": [], "data": ""}
+    about = getattr(task, "about", "") or str(type(task).__doc__).partition("\n")[0]
+    data = getattr(task, "data_state", lambda: "")()
+    return {
+        "name": name,
+        "about": about,
+        "objectives": dict(task.objectives),
+        "space": list(task.space),
+        "scales": list(getattr(task, "scales", ())),
+        "data": data,
+    }
 
 
 def _option_text(value: Any) -> str:

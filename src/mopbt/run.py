@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mopbt.algorithms import POPULATION, Algorithm, MoPbt, algorithm_of, options_of
+from mopbt.algorithms import POPULATION, Algorithm, MoPbt, named, options_of
 from mopbt.archive import Archive, entry_of
 from mopbt.engines.base import Engine, Work
 from mopbt.engines.choosing import ENGINES, Plan, planned
@@ -31,7 +31,7 @@ from mopbt.stores.memory import MemoryStore
 from mopbt.task import Problem, Task, problem_of
 
 SWEEP = 64  # obsolete checkpoints are looked for after one report for so many trials: looking goes through all of them
-EngineName = Literal["auto", "local", "pool", "vectorised"]
+EngineName = Literal["auto", "local", "pool", "vectorised", "simulated"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +251,7 @@ def run(
     """
     described = {"name": name, "space": space, "objectives": objectives, "constraints": constraints, "reference": reference}
     subject = as_task(task, **described, interval=interval, steps=steps)
-    chosen = _with_population(algorithm or MoPbt(), population)
+    chosen = _with_population(algorithm or MoPbt.name, population, suited=getattr(subject, "population", None))
     settings = Settings(problem_of(subject), options_of(chosen), seed)
     return conduct(subject, chosen, settings, out=out, engine=engine, budget=budget or Budget(), progress=progress)
 
@@ -266,6 +266,7 @@ def conduct(
     budget: Budget,
     progress: bool | Watch,
     workers: int | None = None,
+    cost: str | None = None,
     repair: bool = False,
     go_on: str = "run the same again to go on",
 ) -> Results:
@@ -281,7 +282,7 @@ def conduct(
         check()
     problem, scheduler = settings.problem, algorithm.scheduler(settings.problem)
     budget, note = _with_an_end(budget, scheduler, problem)
-    crew, plan = _crew(engine, workers, task, getattr(algorithm, "at_once", POPULATION), out)
+    crew, plan = _crew(engine, workers, cost, task, getattr(algorithm, "at_once", POPULATION), out)
     mend = partial(mended, scheduler=scheduler, seed=settings.seed) if repair else None
     recorded = replace(settings, engine=plan.to_dict()) if plan else settings
     store = _store(out, recorded, crew, mend)
@@ -378,7 +379,7 @@ def _check_settings(path: Path, settings: Settings, begun: bool) -> None:
 
 
 def _crew(
-    engine: Engine | EngineName, workers: int | None, task: Any, population: int, out: Path | str | None
+    engine: Engine | EngineName, workers: int | None, cost: str | None, task: Any, population: int, out: Path | str | None
 ) -> tuple[Engine, Plan | None]:
     """Return the engine, and the plan by which it was made if it was named; what "auto" once chose for a run is kept."""
     if not isinstance(engine, str):
@@ -390,7 +391,7 @@ def _crew(
         return engine, None
     is_known = engine == "auto" and workers is None and out is not None and (Path(out) / "run.toml").is_file()
     recorded = read_settings(Path(out)).engine if is_known else {}  # type: ignore[arg-type]
-    plan = Plan.from_dict(recorded) if recorded else planned(engine, task, population, workers)
+    plan = Plan.from_dict(recorded) if recorded else planned(engine, task, population, workers, cost)
     return plan.engine(), plan
 
 
@@ -411,9 +412,9 @@ def as_task(task: Any, *, interval: int | None, steps: int | None, **described: 
     return FunctionTask(task, **{key: value for key, value in described.items() if value is not None})
 
 
-def _with_population(algorithm: Algorithm | str, population: int | None) -> Algorithm:
+def _with_population(algorithm: Algorithm | str, population: int | None, *, suited: int | None) -> Algorithm:
     if isinstance(algorithm, str):
-        algorithm = algorithm_of({"name": algorithm})
+        algorithm = named(algorithm, suited)
     if isinstance(algorithm, type) or not hasattr(algorithm, "scheduler"):
         raise TypeError(f"`algorithm` must be an object such as MoPbt(population=32), got {algorithm!r}")
     if population is None:

@@ -1,4 +1,5 @@
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_about_one_of_three_survives_a_rung():
     reached = Counter(max(t.results) for t in last.trials)
     at_least = [sum(n for step, n in reached.items() if step > rung) for rung in (0, 2, 6, 18)]
     assert at_least[0] == 270
-    assert all(0.28 < after / before < 0.5 for before, after in zip(at_least, at_least[1:], strict=False) if before > 30)
+    assert all(0.28 < after / before < 0.5 for before, after in pairwise(at_least) if before > 30)
 
 
 def test_rung_decisions_are_not_revised():
@@ -121,7 +122,7 @@ def test_promotion_revises_what_stopping_does_not():
 
 def test_promotion_serves_the_highest_rung_first():
     scheduler = MoAsha(kind="promotion").scheduler(PROBLEM)
-    for job, state in played(scheduler, by_random_points, slots=1, jobs=300):
+    for _, state in played(scheduler, by_random_points, slots=1, jobs=300):
         waiting = scheduler._promoted(state, 99)
         assert [t.step for t in waiting] == sorted((t.step for t in waiting), reverse=True)
         if waiting and not any(t.status == "ready" for t in state.trials):

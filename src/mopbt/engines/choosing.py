@@ -9,10 +9,12 @@ from typing import Any
 from mopbt.engines.base import Engine
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.simulated import Measured, PerStep, SimulatedEngine
 from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import CannotStack
 
 WORTH = 1.2  # how much faster a stack must be
+WORKERS = 16  # of a simulation, as in the paper's experiments
 AGREEMENT = 1e-3  # how far gradients may differ, relative to the largest
 
 
@@ -23,6 +25,8 @@ class Plan:
     name: str
     workers: int = 0
     stack: int = 0
+    cost: str = ""  # of a simulation: virtual seconds per step, or "measured"
+    on: "Plan | None" = None  # of a simulation: what trains
     why: str = ""
 
     def engine(self) -> Engine:
@@ -31,27 +35,35 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values."""
-        return {key: value for key, value in asdict(self).items() if value}
+        plain = {key: value for key, value in asdict(self).items() if value}
+        return plain | ({"on": self.on.to_dict()} if self.on else {})
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Plan":
         """Read a plan back."""
-        return Plan(data["name"], data.get("workers", 0), data.get("stack", 0), data.get("why", ""))
+        on = Plan.from_dict(data["on"]) if "on" in data else None
+        return Plan(data["name"], data.get("workers", 0), data.get("stack", 0), data.get("cost", ""), on, data.get("why", ""))
 
 
 ENGINES: dict[str, Callable[[Plan], Engine]] = {
     "local": lambda plan: LocalEngine(),
     "pool": lambda plan: PoolEngine(plan.workers or None),
     "vectorised": lambda plan: VectorisedEngine(plan.workers or None, stack=plan.stack or 16),
+    "simulated": lambda plan: SimulatedEngine(plan.workers, _cost(plan.cost), engine=plan.on.engine() if plan.on else None),
 }
 
 
-def planned(name: str, task: Any, population: int, workers: int | None = None) -> Plan:
+def planned(name: str, task: Any, population: int, workers: int | None = None, cost: str | None = None) -> Plan:
     """Return the plan of an engine by name; "auto" measures on two members and a few updates which one suits the task."""
+    if cost is not None and name != "simulated":
+        raise ValueError(f"`cost` is for the simulated engine, got it for {name!r}")
     if name not in (*ENGINES, "auto"):
         raise ValueError(f"`engine` must be one of 'auto', {', '.join(map(repr, ENGINES))} or an engine object, got {name!r}")
     if workers is not None and (name == "local" or workers < 1):
         raise ValueError(f"`workers` must be at least 1, and is for the engines with worker processes, got {workers} for {name!r}")
+    if name == "simulated":
+        _cost(cost or "1")
+        return Plan("simulated", workers or WORKERS, cost=cost or "1", on=planned("auto", task, population))
     cores = min(workers or available_cores(), population)
     if name == "local":
         return Plan("local")
@@ -62,6 +74,16 @@ def planned(name: str, task: Any, population: int, workers: int | None = None) -
     if name == "pool" or not hasattr(task, "probe"):
         return Plan("pool", cores)
     return _measured(task, population, cores)
+
+
+def _cost(text: str) -> PerStep | Measured:
+    """Return the cost model of a simulation: virtual seconds per step, or what jobs really take."""
+    if text == "measured":
+        return Measured()
+    try:
+        return PerStep(float(text))
+    except ValueError:
+        raise ValueError(f"`cost` must be virtual seconds per step above 0, such as 1.5, or 'measured', got {text!r}") from None
 
 
 def _measured(task: Any, population: int, cores: int) -> Plan:

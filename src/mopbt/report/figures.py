@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#333333", "#bbbbbb"
 FRONT = "#c8401e"  # against blue it stands out for every kind of colour vision, and in grey by its line
+OTHER = "#666666"  # the front of the run beside it
 STEPS = ("#dde7f0", "#a6c4de", "#5f95c4", "#1d4f86")  # of the evaluations, early to late
 MOST = 0.95  # of the evaluations are shown in any case ...
 STRETCH = 1.25  # ... and the rest where the axis gets no longer than this: one that diverged would squeeze all into a corner
@@ -25,12 +26,13 @@ SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}  # inches, by the number of panels
 View = tuple[float, float]
 
 
-def plot_front(results: Results, file: Path | str, *, dpi: int = 150) -> None:
+def plot_front(results: Results, file: Path | str, *, beside: Results | None = None, dpi: int = 150) -> None:
     """Draw all evaluations of a run, coloured by their step, and the front among them: two objectives, or three in pairs.
 
     Args:
         results: The run, finished or not.
         file: Where the figure goes; its ending says the format.
+        beside: Another run of the same task, of which the front is drawn too.
         dpi: Dots per inch, where the format has dots.
     """
     objectives = results.problem.objectives
@@ -42,17 +44,26 @@ def plot_front(results: Results, file: Path | str, *, dpi: int = 150) -> None:
             f"{results.path} has no evaluation that can be drawn; wait for the first report, or see results.failures()"
         )
     front, pairs = list(results.front()), list(combinations(objectives, 2))
-    views = {o: _view(o, points, front) for o in objectives}
+    other = [] if beside is None else list(beside.front())
+    views = {o: _view(o, points, [*front, *other]) for o in objectives}
     figure = _figure(SIZES[len(pairs)])
     axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
     for ax, (x, y) in zip(axes, pairs, strict=True):
         dots = _draw_evaluations(ax, points, x, y)
-        _draw_front(ax, front, x, y, line=len(objectives) == 2)
+        name = results.settings.algorithm["name"] if beside else ""
+        if beside is not None:
+            _draw_front(
+                ax, other, x, y, line=len(objectives) == 2, colour=OTHER, label=f"front of {beside.settings.algorithm['name']}"
+            )
+        _draw_front(ax, front, x, y, line=len(objectives) == 2, colour=FRONT, label=f"front of {name}" if name else "front")
         _dress(ax, x, y, views)
     axes[0].legend(frameon=False, fontsize=10, labelcolor=INK, loc="best")
     _add_colorbar(figure, axes, dots)
     outside = sum(not all(lo <= p.scores[o.name] <= hi for o, (lo, hi) in views.items()) for p in points)
-    figure.suptitle(_title(results, len(points), len(front), outside), x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
+    title = _title(results, len(points), len(front), outside)
+    if beside is not None:
+        title += f" (beside it: {len(other):,} models, {beside.hypervolume():.4g})"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
     figure.savefig(file, dpi=dpi)
 
 
@@ -96,12 +107,12 @@ def _draw_evaluations(ax: "Axes", points: Sequence[Point], x: Objective, y: Obje
     return ax.scatter(xs, ys, c=steps, cmap=colours, s=14, linewidths=0, vmin=min(all_steps), vmax=max(all_steps))
 
 
-def _draw_front(ax: "Axes", front: Sequence[Point], x: Objective, y: Objective, *, line: bool) -> None:
+def _draw_front(ax: "Axes", front: Sequence[Point], x: Objective, y: Objective, *, line: bool, colour: str, label: str) -> None:
     """Draw the models of the front and, with two objectives, the edge of what they dominate."""
     xs, ys = _columns(sorted(front, key=lambda p: p.scores[x.name]), x, y)
     style: dict[str, Any] = {"drawstyle": "steps-pre" if x.direction == "max" else "steps-post"} if line else {"linestyle": "none"}
     size = 5.0 if len(front) <= 60 else 3.4
-    ax.plot(xs, ys, marker="o", ms=size, mec="white", mew=0.4, lw=1.2, color=FRONT, label="front", zorder=3, **style)
+    ax.plot(xs, ys, marker="o", ms=size, mec="white", mew=0.4, lw=1.2, color=colour, label=label, zorder=3, **style)
 
 
 def _dress(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective, View]) -> None:

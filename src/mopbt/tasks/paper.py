@@ -1,0 +1,352 @@
+"""The tasks of the paper: precision/recall, accuracy/fairness and accuracy/robustness, in its size and in sizes for a laptop.
+
+`TASKS` has a row for each row of the paper's tables; ``TASKS["adult-fairness"].at("small")`` makes the task, and so does
+``mopbt run adult-fairness --scale small``. The scales stand in one table, `SCALES`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from mopbt import Direction, Domain, Grid, LogGrid
+from mopbt.tasks import data
+
+ScaleName = Literal["paper", "small", "smoke"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large a task is. 0 rows are all rows; 0 updates are a whole pass over them."""
+
+    rows: int = 0  # for training
+    validation: int = 0
+    test: int = 0
+    width: int  # of the network: numbers in a token, or the factor of a WideResNet
+    depth: int  # blocks of a transformer, or layers of a WideResNet
+    side: int = 32  # pixels of an image's shorter side
+    batch: int
+    updates: int = 0  # of the weights in a step
+    steps: int  # of a whole training
+    interval: int
+    lr: float
+    attack: int = 10  # steps of the attack in training, where there is one
+    evaluation_attack: int = 20
+    population: int = 32
+
+
+# The paper's sizes need a GPU. `small` is for a comparison on two cores: rows, width and length are cut, the 50 exploit steps not
+# (25 under attack), as with few of them MO-PBT and random search come out level; an interval is part of an epoch. Its learning
+# rates are measured: docs/tasks.md says how. `smoke` only shows that everything works.
+_TABULAR = {
+    "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
+    "small": Scale(validation=4000, test=2000, width=32, depth=1, batch=128, updates=16, steps=50, interval=1, lr=1e-2),
+    "smoke": Scale(
+        rows=256, validation=200, test=200, width=8, depth=1, batch=64, updates=2, steps=3, interval=1, lr=1e-3, population=4
+    ),
+}
+_IMAGES = {
+    "paper": Scale(width=2, depth=28, batch=128, steps=100, interval=2, lr=0.1),
+    "small": Scale(
+        rows=4096, validation=1000, test=1000, width=1, depth=10, side=16, batch=64, updates=8, steps=50, interval=1, lr=0.05,
+        population=16,
+    ),
+    "smoke": Scale(
+        rows=128, validation=64, test=64, width=1, depth=10, side=8, batch=32, updates=1, steps=3, interval=1, lr=0.05, population=4
+    ),
+}  # fmt: skip
+_ATTACKED = {
+    "paper": _IMAGES["paper"],
+    "small": Scale(
+        rows=4096, validation=256, test=256, width=1, depth=10, side=16, batch=64, updates=8, steps=25, interval=1, lr=0.05,
+        attack=3, evaluation_attack=5, population=16,
+    ),
+    "smoke": Scale(
+        rows=128, validation=32, test=32, width=1, depth=10, side=8, batch=32, updates=1, steps=3, interval=1, lr=0.05,
+        attack=2, evaluation_attack=2, population=4,
+    ),
+}  # fmt: skip
+SCALES: dict[str, Mapping[str, Scale]] = {"tabular": _TABULAR, "images": _IMAGES, "images under attack": _ATTACKED}
+
+DROPOUTS: dict[str, Domain] = {f"{where}_dropout": Grid(0, 0.8, 10) for where in ("attention", "ffn", "residual")}
+TABULAR_SPACE: dict[str, Domain] = {"weight_decay": LogGrid(1e-6, 0.1, 10, zero=True), **DROPOUTS}
+CLASS_WEIGHT: dict[str, Domain] = {"class_weight": Grid(0.1, 0.9, 10)}
+FAIRNESS_WEIGHT: dict[str, Domain] = {"fairness_weight": LogGrid(0.01, 10, 10, zero=True)}
+ROBUSTNESS_WEIGHT: dict[str, Domain] = {"robustness_weight": LogGrid(0.1, 10, 10, zero=True)}
+
+PRECISION_RECALL: dict[str, Direction] = {"precision": "max", "recall": "max"}
+FAIRNESS: dict[str, Direction] = {"accuracy": "max", "dsp": "min"}
+FAIRNESS_3: dict[str, Direction] = {**FAIRNESS, "deo": "min"}
+ROBUSTNESS: dict[str, Direction] = {"accuracy": "max", "robust_accuracy": "max"}
+REFERENCES = {  # of the hypervolume that a run shows: about what a classifier without any use has; comparisons find their own
+    "adult": {"precision": 0.0, "recall": 0.0, "accuracy": 0.75, "dsp": 0.25, "deo": 0.5},
+    "higgs": {"precision": 0.0, "recall": 0.0},
+    "click": {"precision": 0.0, "recall": 0.0},
+    "celeba": {"accuracy": 0.5, "dsp": 0.5, "deo": 1.0},
+    "cifar10": {"accuracy": 0.1, "robust_accuracy": 0.0},
+    "cifar100": {"accuracy": 0.01, "robust_accuracy": 0.0},
+}
+
+
+@dataclass(frozen=True)
+class PaperTask:
+    """A row of the paper's tables: what it is about, and how to make it in a scale."""
+
+    name: str
+    about: str
+    dataset: str
+    objectives: Mapping[str, Direction]
+    size: str  # the row of SCALES
+    build: Callable[["PaperTask", Scale], Any]
+    policy: Literal["", "rand-augment", "per-operation"] = ""  # of augmentation
+
+    @property
+    def scales(self) -> Mapping[str, Scale]:
+        """Return the scales by name."""
+        return SCALES[self.size]
+
+    def at(self, scale: str = "paper") -> Any:
+        """Return the task in a scale, with its data loaded."""
+        if scale not in self.scales:
+            raise ValueError(f"`scale` of {self.name} must be one of {', '.join(map(repr, self.scales))}, got {scale!r}")
+        return self.build(self, self.scales[scale])
+
+    @property
+    def space(self) -> Mapping[str, Domain]:
+        """Return the hyperparameters."""
+        weight = ROBUSTNESS_WEIGHT if "robust_accuracy" in self.objectives else FAIRNESS_WEIGHT
+        if self.size == "tabular":
+            return TABULAR_SPACE | (CLASS_WEIGHT if "precision" in self.objectives else FAIRNESS_WEIGHT)
+        space: dict[str, Domain] = _augmentation(self.policy, {}).space
+        return space | weight
+
+    def data_state(self) -> str:
+        """Return whether the data are here, and how to get them if not."""
+        return f"{data.state(self.dataset)}: {data.explain(self.dataset)}"
+
+    @property
+    def reference(self) -> dict[str, float]:
+        """Return the reference point of the hypervolume that a run shows."""
+        return {name: REFERENCES[self.dataset][name] for name in self.objectives}
+
+
+def _common(task: PaperTask, scale: Scale) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "space": task.space,
+        "objectives": task.objectives,
+        "reference": task.reference,
+        "max_step": scale.steps,
+        "interval": scale.interval,
+        "population": scale.population,
+    }
+
+
+def tabular(task: PaperTask, scale: Scale) -> Any:
+    """Make a task of an FT-Transformer on a table."""
+    import torch
+
+    from mopbt.tasks.networks import FTTransformer
+    from mopbt.torch import AdamW, Batches, TorchTask
+
+    table = data.load_tabular(task.dataset)
+    parts = [_rows(getattr(table, part), n) for part, n in zip(data.PARTS, (scale.rows, scale.validation, scale.test), strict=True)]
+    is_fairness = "dsp" in task.objectives
+    train, validation, test = (tuple(map(torch.from_numpy, _columns(part, is_fairness))) for part in parts)
+    dropouts: dict[str, Any] = {name: name for name in DROPOUTS}
+    network = partial(
+        FTTransformer,
+        parts[0].numeric.shape[1],
+        [codes - 1 for codes in table.cardinalities],  # the network adds a place for the unknown itself
+        blocks=scale.depth,
+        width=scale.width,
+        hidden=scale.width * 4 // 3,
+        **dropouts,
+    )
+    return TorchTask(
+        network,
+        loss=fairness_loss if is_fairness else precision_recall_loss,
+        data=Batches(*train, batch_size=scale.batch, updates=scale.updates or None),
+        optimizer=AdamW(lr=scale.lr, weight_decay="weight_decay"),
+        metrics=_fairness if is_fairness else _precision_recall,
+        validation=validation,
+        test=test,
+        **_common(task, scale),
+    )
+
+
+def images_for_fairness(task: PaperTask, scale: Scale) -> Any:
+    """Make a task of a WideResNet on faces."""
+    import torch
+
+    from mopbt.torch import Batches, TorchTask
+
+    parts = _image_parts(task, scale)
+    augmentation = _augmentation(task.policy, {"crop": 0, "flip": False, "mean": IMAGENET_MEAN, "deviation": IMAGENET_DEVIATION})
+    tensors = [(torch.from_numpy(p.x), torch.from_numpy(p.y), torch.from_numpy(p.sensitive)) for p in parts]
+    train, validation, test = tensors
+    return TorchTask(
+        _wide_resnet(scale, 2),
+        loss=fairness_loss,
+        data=Batches(*train, batch_size=scale.batch, updates=scale.updates or None, augment=augmentation),
+        optimizer=_sgd(scale),
+        metrics=_fairness,
+        validation=(augmentation.plain(validation[0]), *validation[1:]),
+        test=(augmentation.plain(test[0]), *test[1:]),
+        **_common(task, scale),
+    )
+
+
+def images_under_attack(task: PaperTask, scale: Scale) -> Any:
+    """Make a task of a WideResNet on small images, measured as they are and under attack."""
+    import torch
+
+    from mopbt.torch import Batches, TorchTask
+
+    train, *measured = _image_parts(task, scale)
+    augmentation = _augmentation(task.policy, {})
+    held_out = [(augmentation.plain(torch.from_numpy(p.x)), torch.from_numpy(p.y)) for p in measured]
+    return TorchTask(
+        _wide_resnet(scale, int(train.y.max()) + 1),
+        loss=partial(robustness_loss, steps=scale.attack),
+        data=Batches(
+            torch.from_numpy(train.x),
+            torch.from_numpy(train.y),
+            batch_size=scale.batch,
+            updates=scale.updates or None,
+            augment=augmentation,
+        ),
+        optimizer=_sgd(scale),
+        evaluate_model=partial(_robustness, held_out=held_out, steps=scale.evaluation_attack),
+        **_common(task, scale),
+    )
+
+
+def precision_recall_loss(model: Any, batch: Any, hp: Mapping[str, Any]) -> Any:
+    """Return the weighted cross entropy."""
+    from mopbt.tasks.losses import weighted_cross_entropy
+
+    x, y = batch
+    return weighted_cross_entropy(model(x), y, hp["class_weight"])
+
+
+def fairness_loss(model: Any, batch: Any, hp: Mapping[str, Any]) -> Any:
+    """Return the cross entropy with the gap between the groups."""
+    from mopbt.tasks.losses import fair_cross_entropy
+
+    x, y, sensitive = batch
+    return fair_cross_entropy(model(x), y, sensitive, hp["fairness_weight"])
+
+
+def robustness_loss(model: Any, batch: Any, hp: Mapping[str, Any], *, steps: int) -> Any:
+    """Return the TRADES loss."""
+    from mopbt.tasks.losses import trades
+
+    x, y = batch
+    return trades(model, x, y, hp["robustness_weight"], steps=steps, step=_step_size(steps, 10))
+
+
+def _precision_recall(logits: Any, y: Any) -> dict[str, float]:
+    from mopbt.tasks.scores import precision_recall
+
+    return precision_recall(logits, y)
+
+
+def _fairness(logits: Any, y: Any, sensitive: Any) -> dict[str, float]:
+    from mopbt.tasks.scores import fairness
+
+    return fairness(logits, y, sensitive)
+
+
+def _robustness(model: Any, *, held_out: Any, steps: int) -> dict[str, float]:
+    from mopbt.tasks.scores import robustness
+
+    scores: dict[str, float] = {}
+    for prefix, (x, y) in zip(("", "test/"), held_out, strict=True):
+        measured = robustness(model, x, y, steps=steps, step=_step_size(steps, 20))
+        scores |= {prefix + name: value for name, value in measured.items()}
+    return scores
+
+
+def _step_size(steps: int, papers: int) -> float:
+    """Return the size of an attack's step: with fewer of them each is larger, so that the attack gets as far."""
+    from mopbt.tasks.losses import STEP
+
+    return STEP * papers / steps
+
+
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def _augmentation(policy: str, options: Mapping[str, Any]) -> Any:
+    from mopbt.tasks.augment import Augmentation, Cutout, PerOperation, RandAugment
+
+    return Augmentation(RandAugment() if policy == "rand-augment" else PerOperation(), cutout=Cutout(), **options)
+
+
+def _wide_resnet(scale: Scale, classes: int) -> Any:
+    from mopbt.tasks.networks import WideResNet
+
+    return partial(WideResNet, scale.depth, scale.width, classes)
+
+
+def _sgd(scale: Scale) -> Any:
+    from mopbt.torch import SGD, Cosine
+
+    return SGD(lr=scale.lr, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=Cosine())
+
+
+def _rows(part: Any, n: int) -> Any:
+    size = len(part.target if isinstance(part, data.TabularRows) else part.y)
+    return data.subset(part, n, seed=0) if 0 < n < size else part
+
+
+def _columns(part: data.TabularRows, with_groups: bool) -> list[Any]:
+    """Return the columns of a part as arrays: features (n, f), target (n,), and the sensitive attribute (n,) if it is wanted."""
+    import numpy as np
+
+    features = np.concatenate([part.numeric, (part.categorical - 1).astype(np.float32)], axis=1)
+    return [features, part.target, *([part.sensitive] if with_groups else [])]
+
+
+def _image_parts(task: PaperTask, scale: Scale) -> list[data.ImageRows]:
+    loaded = data.load_images(task.dataset)
+    sizes = (scale.rows, scale.validation, scale.test)
+    return [_shrunk(_rows(getattr(loaded, part), n), scale.side) for part, n in zip(data.PARTS, sizes, strict=True)]
+
+
+def _shrunk(part: data.ImageRows, side: int) -> data.ImageRows:
+    """Shrink images to a shorter side, by the means of their pixels."""
+    import torch
+
+    height, width = part.x.shape[2:]
+    if min(height, width) <= side:
+        return part
+    factor = side / min(height, width)
+    size = (round(height * factor), round(width * factor))
+    shrunk = torch.nn.functional.interpolate(torch.from_numpy(part.x).float(), size, mode="area")
+    return data.ImageRows(shrunk.round().to(torch.uint8).numpy(), part.y, part.sensitive)
+
+
+_FT, _WRN = "FT-Transformer on", "WideResNet on"
+_FACES: Any = {"build": images_for_fairness, "policy": "rand-augment"}
+_ATTACK: Any = {"build": images_under_attack, "policy": "rand-augment"}
+
+adult_precision_recall = PaperTask("adult-precision-recall", f"{_FT} Adult", "adult", PRECISION_RECALL, "tabular", tabular)
+higgs_precision_recall = PaperTask("higgs-precision-recall", f"{_FT} Higgs", "higgs", PRECISION_RECALL, "tabular", tabular)
+click_precision_recall = PaperTask(
+    "click-precision-recall", f"{_FT} Click prediction", "click", PRECISION_RECALL, "tabular", tabular
+)
+adult_fairness = PaperTask("adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular", tabular)
+adult_fairness_3 = PaperTask("adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular", tabular)
+celeba_fairness = PaperTask("celeba-fairness", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS, "images", **_FACES)
+celeba_fairness_3 = PaperTask("celeba-fairness-3", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS_3, "images", **_FACES)
+cifar10_robustness = PaperTask("cifar10-robustness", f"{_WRN} CIFAR-10", "cifar10", ROBUSTNESS, "images under attack", **_ATTACK)
+cifar100_robustness = PaperTask(
+    "cifar100-robustness", f"{_WRN} CIFAR-100", "cifar100", ROBUSTNESS, "images under attack", **_ATTACK
+)
+cifar10_robustness_31 = replace(
+    cifar10_robustness, name="cifar10-robustness-31", about=f"{_WRN} CIFAR-10, 31 hyperparameters", policy="per-operation"
+)
+
+TASKS: dict[str, PaperTask] = {task.name: task for task in list(globals().values()) if isinstance(task, PaperTask)}

@@ -1,0 +1,140 @@
+"""The paper's tasks: what they search, that they train in every way, and what their commands say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mopbt import MoPbt, run
+from mopbt.catalogue import find_task, registered
+from mopbt.rng import stream
+from mopbt.task import Values, problem_of
+from mopbt.tasks import data
+from mopbt.tasks.paper import SCALES, TASKS
+from mopbt.testing import TaskConformance
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+TABULAR = [name for name, task in TASKS.items() if task.size == "tabular"]
+
+
+@pytest.fixture(autouse=True)
+def _data(monkeypatch, one_thread):
+    if SHARED.is_dir() and "MOPBT_DATA" not in os.environ:
+        monkeypatch.setenv("MOPBT_DATA", str(SHARED))
+
+
+def made(name, scale="smoke"):
+    task = TASKS[name]
+    if data.state(task.dataset) == "missing":
+        pytest.skip(f"needs the data set {task.dataset}: {data.explain(task.dataset)}")
+    return task.at(scale)
+
+
+def test_there_is_one_for_each_row_of_the_papers_tables_and_the_larger_space():
+    assert len(TASKS) == 9 + 1
+    assert set(TASKS) <= set(registered())
+
+
+def test_the_papers_search_spaces():
+    space = TASKS["adult-precision-recall"].space
+    assert [len(domain.values) for domain in space.values()] == [10] * 5
+    assert space["weight_decay"].values[:2] == (0.0, 1e-6)
+    assert space["weight_decay"].values[-1] == 0.1
+    assert space["class_weight"].values[0] == 0.1
+    assert space["class_weight"].values[-1] == 0.9
+    assert space["attention_dropout"].values[-1] == 0.8
+    assert TASKS["adult-fairness"].space["fairness_weight"].values[:3] == pytest.approx((0, 0.01, 0.02371), abs=1e-5)
+    assert TASKS["cifar10-robustness"].space["robustness_weight"].values[:3] == pytest.approx((0, 0.1, 0.1778), abs=1e-4)
+    sizes = {name: len(domain.values) for name, domain in TASKS["celeba-fairness"].space.items()}
+    assert sorted(sizes.values()) == [5, 10, 10, 10, 10]
+    assert len(TASKS["cifar10-robustness-31"].space) == 31
+    assert all(len(domain.values) == 10 for domain in TASKS["cifar10-robustness-31"].space.values())
+
+
+def test_the_papers_sizes():
+    tabular, images = SCALES["tabular"]["paper"], SCALES["images"]["paper"]
+    assert (tabular.width, tabular.depth, tabular.batch, tabular.steps, tabular.interval, tabular.lr) == (192, 3, 512, 100, 2, 1e-5)
+    assert (images.width, images.depth, images.batch, images.steps, images.interval, images.lr) == (2, 28, 128, 100, 2, 0.1)
+    assert (images.attack, images.evaluation_attack) == (10, 20)
+    for scales in SCALES.values():
+        assert scales["small"].steps // scales["small"].interval >= 25  # exploit steps
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("engine", ["local", "vectorised"])
+def test_it_trains_on_every_engine_and_measures_the_test_rows_too(name, engine):
+    task = made(name)
+    results = run(task, out=None, algorithm=MoPbt(population=4), engine=engine, progress=False)
+    assert (results.outcome, len(results), len(results.failures())) == ("done", 12, 0)
+    for point in results.front():
+        assert {f"test/{objective}" for objective in task.objectives} <= set(point.scores)
+        assert all(0 <= value <= 2 for value in point.scores.values())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_stacked_and_single_members_agree(name):
+    task = made(name)
+    probe = task.probe(2, seconds=0.01)
+    assert probe.disagreement < 1e-3
+
+
+class TestAdult(TaskConformance):
+    def make(self):
+        return made("adult-fairness")
+
+
+def test_without_attack_weight_nothing_is_attacked(monkeypatch):
+    from mopbt.tasks import losses
+
+    task = made("cifar10-robustness")
+    problem = problem_of(task)
+    values = problem.space.decode(problem.space.sample(stream(0, "x")))
+    monkeypatch.setattr(losses, "_ascended", None)  # an attack would call it
+    task.train(task.init(0), Values(values | {"robustness_weight": 0.0}), 0, 1, 0)
+    with pytest.raises(TypeError):
+        task.train(task.init(0), Values(values | {"robustness_weight": 1.0}), 0, 1, 0)
+
+
+def test_a_scale_is_part_of_how_a_task_is_found():
+    task, reference = find_task("adult-fairness@smoke")
+    assert reference == "adult-fairness@smoke"
+    assert task.max_step == SCALES["tabular"]["smoke"].steps
+    with pytest.raises(ValueError, match="`scale` of adult-fairness must be one of 'paper', 'small', 'smoke', got 'tiny'"):
+        find_task("adult-fairness@tiny")
+    with pytest.raises(ValueError, match="toy comes in one size only, got the scale 'small'"):
+        find_task("toy@small")
+
+
+def mopbt(*arguments, cwd):
+    command = [str(Path(sys.executable).with_name("mopbt")), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+def test_the_commands(tmp_path):
+    listed = {row["name"]: row for row in json.loads(mopbt("tasks", "--json", cwd=tmp_path).stdout)}
+    assert set(TASKS) <= set(listed)
+    assert listed["adult-fairness"]["data"].startswith("shipped")
+    assert listed["celeba-fairness"]["objectives"] == {"accuracy": "max", "dsp": "min"}
+    text = mopbt("tasks", cwd=tmp_path).stdout
+    assert "adult-fairness" in text
+    assert "scales paper, small, smoke" in text
+    done = mopbt("run", "adult-fairness", "--scale", "smoke", "--engine", "local", "--out", "r", "--quiet", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["intervals"] == 12  # the scale's own population of four
+    again = mopbt("resume", "r", "--engine", "local", "--quiet", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    wrong = mopbt("run", "adult-fairness", "--scale", "tiny", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "must be one of 'paper', 'small', 'smoke'" in wrong.stderr
+
+
+def test_missing_data_say_what_to_put_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("MOPBT_DATA", str(tmp_path))
+    done = mopbt("run", "celeba-fairness", "--scale", "smoke", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "put a folder celeba" in done.stderr
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
