@@ -21,11 +21,11 @@ LAYERS = {
         "engines.simulated",
     },
     3: {"settings", "progress", "display", "results", "mending", "run"},
-    4: {"", "catalogue", "testing", "cli", "report", "report.figures"},
+    4: {"", "catalogue", "compare", "testing", "cli", "report", "report.figures", "report.tables", "report.comparison"},
     4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
     5: {
         *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.augment"),
-        *("tasks.data", "tasks.losses", "tasks.scores"),
+        *("tasks.data", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
 }
 LAYER = {module: layer for layer, modules in LAYERS.items() for module in modules}
@@ -37,21 +37,17 @@ HEAVY = {
     "torch": {
         *("proposals.gp", "tree"),
         *("torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"),
-        *("tasks.networks", "tasks.augment", "tasks.losses", "tasks.scores"),
+        *("tasks.networks", "tasks.augment", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
     "pandas": {"results"},
-    "matplotlib": {"report.figures"},
+    "matplotlib": {"report.figures", "report.comparison"},
     "sklearn": {"tasks.adult", "tasks.adult_linear", "tasks.data"},
-    "rich": {"display", "cli"},
+    "rich": {"display", "cli", "compare"},
     "typer": {"cli"},
 }
 
-OF_TORCH = {
-    "tasks.networks",
-    "tasks.augment",
-    "tasks.losses",
-    "tasks.scores",
-}  # what they define is PyTorch's: nobody imports them who does not use it
+# What these define is PyTorch's: nobody imports them who does not use it.
+OF_TORCH = {"tasks.networks", "tasks.augment", "tasks.losses", "tasks.scores"}
 
 
 def modules():

@@ -94,6 +94,11 @@ def test_every_point_of_the_front_can_be_loaded_at_every_moment(tmp_path):
 
 def test_out_none_lives_as_long_as_its_results():
     results = toy(None)
+    assert results.path is None  # all in this process: nothing needs a file
+    assert results.load(results.front()[0])
+    with pytest.raises(mopbt.MopbtError, match="this run is in memory only"):
+        results.checkpoint_file(results.front()[0])
+    results = run(ToyTask(max_step=4), out=None, algorithm=MoPbt(population=4), engine="pool", progress=False)
     path = results.path
     assert results.load(results.front()[0])
     del results
@@ -267,12 +272,12 @@ def test_a_broken_contract_stops_the_run_before_it_writes_anything_down(tmp_path
         (
             {"engine": "gpu"},
             ValueError,
-            "`engine` must be one of 'auto', 'local', 'pool', 'vectorised' or an engine object, got 'gpu'",
+            "`engine` must be one of 'auto', 'local', 'pool', 'vectorised', 'simulated' or an engine object, got 'gpu'",
         ),
         ({"engine": object()}, TypeError, "`engine` must be one of"),
         ({"population": 1}, ValueError, "`population` must be a whole number of at least 2, got 1"),
         ({"algorithm": MoPbt}, TypeError, "`algorithm` must be an object such as MoPbt"),
-        ({"algorithm": "mo-pbt"}, TypeError, "`algorithm` must be an object such as MoPbt"),
+        ({"algorithm": "mopbt"}, ValueError, "`algorithm` must be one of mo-pbt, random-search"),
         ({"space": {}}, TypeError, "`space`: a task object says this itself"),
         ({"steps": 3}, TypeError, "`steps`: a task object says this itself"),
     ],

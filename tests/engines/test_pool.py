@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import subprocess
@@ -279,6 +280,34 @@ def test_a_checkpoint_that_cannot_be_written_is_a_failure_and_no_hang(tmp_path):
     engine = start(ToyTask(), tmp_path / "gone", workers=1)
     engine.submit(fresh(0), {})
     assert "No such file" in collect(engine, 1)[0].error
+    engine.close()
+
+
+class BrokenCheckpoints(DirectoryCheckpoints):
+    def save(self, id, data):
+        raise RuntimeError("no connection")
+
+
+def test_a_store_that_breaks_in_an_unforeseen_way_ends_the_run_and_is_no_hang(tmp_path):
+    engine = PoolEngine(1)
+    engine.start(Work(ToyTask(), problem_of(ToyTask()), 0, BrokenCheckpoints(tmp_path)))
+    engine.submit(fresh(0), {})
+    with pytest.raises(WorkerFailed, match="cannot save a checkpoint: RuntimeError: no connection"):
+        engine.collect(60)
+    engine.close()
+
+
+class GarbageTask(ToyTask):
+    def evaluate(self, model):
+        return super().evaluate(model) | {"collects": gc.isenabled(), "frozen": gc.get_freeze_count()}
+
+
+def test_a_worker_collects_garbage_but_leaves_alone_what_it_imported(tmp_path):
+    engine = start(GarbageTask(), tmp_path, workers=1)
+    engine.submit(fresh(0), {})
+    scores = collect(engine, 1)[0].scores
+    assert scores["collects"] == 1.0
+    assert scores["frozen"] > 1000
     engine.close()
 
 

@@ -155,7 +155,7 @@ def test_measured_times_are_those_of_the_work(tmp_path):
 def test_training_can_run_on_the_pool():
     pooled = simulated(SimulatedEngine(8, Lognormal(), engine=PoolEngine(2)))
     here = simulated(SimulatedEngine(8, Lognormal()))
-    assert pooled.seconds == here.seconds
+    assert pooled.seconds == pytest.approx(here.seconds, abs=1e-6)  # a file has six digits
     assert [p.scores for p in pooled.front()] == [p.scores for p in here.front()]
 
 

@@ -4,7 +4,7 @@ from tests.torch.nets import COLUMNS, cross_entropy, dropping_task, make_task
 from torch import nn
 
 import mopbt
-from mopbt.engines import choosing
+from mopbt.engines import choosing, worker
 from mopbt.engines.choosing import Plan, planned
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine, available_cores
@@ -12,7 +12,7 @@ from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import CannotStack
 from mopbt.results import read_settings
 from mopbt.testing import ToyTask
-from mopbt.torch.task import Probe
+from mopbt.torch.task import Probe, TorchTask
 
 
 class Probed(ToyTask):
@@ -81,6 +81,51 @@ def test_a_probe_of_one_member_takes_two():
     assert make_task().probe(1).stack > 0
 
 
+def test_a_probe_measures_on_one_thread_with_a_workers_memory_and_puts_both_back(monkeypatch):
+    threads, memory = [], []
+
+    def loss(model, batch, hp):
+        threads.append((torch.get_num_threads(), len(memory)))
+        return cross_entropy(model, batch, hp)
+
+    monkeypatch.setattr(worker, "_tune_malloc", memory.append)
+    torch.set_num_threads(2)  # the folder's fixture sets it back
+    task = make_task(loss=loss)
+    task.check_stack()
+    threads.clear()
+    monkeypatch.setattr(TorchTask, "check_stack", lambda self: None)
+    task.probe(2)
+    assert set(threads) == {(1, 1)}
+    assert torch.get_num_threads() == 2
+    assert memory == [worker._KEEPING, worker._USUAL]
+
+
+def test_a_probe_that_fails_puts_threads_and_memory_back(monkeypatch):
+    memory = []
+
+    def loss(model, batch, hp):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(worker, "_tune_malloc", memory.append)
+    monkeypatch.setattr(TorchTask, "check_stack", lambda self: None)
+    torch.set_num_threads(2)
+    with pytest.raises(ZeroDivisionError):
+        make_task(loss=loss).probe(2)
+    assert torch.get_num_threads() == 2
+    assert memory == [worker._KEEPING, worker._USUAL]
+
+
+@pytest.mark.parametrize("updates", [1, 2, None])
+def test_a_probe_measures_more_than_the_first_update_however_short_a_step_is(updates, monkeypatch):
+    sizes = []
+    update = TorchTask._update
+    monkeypatch.setattr(
+        TorchTask, "_update", lambda self, stack, *rest: sizes.append(len(stack.updates)) or update(self, stack, *rest)
+    )
+    make_task(updates=updates).probe(4, seconds=0.01)
+    assert sizes.count(1) >= 3 <= sizes.count(4)
+
+
 def test_a_probe_of_a_real_mlp_says_that_stacking_pays():
     gains = []
     for _ in range(3):  # the machine may be busy with other things
@@ -119,9 +164,7 @@ def test_names_make_engines():
 
 
 def test_refuses_other_names_and_sizes():
-    with pytest.raises(
-        ValueError, match="`engine` must be one of 'auto', 'local', 'pool', 'vectorised' or an engine object, got 'gpu'"
-    ):
+    with pytest.raises(ValueError, match="`engine` must be one of 'auto', 'local', 'pool', 'vectorised', 'simulated' or an engine"):
         planned("gpu", make_task(), 8)
     for name, workers in (("local", 2), ("pool", 0)):
         with pytest.raises(ValueError, match="`workers` must be at least 1"):
@@ -129,14 +172,16 @@ def test_refuses_other_names_and_sizes():
 
 
 def test_a_plan_survives_being_written_down():
-    plan = Plan("vectorised", 2, 5, "so")
+    plan = Plan("vectorised", 2, 5, why="so")
     assert Plan.from_dict(plan.to_dict()) == plan
+    simulated = Plan("simulated", 16, cost="measured", on=plan)
+    assert Plan.from_dict(simulated.to_dict()) == simulated
     assert Plan.from_dict(Plan("local").to_dict()) == Plan("local")
 
 
 def test_the_choice_is_recorded_and_a_resume_does_not_probe_again(tmp_path, monkeypatch):
     task = dropping_task(max_step=3)
-    forced = Plan("vectorised", 1, 3, "of a measurement")
+    forced = Plan("vectorised", 1, 3, why="of a measurement")
     monkeypatch.setattr(choosing, "_measured", lambda *_: forced)
     first = mopbt.run(task, out=tmp_path / "run", population=6, budget=mopbt.Budget(jobs=6), progress=False)
     assert first.outcome == "budget"

@@ -215,6 +215,63 @@ def test_buffers_that_are_assigned_are_kept():
             assert m["model"]["mean"].abs().max() > 0
 
 
+class Centred(Assigning):
+    """Computes with what it assigned in the last update."""
+
+    def forward(self, x):
+        return super().forward(x) - self.mean
+
+
+def test_no_gradient_goes_back_into_the_last_update_through_an_assigned_buffer():
+    assert_same(*alone_and_together(make_task(Centred), RATES))
+
+
+def attack(gradient_of):
+    """Return a loss on inputs that were pushed where it hurts."""
+
+    def loss(model, batch, hp):
+        x = batch[0].clone().requires_grad_()
+        return F.cross_entropy(model(x.detach() + 0.1 * gradient_of(model, x, batch[1]).sign()), batch[1])
+
+    return loss
+
+
+def by_grad(model, x, y):
+    return torch.autograd.grad(F.cross_entropy(model(x), y), x)[0]
+
+
+def by_backward(model, x, y):
+    F.cross_entropy(model(x), y).backward()
+    model.zero_grad()
+    return x.grad
+
+
+def test_a_loss_may_go_back_through_the_model_and_clear_its_gradients():
+    expected = make_task(loss=attack(by_grad)).train(make_task().init(0), RATES[0], 0, 2, 1)
+    got = make_task(loss=attack(by_backward)).train(make_task().init(0), RATES[0], 0, 2, 1)
+    assert not torch.equal(got["model"]["0.weight"], make_task().init(0)["model"]["0.weight"])
+    torch.testing.assert_close(got["model"], expected["model"])
+
+
+def test_a_stack_that_fails_leaves_the_model_fit_for_others():
+    failing = {"now": False}
+
+    def loss(model, batch, hp):
+        outputs = model(batch[0])
+        if failing["now"]:
+            raise ZeroDivisionError
+        return F.cross_entropy(outputs, batch[1])
+
+    task = make_task(with_batchnorm, loss=loss)
+    members = [task.init(i) for i in range(2)]
+    expected = task.train(members[0], RATES[0], 0, 1, 1)
+    failing["now"] = True
+    with pytest.raises(ZeroDivisionError):
+        task.train_many(members, RATES[:2], [0, 0], [1, 2])
+    failing["now"] = False
+    torch.testing.assert_close(task.train(members[0], RATES[0], 0, 1, 1), expected)
+
+
 def test_frozen_parameters_stay_and_tied_ones_stay_tied():
     task = make_task(Odd)
     start = [task.init(i) for i in range(3)]

@@ -5,6 +5,7 @@ is doing.
 """
 
 import ctypes
+import gc
 import os
 import pickle
 import queue
@@ -12,7 +13,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any
 
@@ -44,13 +46,29 @@ def _listen(stream: IO[bytes], inbox: "queue.SimpleQueue[bytes]") -> None:
     os._exit(0)
 
 
+_KEEPING = {-3: 2**30, -1: 2**31 - 1, -2: 2**26}  # mmap threshold, trim threshold, top pad
+_USUAL = {-3: 2**25, -1: 2**26, -2: 2**17}  # what glibc comes to by itself in a process that works with large blocks
+
+
 def keep_memory() -> None:
     """Tell glibc not to give large blocks back after each training step: asking for them anew costs a tenth of the time."""
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    _tune_malloc(_KEEPING)
+
+
+@contextmanager
+def memory_kept() -> Iterator[None]:
+    """Keep large blocks for a while, as a worker does all its life."""
+    keep_memory()
+    try:
+        yield
+    finally:
+        _tune_malloc(_USUAL)
+
+
+def _tune_malloc(options: Mapping[int, int]) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is not None:
-        for option, value in ((-3, 2**30), (-1, 2**31 - 1), (-2, 2**26)):  # mmap threshold, trim threshold, top pad
+        for option, value in options.items():
             mallopt(option, value)
 
 
@@ -63,6 +81,7 @@ def main() -> None:
     os.dup2(2, 1)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
+    gc.disable()  # what is imported stays: looking through it again and again takes a tenth of the time of importing PyTorch
     try:
         work, warm = _prepare(inbox.get())
     except Exception as error:
@@ -70,6 +89,8 @@ def main() -> None:
         failure = WorkerFailed(f"a worker process cannot read the task: {type(error).__name__}: {error}; {remedy}")
         send(sink, pickle.dumps(failure))
         return
+    gc.freeze()
+    gc.enable()
     send(sink, pickle.dumps(None))
     line = source.fileno(), sink.fileno()
     os.register_at_fork(after_in_child=partial(_close, line))  # else a child of the task's would keep the line open
@@ -112,6 +133,8 @@ def _save(work: Work, next_done: Callable[[], list[Trained] | MopbtError], answe
             answer(done if isinstance(done, MopbtError) else [_saved_or_failed(work, trained) for trained in done])
         except MopbtError as error:
             answer(error)
+        except Exception as error:  # a store that is broken: without an answer the driver would wait for ever
+            answer(WorkerFailed(f"a worker process cannot save a checkpoint: {type(error).__name__}: {error}"))
 
 
 def _saved_or_failed(work: Work, trained: Trained) -> Report:

@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.models.gp_regression import SingleTaskGP
     from botorch.models.model_list_gp_regression import ModelListGP
-    from torch import Tensor
+    from gpytorch.kernels import Kernel
+    from torch import Size, Tensor
 
+STRETCH = 5  # times the range of the better half: what is further below the best counts as being there
 MARGIN = 0.1  # of the range, from the worst objectives to the reference point (authors' code)
 SAMPLES, FEWER = 64, 16  # of the posterior; each has boxes of its own to value a hypervolume by, slow beyond two objectives
-WIDE, NEAR = 96, 32  # configurations among which a search looks for its starts: all over the space, and beside the front
-STARTS = 4
+WIDE, NEAR = 192, 64  # configurations among which a search looks for its starts: all over the space, and beside the front
+AT_ONCE = 64  # configurations that are valued together; more take a gigabyte where there are four objectives
+STARTS = 8
 FIT = 100  # steps of fitting a process; those with categories gain nothing by the hundreds of steps that follow
 ASCENT = 25  # steps of a gradient ascent
 CLIMB = 8  # steps from neighbour to neighbour
@@ -161,10 +164,15 @@ def _front(history: History) -> list[Config]:
 
 
 def _to_unit_range(objectives: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rescale each column of (n, K) to [0, 1]; what does not vary becomes 0."""
-    halves = objectives / 2  # whose range cannot overflow
-    low, span = halves.min(axis=0), np.ptp(halves, axis=0)
-    return np.asarray((halves - low) / np.where(span > 0, span, 1.0))
+    """Rescale each column of (n, K) to [0, 1]; what does not vary becomes 0.
+
+    What is far below the rest is raised first: beside a training that diverged, all others would look the same.
+    """
+    parts = objectives / (4 * STRETCH)  # whose differences cannot overflow
+    best, median = parts.max(axis=0), np.median(parts, axis=0)
+    parts = np.where(best > median, np.maximum(parts, best - STRETCH * (best - median)), parts)
+    low, span = parts.min(axis=0), np.ptp(parts, axis=0)
+    return np.asarray((parts - low) / np.where(span > 0, span, 1.0))
 
 
 def _slack(violations: NDArray[np.float64]) -> list[NDArray[np.float64]]:
@@ -176,7 +184,8 @@ def _slack(violations: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     broken = violations > 0
     if not broken.any():
         return []
-    return [np.where(broken, violations / np.median(violations[broken]), -1.0)]
+    typical = np.median(violations[broken])
+    return [np.where(broken, STRETCH * (np.minimum(violations / STRETCH, typical) / typical), -1.0)]
 
 
 # --- the search for the best value of an acquisition function ----------------------------------------------------------------
@@ -197,7 +206,7 @@ class _Landscape:
         new = [config for config in dict.fromkeys(configs) if config not in self.values]
         if new:
             with torch.no_grad():
-                found = self.acquisition(_encoded(self.space, new)[:, None])
+                found = torch.cat([self.acquisition(points) for points in torch.split(_encoded(self.space, new)[:, None], AT_ONCE)])
             self.values.update(zip(new, np.nan_to_num(found.numpy(), nan=-np.inf).tolist(), strict=True))
 
     def ascend(self, configs: Sequence[Config], columns: Sequence[int]) -> list[Config]:
@@ -372,21 +381,39 @@ def _model(seen: _Seen, targets: list[NDArray[np.float64]]) -> "ModelListGP":
 
 
 def _fitted(space: Space, points: "Tensor", target: NDArray[np.float64]) -> "SingleTaskGP":
-    import torch
+    """Return a Gaussian process of points (n, d) and target (n,), whose noise is learned too."""
     from botorch.exceptions.errors import ModelFittingError
     from botorch.fit import fit_gpytorch_mll
-    from botorch.models.gp_regression import SingleTaskGP
-    from botorch.models.gp_regression_mixed import MixedSingleTaskGP
     from gpytorch.mlls import ExactMarginalLogLikelihood
 
-    categories = [i for i, domain in enumerate(space.values()) if isinstance(domain, Categorical)]
-    values = torch.tensor(target, dtype=torch.double)[:, None]
-    process = MixedSingleTaskGP(points, values, categories) if categories else SingleTaskGP(points, values)
+    process = _process(space, points, target)
     try:
         fit_gpytorch_mll(ExactMarginalLogLikelihood(process.likelihood, process), optimizer_kwargs={"options": {"maxiter": FIT}})
     except ModelFittingError:
         process.eval()  # with the prior's hyperparameters
     return process
+
+
+def _process(space: Space, points: "Tensor", target: NDArray[np.float64]) -> "SingleTaskGP":
+    """Return a process that is not fitted yet, with a Matern-5/2 kernel as in the authors' code, and another one for categories."""
+    import torch
+    from botorch.models.gp_regression import SingleTaskGP
+    from botorch.models.gp_regression_mixed import MixedSingleTaskGP
+    from botorch.models.utils.gpytorch_modules import get_matern_kernel_with_gamma_prior
+
+    values = torch.tensor(target, dtype=torch.double)[:, None]
+    categories = [i for i, domain in enumerate(space.values()) if isinstance(domain, Categorical)]
+    if categories:
+        return MixedSingleTaskGP(points, values, categories, cont_kernel_factory=_matern)
+    return SingleTaskGP(points, values, covar_module=get_matern_kernel_with_gamma_prior(len(space)))
+
+
+def _matern(batch_shape: "Size", ard_num_dims: int, active_dims: list[int]) -> "Kernel":
+    from gpytorch.kernels import MaternKernel
+    from gpytorch.priors import GammaPrior
+
+    prior = GammaPrior(3.0, 6.0)
+    return MaternKernel(2.5, batch_shape=batch_shape, ard_num_dims=ard_num_dims, active_dims=active_dims, lengthscale_prior=prior)
 
 
 def _seed(rng: Generator) -> int:
@@ -431,12 +458,15 @@ def _nothing_compiled() -> Iterator[None]:
     """
     from botorch.acquisition.multi_objective import logei
 
-    before = logei._load_attempted, logei._C
-    logei._load_attempted, logei._C = True, None
+    wanted = {"_load_attempted": True, "_C": None}
+    before = {name: getattr(logei, name) for name in wanted if hasattr(logei, name)}  # before 0.18 there was nothing to compile
     try:
+        for name in before:
+            setattr(logei, name, wanted[name])
         yield
     finally:
-        logei._load_attempted, logei._C = before
+        for name, value in before.items():
+            setattr(logei, name, value)
 
 
 def _numerical_warnings() -> tuple[type[Warning], ...]:

@@ -1,7 +1,5 @@
 """Hyperparameters inside a model: values that differ between the members of a population, also when these are stacked."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -54,47 +52,23 @@ class Dropout(nn.Module):
         """Drop elements while training, and nothing while evaluating."""
         if not self.training:
             return x
-        mask: Tensor = torch.ops.mopbt.mask_like(x.detach(), self.constant if self.p is None else self.p())
-        return x * mask
+        return x * mask_like(x, self.constant if self.p is None else self.p())
 
     def extra_repr(self) -> str:
         """Return the probability, for printing."""
         return "" if self.p is not None else f"p={float(self.constant):g}"
 
 
-def keep_scale(shape: torch.Size, p: Tensor) -> Tensor:
-    """Return 1 / (1 - p) where an element is kept and 0 where it is dropped; `p` broadcasts to the shape."""
-    if p.device.type != "cpu":
-        return (torch.rand(shape, device=p.device) >= p) * _scale(p)
-    n, kept = shape.numel(), torch.empty(shape)
-    draws = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    threshold = (p * 65536 - 32768).round().clamp(-32768, 32767).to(torch.int16)
-    torch.ge(draws.view(torch.int16)[:n].view(shape), threshold, out=kept)  # straight into floats: a quarter of the time
-    return kept.mul_(_scale(p))
-
-
-def _scale(p: Tensor) -> Tensor:
-    return torch.where(p < 1, 1 / (1 - p), 0.0)  # a probability of 1 drops all, as PyTorch's own does
-
-
-# An operation of its own, which knows how to be stacked: all members' masks come from one draw. (A torch.autograd.Function does the
-# same at twice the cost of a call; torch.library.custom_op imports the compiler at its first call, which takes a second.)
-LIBRARY = torch.library.Library("mopbt", "DEF")  # type: ignore[no-untyped-call]
-LIBRARY.define("mask_like(Tensor x, Tensor p) -> Tensor")  # type: ignore[no-untyped-call]
-
-
 def mask_like(x: Tensor, p: Tensor) -> Tensor:
-    """Return what an input is to be multiplied by."""
-    return keep_scale(x.shape, p).to(x.dtype)
+    """Return 1 / (1 - p) where an element of `x` is kept and 0 where it is dropped, for a probability without dimensions.
 
-
-def stacked_masks(info: Any, in_dims: Any, x: Tensor, p: Tensor) -> tuple[Tensor, int]:
-    """Return the masks of a whole stack."""
-    x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
-    p = p if in_dims[1] is None else p.reshape(-1, *[1] * (x.dim() - 1))
-    return torch.ops.mopbt.mask_like(x, p), 0  # through the dispatcher, so that it draws below the stack
-
-
-LIBRARY.impl("mask_like", mask_like, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_vmap("mopbt::mask_like", stacked_masks, lib=LIBRARY)
-torch.library.register_fake("mopbt::mask_like", lambda x, p: torch.empty_like(x), lib=LIBRARY)
+    Inside a stacked program all members' masks come from one draw, as what is drawn into is made like `p`, which is stacked.
+    """
+    p = p.float()
+    left = (1 - p).clamp(min=2**-16)  # a probability of 1 drops all, as PyTorch's own does, and must not make 0 / 0 of it
+    if p.device.type != "cpu":
+        return ((torch.rand(x.shape, device=p.device) >= p) / left).to(x.dtype)
+    n = x.numel()
+    draws = p.new_empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n].view(x.shape)
+    dropped = (p * 65536).round() - 32769  # the largest draw that drops; all are whole numbers, so that clamping decides
+    return draws.float().sub_(dropped).clamp(0, 1).mul_(left.reciprocal()).to(x.dtype)

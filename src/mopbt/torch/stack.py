@@ -1,7 +1,9 @@
 """Members side by side: parameters and optimizer state as flat rows, everything else stacked along a first axis."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from mopbt.errors import TaskError
 
 Tree = dict[str, Any]
+Row = tuple[Tensor, Mapping[str, Tensor], Tensor]  # a member's parameters (P,), its slots (P,), and how many updates it has had
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,18 @@ class Layout:
         others = tuple(name for name in kept if name not in places and name not in aliases)
         return Layout(places, others, aliases, _in_other_modules(module, aliases), begin, next(iter(trained.values())).dtype)
 
-    def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return state by all the names that a call with it needs."""
-        return state | {alias: state[name] for alias, name in self.tied.items()}
-
     def by_name(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the parts of rows by parameter."""
         return {name: place.of(rows) for name, place in self.places.items()}
+
+    def by_parameter(self, module: nn.Module, row: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        """Return a model's parameters, each with its part of a row (P,)."""
+        return [(p, self.places[name].of(row)) for name, p in module.named_parameters() if name in self.places]
+
+    def cells(self, module: nn.Module, names: Sequence[str]) -> list["Cell"]:
+        """Return where a model keeps the pieces of state of these names, those that are tied to them included."""
+        tied = [alias for alias, name in self.tied.items() if name in names]
+        return [Cell(_holder(module, name), name.rpartition(".")[2], self.tied.get(name, name)) for name in (*names, *tied)]
 
     def row(self, tensors: Mapping[str, Tensor], out: Tensor) -> None:
         """Write the tensors of all parameters into a row (P,)."""
@@ -76,27 +84,45 @@ class Layout:
                 raise TaskError(f"the parameter {name!r} must have the shape {tuple(place.shape)} in every member, got {got}")
             place.of(out).copy_(tensors[name])
 
-    def attach(self, module: nn.Module, stack: "Stack", member: int, gradients: Tensor | None) -> None:
-        """Let a model's parameters, gradients and buffers be a member's: training the model then trains that member."""
-        for name, parameter in module.named_parameters():
-            if name in self.places:
-                parameter.data = self.places[name].of(stack.parameters[member])
-                parameter.grad = None if gradients is None else self.places[name].of(gradients[member])
+    def attach(self, module: nn.Module, stack: "Stack", member: int) -> None:
+        """Let a model's parameters and buffers be a member's: changing them then changes that member."""
+        for parameter, own in self.by_parameter(module, stack.parameters[member]):
+            parameter.data, parameter.grad = own, None
         for name in self.others:
-            owner, _, leaf = name.rpartition(".")
-            holder = module.get_submodule(owner)
-            if leaf in holder._buffers:
-                holder._buffers[leaf] = stack.others[name][member]
+            holder, leaf, own = _holder(module, name), name.rpartition(".")[2], stack.others[name][member]
+            if isinstance(holder[leaf], nn.Parameter):
+                holder[leaf].data = own
             else:
-                getattr(holder, leaf).data = stack.others[name][member]
+                holder[leaf] = own
 
     def keep_buffers(self, module: nn.Module, stack: "Stack", member: int) -> None:
         """Take over the buffers that a model did not change in place but assigned anew, as in ``self.mean = ...``."""
         for name in self.others:
-            owner, _, leaf = name.rpartition(".")
-            buffer, own = module.get_submodule(owner)._buffers.get(leaf), stack.others[name][member]
-            if buffer is not None and buffer.data_ptr() != own.data_ptr():
-                own.copy_(buffer.detach())
+            holder, leaf, own = _holder(module, name), name.rpartition(".")[2], stack.others[name][member]
+            if holder[leaf].data_ptr() != own.data_ptr():
+                holder[leaf] = own.copy_(holder[leaf].detach())
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where a model keeps a piece of its state."""
+
+    holder: dict[str, Any]  # a module's own parameters or buffers
+    leaf: str
+    name: str  # of the piece in a state
+
+
+@contextmanager
+def lent(cells: Sequence[Cell], state: Mapping[str, Tensor]) -> Iterator[None]:
+    """Let a model compute with a state that is not its own, also inside a stacked program; what it assigns stays in the cells."""
+    own = [cell.holder[cell.leaf] for cell in cells]
+    for cell in cells:
+        cell.holder[cell.leaf] = state[cell.name]
+    try:
+        yield
+    finally:
+        for cell, piece in zip(cells, own, strict=True):
+            cell.holder[cell.leaf] = piece
 
 
 @dataclass
@@ -126,6 +152,12 @@ class Stack:
         """Tell whether any of a member's parameters is NaN or infinite."""
         return not bool(torch.isfinite(self.parameters[member]).all())
 
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Return what an optimizer updates in place, member by member."""
+        slots = [{name: rows[i] for name, rows in self.slots.items()} for i in range(len(self.updates))]
+        return list(zip(self.parameters.unbind(), slots, self.updates.unbind(), strict=True))
+
     def members(self) -> list[Tree]:
         """Return each member as a tree of its own; the tensors are rows of the stack, which nobody changes any more."""
         return [self._member(i) for i in range(len(self.updates))]
@@ -138,16 +170,22 @@ class Stack:
         return {"model": model, "optimizer": optimizer, "updates": int(self.updates[i])}
 
 
+def _holder(module: nn.Module, name: str) -> dict[str, Any]:
+    """Return the dictionary in which a model keeps a parameter or a buffer."""
+    owner, _, leaf = name.rpartition(".")
+    part = module.get_submodule(owner)
+    return part._parameters if leaf in part._parameters else part._buffers
+
+
 def _in_other_modules(module: nn.Module, aliases: Mapping[str, str]) -> dict[str, str]:
     """Leave out the names of modules that stand in several places: to such a module state is given once."""
 
-    def holder(name: str) -> tuple[int, str]:
-        owner, _, leaf = name.rpartition(".")
-        return id(module.get_submodule(owner)), leaf
+    def place(name: str) -> tuple[int, str]:
+        return id(_holder(module, name)), name.rpartition(".")[2]
 
-    seen, tied = {holder(name) for name in aliases.values()}, {}
+    seen, tied = {place(name) for name in aliases.values()}, {}
     for alias, name in aliases.items():
-        if holder(alias) not in seen:
-            seen.add(holder(alias))
+        if place(alias) not in seen:
+            seen.add(place(alias))
             tied[alias] = name
     return tied

@@ -4,7 +4,9 @@ A member is a tree of tensors, ``{"model": state_dict, "optimizer": {slot: {para
 changes the tree it starts from, so that one tree can be the start of several members.
 """
 
+import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,11 +16,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mopbt import tree
 from mopbt.engines.base import checked_scores, global_seeds
+from mopbt.engines.worker import memory_kept
 from mopbt.errors import CannotStack, MissingScore, MopbtError, TaskError
 from mopbt.objectives import Constraint, Direction
 from mopbt.rng import stream
@@ -27,7 +30,7 @@ from mopbt.task import problem_of
 from mopbt.torch.batches import Batch, Batches
 from mopbt.torch.layers import Dropout, Tuned
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
-from mopbt.torch.stack import Layout, Stack, Tree
+from mopbt.torch.stack import Layout, Stack, Tree, lent
 from mopbt.torch.values import StackedValues, TensorValues, cannot_stack, unstackable_named
 
 try:
@@ -37,6 +40,8 @@ except ImportError:  # Windows
 
 Loss = Callable[[Callable[..., Any], Batch, Mapping[str, Any]], Tensor]
 Metrics = Callable[..., Mapping[str, float]]
+GradientsOf = Callable[[Batch, int | None], Tensor]  # of a batch and the axis of the members in it: rows (N, P)
+Way = Callable[[Stack, Sequence[Mapping[str, Any]]], GradientsOf]  # how a stack with these hyperparameters is trained
 ROWS_AT_A_TIME = 2**16  # rows times members in one evaluation
 
 
@@ -63,6 +68,7 @@ class TorchTask:
         autocast: Compute the loss in this type (mixed precision), for example ``torch.bfloat16``.
         compile: Train members one by one with `torch.compile`; it pays for large models. Stacks are not compiled.
         device: Where to train; "auto" takes a GPU if there is one.
+        population: How many members suit the task; a run has as many unless told otherwise.
         name: What the task is called.
     """
 
@@ -85,6 +91,7 @@ class TorchTask:
     autocast: torch.dtype | None = None
     compile: bool = False
     device: str = "auto"
+    population: int | None = None
     name: str = "torch"
 
     functional: ClassVar[bool] = True  # training leaves the tree that it starts from as it is
@@ -136,7 +143,8 @@ class TorchTask:
         self, models: Sequence[Tree], values: Sequence[Mapping[str, Any]], begins: Sequence[int], seeds: Sequence[int]
     ) -> list[Tree]:
         """Train several members for one interval as one stacked program."""
-        return self._train(models, values, begins, seeds, self.interval, self._stacked_gradients)
+        with self._stacking():
+            return self._train(models, values, begins, seeds, self.interval, self._stacked_gradients)
 
     def evaluate_many(self, models: Sequence[Tree]) -> list[Mapping[str, float]]:
         """Measure several members; their outputs are computed together."""
@@ -161,7 +169,7 @@ class TorchTask:
             Stack.of(members, self._layout, (), self._device)  # do all members have the same shapes?
             stack = Stack.of(members[:1], self._layout, self.optimizer.slots, self._device)
             self._module.train()
-            gradients = self._loop_gradients(stack, batch, None, [values], self._tuned([values]))
+            gradients = self._loop_gradients(stack, [values])(batch, None)
             self._update(stack, gradients, resolved(self.optimizer.rates(), [values]), [0.0])
             scores = self.evaluate(stack.members()[0])
         wanted = {"objectives": [o.name for o in problem.objectives], "constraints": [c.name for c in problem.constraints]}
@@ -175,7 +183,8 @@ class TorchTask:
         try:
             with global_seeds(0):
                 trees = [self.init(0), self.init(1)]
-                self._probed(trees, values, self._stacked_gradients, updates=1)
+                with self._stacking():
+                    self._probed(trees, values, self._stacked_gradients, least=1)
                 self._module.eval()
                 with torch.no_grad():
                     if self.validation is not None:
@@ -186,15 +195,16 @@ class TorchTask:
             raise CannotStack(cannot_stack(f"{type(error).__name__}: {error}")) from error
 
     def probe(self, members: int, seconds: float = 1.0) -> "Probe":
-        """Train a few updates of up to `members` members one by one and stacked, and compare losses and times."""
+        """Train a few updates of up to `members` members one by one and stacked, as workers do, and compare gradients and times."""
         self.check_stack()
-        with global_seeds(0):
+        with global_seeds(0), one_thread(), memory_kept():
             values = self._sampled(max(members, 2))
-            one = self._probed([self.init(0)], values[:1], self._loop_gradients, updates=3)
+            one = self._probed([self.init(0)], values[:1], self._loop_gradients, seconds=seconds / 10)
             members = max(2, min(members, round(seconds / one)))  # a stack is about as slow as its members together
             trees, values = [self.init(i) for i in range(members)], values[:members]
             before = peak_memory()
-            many = self._probed(trees, values, self._stacked_gradients, updates=3) / members
+            with self._stacking():
+                many = self._probed(trees, values, self._stacked_gradients, seconds=seconds / 5) / members
             grown = (peak_memory() - before) // members
             return Probe(one, many, self._disagreement(trees[:2], values[:2]), max(grown, 0))
 
@@ -202,18 +212,27 @@ class TorchTask:
         return [{name: d.decode(d.sample(stream(i, "probe", name))) for name, d in self.space.items()} for i in range(n)]
 
     def _probed(
-        self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]], gradients_of: Callable[..., Tensor], *, updates: int
+        self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]], way: Way, *, least: int = 3, seconds: float = 0.0
     ) -> float:
-        """Return the seconds of one update, the best of several."""
-        stack, tuned = Stack.of(trees, self._layout, self.optimizer.slots, self._device), self._tuned(values)
-        rates, batches = resolved(self.optimizer.rates(), values), self._built_data.of_members(range(len(trees)), [0] * len(trees))
+        """Return the time of one update, the median of at least so many, in about so many seconds."""
+        stack, axis = Stack.of(trees, self._layout, self.optimizer.slots, self._device), None if self.data.is_shared([0]) else 0
+        rates, gradients_of = resolved(self.optimizer.rates(), values), way(stack, values)
         self._module.train()
-        axis, times = None if self.data.is_shared([0]) else 0, []
-        for _, batch in zip(range(updates), batches, strict=False):
-            began = time.perf_counter()
-            self._update(stack, gradients_of(stack, batch, axis, values, tuned), rates, [0.0] * len(trees))
-            times.append(time.perf_counter() - began)
-        return min(times)
+        clock = time.process_time if self._device.type == "cpu" else time.perf_counter  # others may be busy on these cores
+        times: list[float] = []
+        for batch in self._endless(len(trees)):
+            began = clock()
+            self._update(stack, gradients_of(batch, axis), rates, [0.0] * len(trees))
+            stack.updates.tolist()  # waits for a GPU
+            times.append(clock() - began)
+            if len(times) >= least and sum(times) >= seconds:
+                return statistics.median(times)
+        raise AssertionError("there is always a next batch")
+
+    def _endless(self, members: int) -> Iterator[Batch]:
+        """Go through the batches of step after step, as a step may have but one."""
+        for step in itertools.count():
+            yield from self._built_data.of_members(range(members), [step] * members)
 
     def _disagreement(self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]]) -> float:
         """Return how far the first gradients of two members differ between loop and stack, with dropout and the like off."""
@@ -222,9 +241,10 @@ class TorchTask:
         alone = []
         for member, own in zip(trees, values, strict=True):
             stack = Stack.of([member], self._layout, (), self._device)
-            alone.append(self._loop_gradients(stack, batch, None, [own], self._tuned([own])))
+            alone.append(self._loop_gradients(stack, [own])(batch, None))
         stack = Stack.of(trees, self._layout, (), self._device)
-        together = self._stacked_gradients(stack, batch, None, values, self._tuned(values))
+        with self._stacking():
+            together = self._stacked_gradients(stack, values)(batch, None)
         apart = torch.cat(alone)
         return float((apart - together).abs().max() / (apart.abs().max() + 1e-12))
 
@@ -275,17 +295,16 @@ class TorchTask:
         begins: Sequence[int],
         seeds: Sequence[int],
         steps: int,
-        gradients_of: Callable[..., Tensor],
+        way: Way,
     ) -> list[Tree]:
         stack = Stack.of(models, self._layout, self.optimizer.slots, self._device)
-        rates, tuned = resolved(self.optimizer.rates(), values), self._tuned(values)
-        stack.others |= {name: value for name, value in tuned.items() if name in stack.others}
+        rates, gradients_of = resolved(self.optimizer.rates(), values), way(stack, values)
         self._module.train()
         for offset in range(steps):
             now = [begin + offset for begin in begins]
             axis = None if self.data.is_shared(now) else 0  # of the members in a batch
             for i, batch in enumerate(self._built_data.of_members(seeds, now)):
-                gradients = gradients_of(stack, batch, axis, values, tuned)
+                gradients = gradients_of(batch, axis)
                 if self.clip is not None:
                     clip_rows(gradients, self.clip)
                 self._update(stack, gradients, rates, [(step + i / self.data.updates) / self.max_step for step in now])
@@ -301,51 +320,57 @@ class TorchTask:
 
     def _update(self, stack: Stack, gradients: Tensor, rates: Sequence[Mapping[str, float]], positions: Sequence[float]) -> None:
         stack.updates.add_(1)
-        for i, (own, position) in enumerate(zip(rates, positions, strict=True)):
-            slots = {name: rows[i] for name, rows in stack.slots.items()}
+        for (row, slots, updates), gradient, own, position in zip(stack.rows, gradients.unbind(), rates, positions, strict=True):
             now = {**own, "lr": own["lr"] * self.optimizer.schedule(position)}
-            self.optimizer.update(stack.parameters[i], gradients[i], slots, stack.updates[i], now)
+            self.optimizer.update(row, gradient, slots, updates, now)
 
-    def _loop_gradients(
-        self, stack: Stack, batch: Batch, axis: int | None, values: Sequence[Mapping[str, Any]], tuned: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Return the gradient (1, P) of the only member, computed as PyTorch usually does."""
-        gradients = torch.zeros_like(stack.parameters)
-        self._attach(stack, 0, gradients)
-        for name, value in tuned.items():
+    def _loop_gradients(self, stack: Stack, values: Sequence[Mapping[str, Any]]) -> GradientsOf:
+        """Return how to get the gradient (1, P) of the only member as PyTorch usually does."""
+        gradients, hp = torch.zeros_like(stack.parameters), TensorValues(values[0], self._device)
+        self._attach(stack, 0)
+        parts = self._layout.by_parameter(self._module, gradients[0])
+        for name, value in self._tuned(values).items():
             self._module.get_buffer(name).copy_(value[0])
-        batch = batch if axis is None else tuple(t[0] for t in batch)
-        with self._precision():
-            loss = self._loss_of(self._built_call, batch, TensorValues(values[0], self._device))
-        if not loss.requires_grad:
-            raise TaskError("`loss` does not depend on any parameter of the model; compute it from what the model returns")
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._layout.keep_buffers(self._module, stack, 0)
-        return gradients
 
-    def _stacked_gradients(
-        self, stack: Stack, batch: Batch, axis: int | None, values: Sequence[Mapping[str, Any]], tuned: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Return the gradients (N, P) of all members from one program over the stack."""
-        leaves = {name: part.detach().requires_grad_() for name, part in self._layout.by_name(stack.parameters).items()}
-        reading = StackedValues(values, self._device)
+        def gradients_of(batch: Batch, axis: int | None) -> Tensor:
+            with self._precision():
+                loss = self._loss_of(self._built_call, batch if axis is None else tuple(t[0] for t in batch), hp)
+            if not loss.requires_grad:
+                raise TaskError("`loss` does not depend on any parameter of the model; compute it from what the model returns")
+            gradients.zero_()
+            for parameter, part in parts:
+                parameter.grad = part  # whatever the loss did to it, as attacks on the model do
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._layout.keep_buffers(self._module, stack, 0)
+            return gradients
 
-        def loss_of_member(parameters: Any, others: Any, batch: Batch, numbers: Any) -> tuple[Tensor, dict[str, Tensor]]:
-            state = self._layout.whole({**parameters, **others})  # buffers that the model assigns anew are written back here
+        return gradients_of
 
-            def model(*inputs: Any, **options: Any) -> Any:
-                return functional_call(self._module, state, inputs, options, tie_weights=False)
+    def _stacked_gradients(self, stack: Stack, values: Sequence[Mapping[str, Any]]) -> GradientsOf:
+        """Return how to get the gradients (N, P) of all members from one program over the stack."""
+        reading, tuned = StackedValues(values, self._device), self._tuned(values)
+        stack.others |= {name: tuned.pop(name) for name in stack.others if name in tuned}
+        leaves = [part.detach().requires_grad_() for part in self._layout.by_name(stack.parameters).values()]
+        names = (*self._layout.places, *stack.others, *tuned)
+        cells = self._layout.cells(self._module, names)
+        kept = [cell for cell in cells if cell.name in stack.others][: len(stack.others)]  # each but once, tied or not
 
-            loss = self._loss_of(model, batch, reading.of_member(numbers))
-            return loss, {name: state[name].detach() for name in stack.others}
+        def loss_of_member(batch: Batch, numbers: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+            with lent(cells, dict(zip(names, state, strict=True))):
+                loss = self._loss_of(self._module, batch, reading.of_member(numbers))
+                return loss, tuple(cell.holder[cell.leaf].detach() for cell in kept)
 
-        stacked = vmap(loss_of_member, in_dims=(0, 0, axis, 0), randomness="different")
-        with self._precision(), self._stacking():
-            losses, others = stacked(leaves, {**stack.others, **tuned}, batch, reading.numbers)
-        stack.others |= {name: other.contiguous() for name, other in others.items()}
-        parts = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
-        rows = [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves.values(), parts, strict=True)]
-        return torch.cat([row.reshape(len(values), -1) for row in rows], dim=1)
+        def gradients_of(batch: Batch, axis: int | None) -> Tensor:
+            state = (*leaves, *stack.others.values(), *tuned.values())
+            stacked = vmap(loss_of_member, in_dims=(axis, 0, 0), randomness="different")
+            with self._precision():
+                losses, others = stacked(batch, reading.numbers, state)
+            stack.others |= {name: other.contiguous() for name, other in zip(stack.others, others, strict=True)}
+            parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+            rows = [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves, parts, strict=True)]
+            return torch.cat([row.reshape(len(values), -1) for row in rows], dim=1)
+
+        return gradients_of
 
     def _loss_of(self, model: Callable[..., Any], batch: Batch, hp: Mapping[str, Any]) -> Tensor:
         loss = self.loss(model, batch if self.data.augment is None else self.data.augment(batch, hp), hp)
@@ -366,8 +391,8 @@ class TorchTask:
                 tuned[f"{place}.constant" if place else "constant"] = part.constant.repeat(len(values))
         return tuned
 
-    def _attach(self, stack: Stack, member: int, gradients: Tensor | None = None) -> None:
-        self._layout.attach(self._module, stack, member, gradients)
+    def _attach(self, stack: Stack, member: int) -> None:
+        self._layout.attach(self._module, stack, member)
 
     def _custom_scores(self, stack: Stack, member: int) -> Mapping[str, float]:
         assert self.evaluate_model is not None
@@ -399,13 +424,17 @@ class TorchTask:
             self._attach(stack, 0)
             return [torch.cat([self._module(chunk) for chunk in chunks])]
 
-        def model(parameters: Any, others: Any, x: Tensor) -> Any:
-            return functional_call(self._module, self._layout.whole({**parameters, **others}), (x,), tie_weights=False)
+        names = (*self._layout.places, *stack.others)
+        cells = self._layout.cells(self._module, names)
 
-        parts = self._layout.by_name(stack.parameters)
+        def outputs_of_member(state: Sequence[Tensor], x: Tensor) -> Any:
+            with lent(cells, dict(zip(names, state, strict=True))):
+                return self._module(x)
+
+        state = (*self._layout.by_name(stack.parameters).values(), *stack.others.values())
         with self._stacking():
-            stacked = vmap(model, in_dims=(0, 0, None), randomness="different")
-            outputs = [stacked(parts, stack.others, chunk) for chunk in chunks]
+            stacked = vmap(outputs_of_member, in_dims=(0, None), randomness="different")
+            outputs = [stacked(state, chunk) for chunk in chunks]
         return list(torch.cat(outputs, dim=1))
 
     @contextmanager
@@ -432,6 +461,17 @@ class Probe:
     stack: float
     disagreement: float  # of the gradients, relative to the largest
     bytes_per_member: int  # that a stack takes more
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread, as a worker does: two that wait for each other on a busy machine tell nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def peak_memory() -> int:

@@ -18,8 +18,7 @@ class TensorValues(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = self._values[name]
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return torch.tensor(float(value), device=self._device) if is_number else value
+        return torch.tensor(float(value), device=self._device) if _is_number(value) else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -29,38 +28,53 @@ class TensorValues(Mapping[str, Any]):
 
 
 class StackedValues:
-    """Hyperparameters of many members: numbers as tensors (N,), which a stacked loss sees one by one."""
+    """Hyperparameters of many members, those that are numbers as one tensor, of which a stacked loss sees one row."""
 
     def __init__(self, values: Sequence[Mapping[str, Any]], device: torch.device) -> None:
         self._values = values
         plain = [getattr(v, "plain", v) for v in values]  # looking is not reading
-        self.numbers = {
-            name: torch.tensor([float(p[name]) for p in plain], device=device)
-            for name in values[0]
-            if all(isinstance(p[name], int | float) and not isinstance(p[name], bool) for p in plain)
-        }
+        numeric = [name for name in values[0] if all(_is_number(own[name]) for own in plain)]
+        self._columns = {name: i for i, name in enumerate(numeric)}
+        self.numbers = torch.tensor([[float(own[name]) for name in numeric] for own in plain], device=device)  # (N, columns)
+        self._read: set[str] = set()
 
-    def of_member(self, numbers: Mapping[str, Tensor]) -> Mapping[str, Any]:
+    def of_member(self, numbers: Tensor) -> Mapping[str, Any]:
         """Return the view of one member inside a stacked program; reading from it is reading for all."""
-        return _MemberValues(numbers, self._values)
+        return _MemberValues(self, numbers)
 
-
-class _MemberValues(Mapping[str, Any]):
-    def __init__(self, numbers: Mapping[str, Tensor], values: Sequence[Mapping[str, Any]]) -> None:
-        self._numbers, self._values = numbers, values
-
-    def __getitem__(self, name: str) -> Any:
-        for own in self._values:
-            own[name]
-        if name not in self._numbers:  # also where it is the same in all just now: it may differ in the next interval
+    def column(self, name: str) -> int:
+        """Return where a hyperparameter stands, and note that it is read."""
+        if name not in self._read:
+            for own in self._values:
+                own[name]
+            self._read.add(name)
+        if name not in self._columns:  # also where it is the same in all just now: it may differ in the next interval
             raise CannotStack(cannot_stack(f"the hyperparameter {name!r} is no number"))
-        return self._numbers[name]
+        return self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values[0])
 
     def __len__(self) -> int:
         return len(self._values[0])
+
+
+class _MemberValues(Mapping[str, Any]):
+    def __init__(self, stacked: StackedValues, numbers: Tensor) -> None:
+        self._stacked, self._numbers = stacked, numbers
+
+    def __getitem__(self, name: str) -> Any:
+        return self._numbers[self._stacked.column(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stacked)
+
+    def __len__(self) -> int:
+        return len(self._stacked)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @contextmanager

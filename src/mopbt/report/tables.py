@@ -1,0 +1,477 @@
+"""Tables of a comparison: hypervolume on validation and on test data, and coverage, as in the paper's Appendix I.
+
+Beside the paper's mean and deviation stands what tells a difference from chance: a paired test over seeds, corrected for the
+number of algorithms, and the average rank over tasks. One structure, `Table`, becomes Markdown, LaTeX and CSV.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import moocore
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mopbt import metrics
+from mopbt.compare import Comparison, Contender, RunData
+from mopbt.rng import stream
+from mopbt.task import Problem
+
+Array = NDArray[np.float64]
+
+BASELINE = "MO-PBT"  # the label that others are tested against; without it, the comparison's first
+LEVEL = 0.05
+TIMES = 128  # at most so many at which hypervolumes are taken
+EXACT = 20  # up to so many pairs all signs are tried, and beyond them ...
+FLIPS = 2**17  # ... so many that are drawn
+RELATIONS = {">=": np.greater_equal, ">": np.greater, "<=": np.less_equal, "<": np.less}
+LATEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "×": r"$\times$", "−": "$-$", "τ": r"$\tau$", "ε": r"$\varepsilon$", "λ": r"$\lambda$"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRun:
+    """A run, measured as all runs of its task are; rows that violate a constraint, failed or are not finite count for nothing."""
+
+    data: RunData
+    front: NDArray[np.intp]  # the rows of the final front, by validation
+    hypervolumes: Array  # (T,), at the task's times
+    test_hypervolumes: Array | None  # (T,), of the front by validation at each time, with its values on test data
+    coverage: float | None  # for two objectives
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredTask:
+    """All runs of a task by algorithm, with the reference point (K,), HV* and the times (T,) that they have in common."""
+
+    name: str
+    problem: Problem
+    reference: Array
+    best: float  # HV*
+    best_test: float | None
+    times: Array
+    runs: Mapping[str, tuple[MeasuredRun, ...]]  # by algorithm, in the order of their seeds
+    contenders: Mapping[str, Contender]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What an algorithm reached on a task, over its runs, and how that compares."""
+
+    values: Mapping[int, float]  # by seed
+    mean: float
+    deviation: float
+    rank: float  # among the algorithms of the task, 1 for the best; equal ones share the mean of their places
+    difference: float = math.nan  # of the mean from the baseline's, over pairs of runs; NaN for the baseline
+    p: float = math.nan  # of the difference, if chance alone made it
+    corrected: float = math.nan  # p after Holm's correction over the algorithms of the task
+
+    @property
+    def sign(self) -> str:
+        """Return "+" or "−" where the algorithm is significantly better or worse than the baseline, else nothing."""
+        return _sign(self.difference, self.corrected)
+
+
+@dataclass(frozen=True)
+class Overall:
+    """How an algorithm compares over all tasks on which it was run."""
+
+    rank: float  # the mean of its ranks
+    difference: float = (
+        math.nan
+    )  # from the baseline: -1 if it is worse in every pair of runs, 1 if it is better, by size in between
+    p: float = math.nan
+    corrected: float = math.nan  # p after Holm's correction over the algorithms
+
+    @property
+    def sign(self) -> str:
+        """Return "+" or "−" where the algorithm is significantly better or worse than the baseline, else nothing."""
+        return _sign(self.difference, self.corrected)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One measure of all algorithms on all tasks. A cell is missing where an algorithm was not run on a task."""
+
+    name: str
+    measure: str  # what the numbers are, as a caption begins
+    baseline: str
+    tasks: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Cell]  # by task and algorithm
+    overall: Mapping[str, Overall]  # by algorithm
+
+    def is_best(self, task: str, algorithm: str) -> bool:
+        """Tell whether no algorithm has a larger mean on the task."""
+        means = [cell.mean for (place, _), cell in self.cells.items() if place == task]
+        return self.cells[task, algorithm].mean == max(means)
+
+
+# Measures
+
+
+def measure(comparison: Comparison) -> tuple[MeasuredTask, ...]:
+    """Measure all runs of a comparison; a task is left out as long as it has no evaluation that counts."""
+    contenders = comparison.experiment.contenders
+    measured = []
+    for task, problem in comparison.problems.items():
+        runs = [run for run in comparison.runs if run.task == task]
+        alone = without_own_constraints(problem, contenders[runs[0].algorithm])
+        if any(np.isfinite(counted(run, alone)).all(axis=1).any() for run in runs):
+            measured.append(measure_task(task, alone, runs, contenders))
+    return tuple(measured)
+
+
+def measure_task(name: str, problem: Problem, runs: Sequence[RunData], contenders: Mapping[str, Contender]) -> MeasuredTask:
+    """Measure the runs of one task: one pass for the reference point and HV*, and one for the runs' own measures."""
+    points = [counted(run, problem) for run in runs]
+    once = [once_on_front(objectives, run.seconds) for objectives, run in zip(points, runs, strict=True)]
+    fronts = [objectives[rows] for objectives, rows in zip(points, once, strict=True)]
+    reference = metrics.reference_point(fronts)
+    times = moments([run.seconds for run in runs])
+    measured = [_measure_run(*of_run, reference, times) for of_run in zip(runs, points, once, strict=True)]
+    tests = [run.test[rows] for run, rows in zip(runs, once, strict=True) if run.test is not None and len(rows)]
+    by_label = {label: _of_label(measured, label) for label in contenders}
+    return MeasuredTask(
+        name=name,
+        problem=problem,
+        reference=reference,
+        best=metrics.best_hypervolume(fronts, reference),
+        best_test=metrics.hypervolume(np.concatenate(tests), reference) if tests else None,
+        times=times,
+        runs={label: of_label for label, of_label in by_label.items() if of_label},
+        contenders=contenders,
+    )
+
+
+def without_own_constraints(problem: Problem, contender: Contender) -> Problem:
+    """Return the task's problem as all algorithms have it, from that of a contender's run, whose own constraints come last."""
+    return replace(problem, constraints=problem.constraints[: len(problem.constraints) - len(contender.constraints)])
+
+
+def counted(run: RunData, problem: Problem) -> Array:
+    """Return the objectives (n, K) of a run, with NaN in the rows that violate a constraint of the task.
+
+    What an algorithm alone was told to keep does not count: all are measured alike.
+    """
+    kept = np.ones(len(run), dtype=bool)
+    for constraint in problem.constraints:
+        kept &= RELATIONS[constraint.relation](run.scores[constraint.name], constraint.bound)
+    return np.where(kept[:, None], run.objectives, np.nan)
+
+
+def once_on_front(objectives: Array, seconds: Array) -> NDArray[np.intp]:
+    """Return the rows of objectives (n, K) that were on the front when their evaluation was over, or at any time after it."""
+    rows = np.flatnonzero(np.isfinite(objectives).all(axis=1))
+    # With time as one more objective: no row dominates or equals them that was there before or at the same time.
+    return np.asarray(rows[moocore.is_nondominated(np.column_stack([-objectives[rows], seconds[rows]]))])
+
+
+def moments(seconds: Sequence[Array]) -> Array:
+    """Return the times (T,) at which evaluations ended; where they are many, some of them, evenly chosen, with the last."""
+    times = np.unique(np.concatenate(list(seconds)))
+    chosen = np.linspace(0, len(times) - 1, min(len(times), TIMES)).round().astype(int)
+    return np.asarray(times[chosen])
+
+
+def _measure_run(run: RunData, points: Array, once: NDArray[np.intp], reference: Array, times: Array) -> MeasuredRun:
+    until = np.searchsorted(run.seconds[once], times, side="right")
+    front, hypervolumes, tests = once[:0], np.zeros(len(times)), np.zeros(len(times))
+    for i, (begin, end) in enumerate(zip([0, *until], until, strict=False)):
+        if begin == end:
+            hypervolumes[i], tests[i] = (hypervolumes[i - 1], tests[i - 1]) if i else (0.0, 0.0)
+            continue
+        candidates = np.concatenate([front, once[begin:end]])
+        front = candidates[metrics.non_dominated(points[candidates])]
+        hypervolumes[i] = metrics.hypervolume(points[front], reference)
+        tests[i] = 0.0 if run.test is None else metrics.hypervolume(run.test[front], reference)
+    coverage = metrics.coverage(points[front], reference) if points.shape[1] == 2 else None
+    return MeasuredRun(run, front, hypervolumes, None if run.test is None else tests, coverage)
+
+
+def _of_label(runs: Iterable[MeasuredRun], label: str) -> tuple[MeasuredRun, ...]:
+    return tuple(sorted((run for run in runs if run.data.algorithm == label), key=lambda run: run.data.seed))
+
+
+# Statistics
+
+
+def sign_flip_test(differences: ArrayLike) -> float:
+    """Return the two-sided p-value of paired differences (n,): how often random signs move their sum as far from 0.
+
+    If chance alone says which of a pair is the better one, every pattern of signs is as likely as the one seen. Up to 20 pairs all
+    patterns are tried; beyond them some are drawn, always the same, and the pattern seen is counted among them.
+    """
+    numbers = np.asarray(differences, dtype=float)
+    if numbers.ndim != 1 or not np.isfinite(numbers).all():
+        raise ValueError(f"`differences` must be finite and have shape (n,), got {numbers.tolist()}")
+    if not len(numbers):
+        return math.nan
+    far = abs(numbers.sum()) - 1e-9 * np.abs(numbers).sum()  # sums of the same numbers in another order are equal
+    if len(numbers) <= EXACT:
+        return float((np.abs(_signed_sums(numbers)) >= far).mean())
+    signs = 1 - 2 * stream(0, "sign flips", len(numbers)).integers(0, 2, size=(FLIPS, len(numbers)), dtype=np.int8)
+    return float(1 + (np.abs(signs @ numbers) >= far).sum()) / (1 + FLIPS)
+
+
+def holm(p: ArrayLike) -> Array:
+    """Return p-values (n,) after Holm's correction for testing all of them at once; NaN stands for no test and stays."""
+    numbers = np.asarray(p, dtype=float)
+    order = np.argsort(numbers)[: np.isfinite(numbers).sum()]  # NaN is sorted to the end
+    corrected = np.full(len(numbers), np.nan)
+    raised = numbers[order] * np.arange(len(order), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(raised), 1.0)
+    return corrected
+
+
+def places(values: ArrayLike) -> Array:
+    """Return the place (n,) of each of values (n,), 1 for the largest; equal values share the mean of their places."""
+    numbers = np.asarray(values, dtype=float)
+    before = (numbers[None, :] > numbers[:, None]).sum(axis=1)
+    equal = (numbers[None, :] == numbers[:, None]).sum(axis=1)
+    return np.asarray(before + (equal + 1) / 2)
+
+
+def paired_differences(values: Mapping[int, float], baseline: Mapping[int, float]) -> Array:
+    """Return values less the baseline's (n,), of the seeds that both have; where they have none in common, in their order."""
+    seeds = sorted(values.keys() & baseline.keys())
+    if seeds:
+        return np.array([values[seed] - baseline[seed] for seed in seeds])
+    pairs = zip(sorted(values), sorted(baseline), strict=False)  # independent runs: any pairs will do
+    return np.array([values[a] - baseline[b] for a, b in pairs])
+
+
+def _signed_sums(numbers: Array) -> Array:
+    """Return the sums (2**(n-1),) of numbers (n,) under all patterns of signs; the other half of them are these, negated."""
+    sums = numbers[:1]
+    for number in numbers[1:]:
+        sums = np.concatenate([sums + number, sums - number])
+    return sums
+
+
+# Tables
+
+
+def tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
+    """Return the tables of all measures that the tasks have: hypervolume, hypervolume on test data, coverage."""
+    made = (
+        make_table("hypervolume", "Hypervolume × 100 on validation data", measured, lambda run: run.hypervolumes[-1]),
+        make_table(
+            "test",
+            "Hypervolume × 100 on test data of the front found on validation data",
+            measured,
+            lambda run: None if run.test_hypervolumes is None else run.test_hypervolumes[-1],
+        ),
+        make_table("coverage", "Coverage × 100 of the front on validation data", measured, lambda run: run.coverage),
+    )
+    return tuple(table for table in made if table.cells)
+
+
+def make_table(name: str, measure: str, measured: Sequence[MeasuredTask], value_of: Callable[[MeasuredRun], float | None]) -> Table:
+    """Return the table of one measure, a number of each run, or None where a run has none."""
+    values: dict[str, dict[str, dict[int, float]]] = {}
+    for task in measured:
+        for label, runs in task.runs.items():
+            known = {run.data.seed: float(value) for run in runs if (value := value_of(run)) is not None}
+            if known:
+                values.setdefault(task.name, {})[label] = known
+    present = tuple(label for label in labels_of(measured) if any(label in of_task for of_task in values.values()))
+    baseline = baseline_of(present)
+    cells = {(task, label): cell for task in values for label, cell in _cells(values[task], baseline).items()}
+    return Table(name, measure, baseline, tuple(values), present, cells, _overall(cells, present, baseline))
+
+
+def labels_of(measured: Sequence[MeasuredTask]) -> tuple[str, ...]:
+    """Return the labels of the algorithms that have runs on any of the tasks, in the experiment's order."""
+    return tuple(label for label in (measured[0].contenders if measured else ()) if any(label in task.runs for task in measured))
+
+
+def baseline_of(algorithms: Sequence[str]) -> str:
+    """Return the label that others are tested against and that figures give the strong colour: MO-PBT, or the first."""
+    return BASELINE if BASELINE in algorithms or not algorithms else algorithms[0]
+
+
+def _cells(values: Mapping[str, Mapping[int, float]], baseline: str) -> dict[str, Cell]:
+    """Return the cells of one task, from the values of each algorithm by seed."""
+    others = [label for label in values if label != baseline and baseline in values]
+    differences = {label: paired_differences(values[label], values[baseline]) for label in others}
+    p = {label: sign_flip_test(differences[label]) for label in others}
+    corrected = dict(zip(others, holm(list(p.values())).tolist(), strict=True))
+    means = {label: metrics.mean_and_deviation(list(of_label.values())) for label, of_label in values.items()}
+    ranks = places([mean for mean, _ in means.values()]).tolist()
+    cells = {label: Cell(values[label], *means[label], rank) for label, rank in zip(values, ranks, strict=True)}
+    compared = {
+        label: replace(cells[label], difference=float(differences[label].mean()), p=p[label], corrected=corrected[label])
+        for label in others
+    }
+    return cells | compared
+
+
+def _overall(cells: Mapping[tuple[str, str], Cell], algorithms: Sequence[str], baseline: str) -> dict[str, Overall]:
+    """Return how each algorithm compares over all tasks, each task weighing the same."""
+    pairs: dict[str, list[Array]] = {}
+    for (task, label), cell in cells.items():
+        if label != baseline and (task, baseline) in cells:
+            differences = paired_differences(cell.values, cells[task, baseline].values)
+            # A scale of the differences' sizes alone leaves all patterns of signs as likely as before.
+            pairs.setdefault(label, []).append(differences / (np.abs(differences).sum() or 1.0))
+    p = [sign_flip_test(np.concatenate(of_tasks)) for of_tasks in pairs.values()]
+    means = [float(np.mean([differences.sum() for differences in of_tasks])) for of_tasks in pairs.values()]
+    tested = {label: of_label for label, *of_label in zip(pairs, means, p, holm(p).tolist(), strict=True)}
+    ranks = {label: float(np.mean([cell.rank for (_, of), cell in cells.items() if of == label])) for label in algorithms}
+    return {label: Overall(ranks[label], *tested.get(label, ())) for label in algorithms}
+
+
+def _sign(difference: float, corrected: float) -> str:
+    return ("+" if difference > 0 else "−") if corrected <= LEVEL else ""
+
+
+# Renderings
+
+
+def to_markdown(table: Table) -> str:
+    """Return a table as Markdown, with its caption below it."""
+    heads = [*table.tasks, *_tail_heads(table, "p")]
+    rows = [["", *heads], ["---", *["---:"] * len(heads)]]
+    for label in table.algorithms:
+        cells = [_markdown_cell(table, task, label) for task in table.tasks]
+        rows.append([label, *cells, *_tail(table, label, "**{}**")])
+    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows]
+    return "\n".join([*lines, "", caption(table), ""])
+
+
+def to_latex(table: Table) -> str:
+    """Return a table as LaTeX, for the package booktabs."""
+    heads = ["", *(task.translate(LATEX) for task in table.tasks), *_tail_heads(table, "$p$")]
+    body = []
+    for label in table.algorithms:
+        tail = [text.replace("−", "$-$") for text in _tail(table, label, r"\textbf{{{}}}")]
+        body.append([label.translate(LATEX), *(_latex_cell(table, task, label) for task in table.tasks), *tail])
+    lines = [
+        r"\begin{table}",
+        r"\centering\footnotesize",
+        rf"\caption{{{caption(table).translate(LATEX)}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(heads) - 1)}@{{}}}}",
+        r"\toprule",
+        " & ".join(heads) + r" \\",
+        r"\midrule",
+        *(" & ".join(row) + r" \\" for row in body),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(made: Iterable[Table]) -> str:
+    """Return tables as CSV with all digits, a line for each cell and, where no task is named, for an algorithm over all tasks."""
+    text = io.StringIO()
+    write = csv.writer(text, lineterminator="\n").writerow
+    write(["table", "task", "algorithm", "runs", "mean", "deviation", "best", "rank", "difference", "p", "p_holm"])
+    for table in made:
+        for (task, label), cell in table.cells.items():
+            best, of_runs = int(table.is_best(task, label)), [len(cell.values), cell.mean, cell.deviation]
+            write([table.name, task, label, *of_runs, best, cell.rank, *map(_known, (cell.difference, cell.p, cell.corrected))])
+        for label, overall in table.overall.items():
+            tested = map(_known, (overall.difference, overall.p, overall.corrected))
+            write([table.name, "", label, "", "", "", "", overall.rank, *tested])
+    return text.getvalue()
+
+
+def runs_to_csv(measured: Iterable[MeasuredTask]) -> str:
+    """Return the measures of every run as CSV, for tests of one's own."""
+    text = io.StringIO()
+    write = csv.writer(text, lineterminator="\n").writerow
+    write(["task", "algorithm", "seed", "evaluations", "seconds", "hypervolume", "test_hypervolume", "coverage"])
+    for task in measured:
+        for label, runs in task.runs.items():
+            for run in runs:
+                test = "" if run.test_hypervolumes is None else float(run.test_hypervolumes[-1])
+                of_run = [len(run.data.seconds), float(max(run.data.seconds, default=0.0)), float(run.hypervolumes[-1])]
+                write([task.name, label, run.data.seed, *of_run, test, "" if run.coverage is None else run.coverage])
+    return text.getvalue()
+
+
+def caption(table: Table) -> str:
+    """Return what a reader must know of a table."""
+    most = max(len(cell.values) for cell in table.cells.values())
+    fewer = any(len(cell.values) < most for cell in table.cells.values())
+    runs = f"{most} run{'s' * (most > 1)}" + " (or as many as stand in the cell)" * fewer
+    sentences = [f"{table.measure}, larger is better: mean ± standard deviation over {runs}, best in bold."]
+    if len(table.algorithms) > 1:
+        sentences.append(
+            f"(−) and (+): worse or better than {table.baseline} at the level {LEVEL}, by a paired sign-flip test over seeds with "
+            "Holm's correction over the algorithms of a task."
+        )
+        sentences += _power(table)
+        over = " over all tasks" if len(table.tasks) > 1 else ""
+        sentences.append(f"p: of the same test{over}, with Holm's correction over the algorithms.")
+    return " ".join(sentences)
+
+
+def _power(table: Table) -> list[str]:
+    """Return a sentence where the runs are too few for any difference on one task to be significant."""
+    pairs = max((len(cell.values) for (_, label), cell in table.cells.items() if label == table.baseline), default=0)
+    smallest = (len(table.algorithms) - 1) * 2.0 ** (1 - pairs)
+    if smallest <= LEVEL:
+        return []
+    return [f"With {pairs} run{'s' * (pairs != 1)} an algorithm no difference on one task can be significant."]
+
+
+def _decimals(table: Table, task: str) -> int:
+    """Return the decimals that a task's numbers, times 100, need to show their deviations: 2 as in the paper, or more."""
+    deviations = [100 * cell.deviation for (place, _), cell in table.cells.items() if place == task and cell.deviation > 0]
+    return min(max(2, math.ceil(-math.log10(np.median(deviations)))), 6) if deviations else 2
+
+
+def _numbers(table: Table, task: str, cell: Cell) -> tuple[str, str]:
+    decimals = _decimals(table, task)
+    return f"{100 * cell.mean:.{decimals}f}", f"{100 * cell.deviation:.{decimals}f}"
+
+
+def _fewer_runs(table: Table, cell: Cell) -> str:
+    runs = len(cell.values)
+    return "" if runs == max(len(c.values) for c in table.cells.values()) else f" ({runs} run{'s' * (runs > 1)})"
+
+
+def _markdown_cell(table: Table, task: str, label: str) -> str:
+    if (task, label) not in table.cells:
+        return "–"
+    cell = table.cells[task, label]
+    text = " ± ".join(_numbers(table, task, cell))
+    text = f"**{text}**" if table.is_best(task, label) else text
+    return text + (f" ({cell.sign})" if cell.sign else "") + _fewer_runs(table, cell)
+
+
+def _latex_cell(table: Table, task: str, label: str) -> str:
+    if (task, label) not in table.cells:
+        return "--"
+    cell = table.cells[task, label]
+    text = r" \pm ".join(_numbers(table, task, cell))
+    text = rf"\mathbf{{{text}}}" if table.is_best(task, label) else text
+    sign = f"^{{({cell.sign.replace('−', '-')})}}" if cell.sign else ""
+    return f"${text}{sign}${_fewer_runs(table, cell)}"
+
+
+def _tail_heads(table: Table, p: str) -> list[str]:
+    """Return the heads of the columns over all tasks."""
+    return ["average rank"] * (len(table.tasks) > 1) + [p] * (len(table.algorithms) > 1)
+
+
+def _tail(table: Table, label: str, bold: str) -> list[str]:
+    """Return what stands in the columns over all tasks."""
+    overall = table.overall[label]
+    rank = f"{overall.rank:.2f}"
+    rank = bold.format(rank) if overall.rank == min(other.rank for other in table.overall.values()) else rank
+    p = "" if math.isnan(overall.corrected) else f"{overall.corrected:.2g}" + (f" ({overall.sign})" if overall.sign else "")
+    return [rank] * (len(table.tasks) > 1) + [p] * (len(table.algorithms) > 1)
+
+
+def _known(number: float) -> float | str:
+    return "" if math.isnan(number) else number

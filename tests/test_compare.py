@@ -1,0 +1,665 @@
+import csv
+import gzip
+import io
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import mopbt
+from mopbt import Results, SimulatedEngine, metrics
+from mopbt import compare as harness
+from mopbt.algorithms import MoPbt, Nsga2, ParEgo, RandomSearch, algorithm_of
+from mopbt.catalogue import find_task, registered
+from mopbt.cli import app
+from mopbt.compare import Comparison, Experiment, PlannedRun, compare, recompute, seconds_left
+from mopbt.engines.simulated import PerStep
+from mopbt.errors import MissingExtra, RunMismatch, StoreError
+from mopbt.report.comparison import FIGURES
+from mopbt.stores.directory import holder_of
+from mopbt.stores.journal import read_journal
+from mopbt.task import make_problem
+
+TESTS = Path(__file__).parent
+COST = 0.49  # of which the sums come out a little too large
+EXPERIMENTS = sorted((TESTS.parent / "experiments").glob("*.toml"))
+PROBLEMS = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+import mopbt
+from mopbt.tasks.synthetic import Annealing, TwoQuadratics
+from mopbt.testing import ToyTask
+from toys import SlowToy
+
+class Mixed:
+    "One objective of each direction, on validation and test data; a category; and intervals that fail or diverge."
+    space = {{"rate": mopbt.Grid(0.1, 1.0, 10), "kind": mopbt.Categorical(["plain", "with, comma"]), "n": mopbt.Int(1, 3)}}
+    objectives = {{"up": "max", "down": "min"}}
+    interval, max_step = 1, 4
+    def init(self, seed): return {{"x": 0.0}}
+    def train(self, model, values, begin, end, seed):
+        rate, _ = values["rate"], values["kind"]
+        if values["n"] == 3 and begin == 1:
+            raise ValueError("three, is\\n'too' many")
+        model["x"] = float("nan") if values["n"] == 2 and begin == 2 else model["x"] + rate
+    def evaluate(self, model):
+        x = model["x"]
+        return {{"up": x, "down": x ** 2, "test/up": 0.9 * x, "test/down": 1.1 * x ** 2, "other": 7.0}}
+    dump, load = staticmethod(mopbt.dumps), staticmethod(mopbt.loads)
+
+class Fatal(ToyTask):
+    "Ends its process where a file says so."
+    def train(self, model, values, begin, end, seed):
+        if os.path.exists({place!r} + "/fatal") and begin >= 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().train(model, values, begin, end, seed)
+
+class Broken(ToyTask):
+    def train(self, model, values, begin, end, seed):
+        raise RuntimeError("no such luck")
+
+short, quick, slow = Annealing(max_step=6), ToyTask(max_step=6), SlowToy(max_step=16, seconds=0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Return a directory with a file of tasks."""
+    place = tmp_path_factory.mktemp("compare")
+    (place / "problems.py").write_text(PROBLEMS.format(tests=str(TESTS), place=str(place)))
+    return place
+
+
+def task(place, name):
+    return f"{place / 'problems.py'}:{name}"
+
+
+def experiment(place, *tasks, **fields):
+    """Return a small experiment of MO-PBT and MO-ASHA in its time."""
+    algorithms = {"MO-PBT": {"name": "mo-pbt", "population": 6}, "MO-ASHA": {"name": "mo-asha"}}
+    usual = {"name": "small", "seeds": 2, "workers": 4, "cost": COST, "time_of": "MO-PBT", "algorithms": algorithms}
+    return Experiment(tasks=tuple(task(place, name) for name in tasks), **(usual | fields))
+
+
+@pytest.fixture(scope="module")
+def small(place):
+    """Return a finished comparison of two algorithms on two tasks."""
+    out = place / "small"
+    return compare(experiment(place, "short", "Mixed"), out=out, jobs=2, progress=False), out
+
+
+def plain(results):
+    """Return the records of a run without real times."""
+    records = [record | {"seconds": round(record["seconds"], 6)} for record in results.records()]  # as a journal has them
+    return [{key: repr(value) for key, value in record.items() if key != "took"} for record in records]
+
+
+def by_run(comparison):
+    return {PlannedRun(run.task, run.algorithm, run.seed): run for run in comparison.runs}
+
+
+# Runs
+
+
+def test_the_plan_is_complete_and_in_the_order_of_the_experiment(small, place):
+    comparison, _ = small
+    tasks = [task(place, "short"), task(place, "Mixed")]
+    assert list(by_run(comparison)) == [PlannedRun(*run) for run in product(tasks, ["MO-PBT", "MO-ASHA"], [0, 1])]
+    assert comparison.missing == ()
+    assert comparison.failures == {}
+    assert list(comparison.problems) == tasks
+    assert comparison.algorithms == ("MO-PBT", "MO-ASHA")
+
+
+@pytest.mark.parametrize("name", ["short", "Mixed"])
+def test_a_run_of_a_comparison_is_the_run_that_one_gets_alone(small, place, name):
+    _, out = small
+    for seed in (0, 1):
+        run = PlannedRun(task(place, name), "MO-PBT", seed)
+        alone = mopbt.run(
+            find_task(run.task)[0],
+            out=None,
+            algorithm=MoPbt(population=6),
+            seed=seed,
+            engine=SimulatedEngine(4, PerStep(COST)),
+            progress=False,
+        )
+        assert plain(Results.open(out / run.directory)) == plain(alone)
+
+
+def test_those_without_an_end_get_the_time_of_the_slowest_run(small, place):
+    comparison, _ = small
+    for name in ("short", "Mixed"):
+        mine, theirs = (
+            [r for r in comparison.runs if (r.task, r.algorithm) == (task(place, name), a)] for a in comparison.algorithms
+        )
+        slowest = max(run.seconds.max() for run in mine)
+        # Six members on four workers take two rounds for each of six (four) steps; the sum of their costs is a little above this.
+        rounds = {"short": 12, "Mixed": 8}[name]
+        assert slowest == pytest.approx(rounds * COST)
+        assert [run.seconds.max() for run in theirs] == pytest.approx([slowest] * 2)
+        assert [len(run) for run in theirs] == [4 * rounds] * 2
+
+
+def test_the_slowest_run_counts_where_they_take_different_times(place, tmp_path):
+    algorithms = {"random search": {"name": "random-search", "population": 4}, "MO-ASHA": {"name": "mo-asha"}}
+    uneven = experiment(place, "Mixed", seeds=4, workers=1, time_of="random search", algorithms=algorithms)  # what fails ends early
+    comparison = compare(uneven, out=tmp_path / "out", jobs=2, progress=False)
+    times = {label: [run.seconds.max() for run in comparison.runs if run.algorithm == label] for label in algorithms}
+    assert min(times["random search"]) < max(times["random search"])
+    assert times["MO-ASHA"] == pytest.approx([max(times["random search"])] * 4)
+
+
+def test_finished_runs_are_not_repeated_and_nothing_is_started_for_them(small, place):
+    comparison, out = small
+    journals = {file: file.stat().st_mtime_ns for file in out.rglob("journal.jsonl")}
+    assert len(journals) == 8
+    again = compare(experiment(place, "short", "Mixed"), out=out, progress=False)
+    assert {file: file.stat().st_mtime_ns for file in out.rglob("journal.jsonl")} == journals
+    assert len(json.loads((out / "about.json").read_text())["sessions"]) == 1
+    assert [run.objectives.tolist() for run in again.runs if run.errors == {}] == [
+        run.objectives.tolist() for run in comparison.runs if run.errors == {}
+    ]
+
+
+def test_models_go_unless_they_are_to_be_kept(small, place, tmp_path):
+    _, out = small
+    assert not list(out.rglob("*.ckpt"))
+    kept = experiment(
+        place, "quick", seeds=[3], keep_models=True, time_of=None, algorithms={"A": {"name": "mo-pbt", "population": 4}}
+    )
+    compare(kept, out=tmp_path / "kept", jobs=1, progress=False)
+    results = Results.open(tmp_path / "kept" / kept.plan()[0].directory)
+    assert results.settings.seed == 3
+    assert all(results.load(point) for point in results.front())
+
+
+def test_what_was_done_with_what_is_recorded(small, place):
+    _, out = small
+    about = json.loads((out / "about.json").read_text())
+    (session,) = about["sessions"]
+    assert session["jobs"] == 2
+    assert session["versions"]["numpy"] == np.__version__
+    assert session["machine"]["cores"] >= 1
+    assert about["seconds"] == pytest.approx(session["seconds"])
+    assert len(about["runs"]) == 8
+    assert all(run["real"] > 0 for run in about["runs"].values())
+    assert about["tasks"] == {task(place, name): {"cost": COST, "engine": "local"} for name in ("short", "Mixed")}
+    assert Experiment.read(out / "experiment.toml") == experiment(place, "short", "Mixed")
+
+
+def test_a_measured_cost_is_measured_once(place, tmp_path):
+    algorithms = {"A": {"name": "mo-pbt", "population": 4}, "B": {"name": "random-search", "population": 4}}
+    measured = experiment(place, "slow", seeds=1, cost="measured", time_of=None, algorithms=algorithms)
+    out = tmp_path / "out"
+    compare(measured, out=out, jobs=1, progress=False)
+    cost = json.loads((out / "about.json").read_text())["tasks"][task(place, "slow")]["cost"]
+    assert cost == pytest.approx(0.01, rel=0.9)  # 0.02 seconds for an interval of two steps
+    shutil.rmtree(out / measured.plan()[1].directory)
+    about = json.loads((out / "about.json").read_text())
+    about["tasks"][task(place, "slow")]["cost"] = 0.25
+    (out / "about.json").write_text(json.dumps(about))
+    again = compare(measured, out=out, jobs=1, progress=False)
+    times = {run.algorithm: run.seconds[0] for run in again.runs}
+    assert times == {"A": pytest.approx(2 * cost), "B": 0.5}
+
+
+# The table
+
+
+def table_of(out):
+    with gzip.open(out / "evaluations.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def as_text(value):
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
+
+
+def test_the_table_has_what_the_runs_have(small):
+    comparison, out = small
+    rows = table_of(out)
+    expected = {}
+    for run in by_run(comparison):
+        for record in Results.open(out / run.directory).records():
+            failed = bool(record["error"])
+            row = {"task": run.task, "algorithm": run.algorithm, "seed": run.seed, "step": record["end"]}
+            row |= {key: record[key] for key in ("job", "trial", "seconds", "took", "error")}
+            row |= {"violation": math.inf if failed else record["violation"]}
+            row |= {key: value for key, value in record.items() if key.startswith(("score.", "config."))}
+            expected[run.task, run.algorithm, run.seed, record["job"]] = row
+    columns = list(rows[0])
+    assert len(rows) == len(expected) == sum(map(len, comparison.runs))
+    assert any(row["error"] for row in rows)
+    assert any(row["config.kind"] == "with, comma" for row in rows)
+    for row in rows:
+        want = expected[row["task"], row["algorithm"], int(row["seed"]), int(row["job"])]
+        assert row == {column: as_text(want.get(column)) for column in columns}
+    assert columns[:10] == ["task", "algorithm", "seed", "job", "trial", "step", "seconds", "took", "violation", "error"]
+    assert columns[10:12] == ["score.first", "score.second"]
+    assert columns[-3:] == ["config.rate", "config.kind", "config.n"]
+
+
+def test_columns_are_those_of_the_table(small):
+    comparison, out = small
+    columns, rows = comparison.evaluations(), table_of(out)
+    assert list(columns) == list(rows[0])
+    for name, column in columns.items():
+        texts = [as_text(value) for value in column.tolist()]
+        assert (texts if name != "config.n" else [text.removesuffix(".0") for text in texts]) == [row[name] for row in rows]
+    assert columns["config.n"].dtype == float  # with NaN for the other task
+
+
+def test_arrays_are_larger_is_better_and_in_the_order_of_completion(small, place):
+    comparison, out = small
+    runs = by_run(comparison)
+    for seed, label in product((0, 1), comparison.algorithms):
+        planned = PlannedRun(task(place, "Mixed"), label, seed)
+        run, results = runs[planned], Results.open(out / planned.directory)
+        exchanges, _ = read_journal(out / planned.directory / "journal.jsonl")
+        assert run.jobs.tolist() == [report.job for exchange in exchanges for report in exchange.reports]
+        assert (np.diff(run.seconds) >= 0).all()
+        up, down = run.scores["up"], run.scores["down"]
+        np.testing.assert_array_equal(run.objectives, np.column_stack([up, -down]))
+        np.testing.assert_array_equal(run.test, np.column_stack([run.scores["test/up"], -run.scores["test/down"]]))
+        assert {run.jobs[row]: error for row, error in run.errors.items()} == results.failures()
+        assert np.isinf(run.violations).nonzero()[0].tolist() == list(run.errors)
+        assert np.isnan(run.objectives[list(run.errors)]).all()
+        positions = dict(zip(run.jobs.tolist(), run.positions.tolist(), strict=True))
+        for point in results.points():
+            assert results.problem.space.encode(point.values) == tuple(positions[point.job])
+    assert any(run.errors for run in comparison.runs)
+    assert any((np.isnan(run.objectives).any(axis=1) & np.isfinite(run.violations)).any() for run in comparison.runs)  # diverged
+
+
+def test_without_test_scores_there_is_no_test(place, tmp_path):
+    only = experiment(place, "quick", seeds=1, time_of=None, algorithms={"A": {"name": "mo-pbt", "population": 2}})
+    (run,) = compare(only, out=tmp_path / "out", jobs=1, progress=False).runs
+    assert run.test is None
+    assert run.steps.tolist() == [2, 2, 4, 4, 6, 6]
+
+
+def test_the_same_evaluations_make_the_same_file_also_from_the_journals_alone(small, place):
+    comparison, out = small
+    before = (out / "evaluations.csv.gz").read_bytes()
+    (out / "evaluations.csv.gz").unlink()
+    again = recompute(experiment(place, "short", "Mixed"), out=out)
+    assert (out / "evaluations.csv.gz").read_bytes() == before
+    assert len(again.runs) == len(comparison.runs)
+
+
+cells = st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.floats()), min_size=1)
+
+
+@given(cells)
+@example([("\r", 0.0), ("a\nb", math.nan), ("", -0.0), ('"', math.inf), ("a,b", 5e-324)])
+def test_cells_are_read_back_as_they_were(rows):
+    texts, numbers = np.array([text for text, _ in rows], dtype=object), np.array([number for _, number in rows])
+    lines = "".join(f"{line}\n" for line in map(",".join, zip(harness._texts(texts), harness._texts(numbers), strict=True)))
+    back = list(csv.reader(io.StringIO(lines, newline="")))
+    assert [text for text, _ in back] == texts.tolist()
+    np.testing.assert_array_equal([float(number or "nan") for _, number in back], numbers)
+
+
+def test_parquet_says_what_it_needs_or_has_the_same_table(small, place):
+    comparison, out = small
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        with pytest.raises(MissingExtra, match="Parquet needs pyarrow: pip install pyarrow"):
+            compare(experiment(place, "short", "Mixed"), out=out, progress=False, parquet=True)
+        return
+    recompute(experiment(place, "short", "Mixed"), out=out, parquet=True)
+    table = pyarrow.parquet.read_table(out / "evaluations.parquet")
+    assert table.column("job").to_pylist() == comparison.evaluations()["job"].tolist()
+
+
+# Trouble
+
+
+def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_path):
+    fatal = experiment(place, "Fatal", "quick", seeds=1)
+    (place / "fatal").touch()
+    comparison = compare(fatal, out=tmp_path / "out", jobs=2, progress=False)
+    dead = task(place, "Fatal")
+    assert {run.task for run in by_run(comparison)} == {task(place, "quick")}
+    assert [run.task for run in comparison.missing] == [dead, dead]
+    assert comparison.failures == {
+        PlannedRun(dead, "MO-PBT", 0): "its process died (exit code -9)",
+        PlannedRun(dead, "MO-ASHA", 0): "needs the time of 'MO-PBT', of which a run failed",
+    }
+    (place / "fatal").unlink()
+    mended = compare(fatal, out=tmp_path / "out", jobs=2, progress=False)
+    assert mended.missing == ()
+    assert mended.failures == {}
+    alone = mopbt.run(
+        find_task(dead)[0], out=None, algorithm=MoPbt(population=6), engine=SimulatedEngine(4, PerStep(COST)), progress=False
+    )
+    assert plain(Results.open(tmp_path / "out" / PlannedRun(dead, "MO-PBT", 0).directory)) == plain(alone)
+
+
+def test_a_task_that_always_fails_is_reported_with_its_error(place, tmp_path, capfd):
+    broken = experiment(place, "Broken", seeds=1, time_of=None, algorithms={"A": {"name": "mo-pbt", "population": 4}})
+    comparison = compare(broken, out=tmp_path / "out", jobs=1)
+    assert "RuntimeError: no such luck" in comparison.failures[broken.plan()[0]]
+    shown = capfd.readouterr().err
+    assert "A, seed 0: failed: 4 intervals in a row failed" in shown
+    assert "0/1 runs" in shown
+    assert "1 failed" in shown
+
+
+COMMAND = [sys.executable, "-c", "from mopbt.cli import main; main()", "compare"]
+
+
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_comparison_goes_on_after_a_signal_as_if_nothing_had_happened(place, tmp_path, number):
+    slow = experiment(place, "slow", seeds=2)
+    (tmp_path / "slow.toml").write_text(slow.to_toml())
+    command = [*COMMAND, "slow.toml", "--out", "out", "--jobs", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    runs = [tmp_path / "out" / run.directory for run in slow.plan()]
+    asha = runs[2] / "journal.jsonl"
+    wait_until(lambda: asha.exists() and asha.read_text().count("reports") >= 2)  # so that both runs of MO-PBT are finished
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert ("stopped (interrupted); nothing reported is lost" in errors) == (number == signal.SIGINT)
+    wait_until(lambda: not any(holder_of(run) for run in runs), 10)
+    before = {run: (run / "journal.jsonl").read_bytes() for run in runs if (run / "journal.jsonl").exists()}
+    assert [(run / "finished.json").exists() for run in runs[:2]] == [True, True]
+    assert not all((run / "finished.json").exists() for run in runs)
+    comparison = compare(tmp_path / "slow.toml", out=tmp_path / "out", jobs=2, progress=False)
+    for run, journal in before.items():
+        assert (run / "journal.jsonl").read_bytes().startswith(journal[: journal.rfind(b"\n") + 1])
+        is_finished = runs.index(run) < 2
+        assert ((run / "journal.jsonl").read_bytes() == journal) == is_finished
+    whole = compare(slow, out=tmp_path / "whole", jobs=2, progress=False)
+    for mine, theirs in zip(comparison.runs, whole.runs, strict=True):
+        for name in ("jobs", "trials", "steps", "seconds", "objectives", "positions"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+
+
+def test_a_directory_belongs_to_one_experiment_in_one_scale(small, place, tmp_path):
+    _, out = small
+    usual = experiment(place, "short", "Mixed")
+    other = replace(
+        usual, seeds=(0, 5), algorithms=usual.algorithms | {"MO-ASHA": {"name": "mo-asha", "eta": 2}, "X": {"name": "pbt"}}
+    )
+    with pytest.raises(RunMismatch) as raised:
+        compare(other, out=out, progress=False)
+    for piece in (
+        "seeds is [0, 5], it was [0, 1]",
+        "algorithm 'MO-ASHA' is {'name': 'mo-asha', 'eta': 2}, it was {'name': 'mo-asha'}",
+        "algorithm 'X' is {'name': 'pbt'}, it was 'not there'",
+        "use it again, or another directory",
+    ):
+        assert piece in str(raised.value)
+    with pytest.raises(RunMismatch, match="seeds is"):
+        recompute(other, out=out)
+    with pytest.raises(RunMismatch, match="another scale: it is small, it was None"):
+        compare(usual, out=out, scale="small", progress=False)
+    (tmp_path / "note").touch()
+    with pytest.raises(RunMismatch, match="is not a comparison and not empty"):
+        compare(usual, out=tmp_path, progress=False)
+    with pytest.raises(StoreError, match="is not a comparison: it has no experiment.toml"):
+        Comparison.open(tmp_path)
+    assert compare(replace(usual, about="otherwise the same", figures=("final",)), out=out, progress=False).missing == ()
+
+
+# Experiments
+
+GOOD = """
+name = "good"
+seeds = 2
+tasks = ["toy", "annealing"]
+time_of = "MO-PBT"
+[algorithms]
+"MO-PBT" = { name = "mo-pbt" }
+"MO-ASHA" = { name = "mo-asha" }
+"""
+
+WRONG = [
+    ("seeds = 2", "seed = 2", "an experiment has no 'seed'; it has name, tasks, algorithms, about, seeds, workers, cost, time_of"),
+    ('name = "good"', "", "an experiment needs `name` as well"),
+    ('name = "good"', "name = 3", "`name` must be a text, got 3"),
+    ("seeds = 2", "seeds = 0", "`seeds` must be a whole number of at least 1, or a list of different ones, got []"),
+    ("seeds = 2", "seeds = [1, 1]", "`seeds` must be a whole number of at least 1, or a list of different ones, got [1, 1]"),
+    ("seeds = 2", "seeds = [-1]", "`seeds` must be a whole number of at least 0, got -1"),
+    ("seeds = 2", 'seeds = "two"', "`seeds` must be a whole number of at least 1, or a list of different ones, got 'two'"),
+    ("seeds = 2", "workers = 0", "`workers` must be a whole number of at least 1, got 0"),
+    ("seeds = 2", "cost = 0", "`cost` must be seconds, at least 0.0001 and with up to six decimals, or 'measured', got 0"),
+    ("seeds = 2", 'cost = "dear"', "with up to six decimals, or 'measured', got 'dear'"),
+    ("seeds = 2", "cost = 0.00001", "`cost` must be seconds, at least 0.0001"),
+    ("seeds = 2", "cost = 0.1234567", "with up to six decimals, or 'measured', got 0.1234567"),
+    ("seeds = 2", "cost = inf", "or 'measured', got inf"),
+    ("seeds = 2", "cost = true", "`cost` must be seconds, at least 0.0001 and with up to six decimals, or 'measured', got True"),
+    ("seeds = 2", 'engine = "pool"', "`engine` must be one of 'auto', 'local', 'vectorised', got 'pool'"),
+    ("seeds = 2", "keep_models = 1", "`keep_models` must be one of True, False, got 1"),
+    ("seeds = 2", 'figures = "final"', "`figures` must be a list of texts, got 'final'"),
+    ('["toy", "annealing"]', "[]", "`tasks` must be a list of texts, at least one of them, got []"),
+    ('["toy", "annealing"]', '["toy", "Toy!"]', "`tasks` must differ in letters and digits, as directories are named after them"),
+    ('"MO-ASHA" =', '"mo-pbt" =', "`algorithms` must differ in letters and digits, as directories are named after them"),
+    ('time_of = "MO-PBT"', 'time_of = "PBT"', "`time_of` must be one of 'MO-PBT', 'MO-ASHA', got 'PBT'"),
+    ('name = "mo-asha"', 'name = "asha"', "algorithm 'MO-ASHA': `algorithm` must be one of mo-pbt, random-search"),
+    ('name = "mo-asha"', 'kind = "x"', "algorithm 'MO-ASHA' must be a table with a name, such as { name = \"mo-pbt\" }"),
+    ('name = "mo-asha"', 'name = "mo-asha", tau = 1', "mo-asha has no option 'tau'; it has eta, grace, kind, scale"),
+    ('name = "mo-asha"', 'name = "mo-asha", tau = 1', "an entry may also have constraints, seed_offset, tasks, time_of"),
+    ('name = "mo-asha"', 'name = "mo-asha", eta = 1', "algorithm 'MO-ASHA': `eta` must be a whole number of at least 2, got 1"),
+    ('name = "mo-asha"', 'name = "mo-asha", tasks = ["adult"]', "`tasks of MO-ASHA` must be one of 'toy', 'annealing'"),
+    ('name = "mo-asha"', 'name = "mo-asha", seed_offset = -1', "`seed_offset` must be a whole number of at least 0, got -1"),
+    ('name = "mo-asha"', 'name = "mo-asha", constraints = ["near"]', "a constraint must read like 'accuracy >= 0.7'"),
+    ("[algorithms]", '[scales.small]\nseed = 1\n[algorithms]', "the scale 'small' has no 'seed'; it has seeds, workers"),
+    ("[algorithms]", "[scales.small]\nseeds = 0\n[algorithms]", "`seeds` must be a whole number of at least 1"),
+    ("[algorithms]", '[scales.small]\nalgorithms = ["PBT"]\n[algorithms]', "`algorithms of small` must be one of 'MO-PBT'"),
+    ("name =", "name", "is not TOML"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG)
+def test_what_is_wrong_in_a_file_is_said_with_what_is_right(tmp_path, old, new, message):
+    assert old in GOOD
+    (tmp_path / "wrong.toml").write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(ValueError) as raised:
+        Experiment.read(tmp_path / "wrong.toml")
+    assert message in str(raised.value)
+    assert "wrong.toml" in str(raised.value)
+
+
+IMPOSSIBLE = [
+    ('"toy"', '"nosuch"', "TASK must be one of"),
+    ('time_of = "MO-PBT"\n', "", "`time_of` must name one that has, and is run on toy ('MO-PBT'), got None"),
+    ('time_of = "MO-PBT"', 'time_of = "MO-ASHA"', "'MO-ASHA' has no end of its own: `time_of` must name one that has"),
+    ('name = "mo-pbt"', 'name = "mo-pbt", tasks = ["toy"]', "is run on annealing (there is none), got 'MO-PBT'"),
+    ('name = "mo-pbt"', 'name = "mo-pbt", time_of = "MO-PBT"', "'MO-PBT' has an end of its own: leave out its `time_of`"),
+    ('name = "mo-asha"', 'name = "pbt", objective = 2', "'MO-ASHA' on toy: `objective` must be one of 'near', 'far' or"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), IMPOSSIBLE)
+def test_what_cannot_be_run_is_said_before_anything_is_run(tmp_path, old, new, message):
+    assert old in GOOD
+    (tmp_path / "wrong.toml").write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(ValueError) as raised:
+        compare(tmp_path / "wrong.toml", out=tmp_path / "out", progress=False)
+    assert message in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ValueError, match="there is no file .*nosuch.toml; name an experiment's file"):
+        Experiment.read(tmp_path / "nosuch.toml")
+
+
+def test_an_experiment_is_the_same_after_writing_and_reading(place, tmp_path):
+    whole = experiment(place, "short", about="ü", scales={"small": {"seeds": 1, "workers": 2, "algorithms": ["MO-PBT"]}})
+    (tmp_path / "whole.toml").write_text(whole.to_toml())
+    read = Experiment.read(tmp_path / "whole.toml")
+    assert read == whole
+    assert read.to_toml() == (tmp_path / "whole.toml").read_text()
+    assert (read.at("small").seeds, read.at("small").workers, list(read.at("small").algorithms)) == ((0,), 2, ["MO-PBT"])
+    assert read.at(None) == read.at("paper") == read
+
+
+def test_runs_that_give_others_their_time_come_first_on_each_task():
+    algorithms = {"C": {"name": "mo-asha"}, "B": {"name": "random-search", "tasks": ["two"]}, "A": {"name": "mo-pbt"}}
+    runs = Experiment(name="x", tasks=("one", "two"), seeds=(4,), time_of="A", algorithms=algorithms).plan()
+    assert [(run.task, run.algorithm) for run in runs] == [("one", "A"), ("one", "C"), ("two", "A"), ("two", "C"), ("two", "B")]
+    assert runs[0].directory == Path("runs", "one", "a", "4")
+
+
+def test_the_population_of_a_scale_is_that_of_all_who_leave_it_open():
+    def made(**options):
+        return harness.Contender(options=options).algorithm(16)
+
+    assert made(name="mo-pbt") == MoPbt(population=16)
+    assert made(name="mo-pbt", population=64) == MoPbt(population=64)
+    assert made(name="random-search") == RandomSearch(population=16)
+    assert made(name="nsga2") == Nsga2(population=8, trainings=16)
+    assert made(name="parego") == ParEgo(trainings=16)
+    assert harness._in_scale("toy", "small") == ("toy", 32)
+    assert harness._in_scale("cifar10-robustness", "small") == ("cifar10-robustness@small", 16)
+    assert harness._in_scale("cifar10-robustness@smoke", "small") == ("cifar10-robustness@smoke", 4)
+    assert harness._in_scale("cifar10-robustness", None) == ("cifar10-robustness", 32)
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("scale", [None, "small", "smoke"])
+def test_the_experiments_of_the_paper_can_be_run(file, scale):
+    read = Experiment.read(file)
+    assert read.name == file.stem
+    assert read.about
+    assert set(read.figures) <= set(FIGURES)
+    here = read.at(scale)
+    for name in here.tasks:
+        family = registered()[name].load()
+        family = family() if isinstance(family, type) else family
+        problem = make_problem(name=name, space=family.space, objectives=family.objectives, constraints=(), interval=1, max_step=50)
+        labels = [label for label in here.contenders if here.has(name, label)]
+        endless = frozenset(label for label in labels if harness._is_endless(here, name, label, problem, 32))
+        for label in labels:
+            harness._check_time(here, name, label, endless, [other for other in labels if other not in endless])
+
+
+def test_the_rows_of_the_papers_tables_are_there():
+    rows = [
+        name
+        for kind in ("tabular", "images")
+        for name in Experiment.read(TESTS.parent / f"experiments/tables-5-7-{kind}.toml").tasks
+    ]
+    assert len(rows) == 9
+    assert {name.partition("-")[2] for name in rows} == {"precision-recall", "fairness", "fairness-3", "robustness"}
+
+
+# The harness checks itself
+
+
+def test_an_algorithm_does_not_differ_from_itself_under_other_seeds(place, tmp_path):
+    seeds, own = 6, {"name": "mo-pbt", "population": 4}
+    algorithms = {"A": own, "the same": own, "other seeds": own | {"seed_offset": 1000}}
+    check = experiment(place, "short", seeds=seeds, time_of=None, algorithms=algorithms)
+    comparison = compare(check, out=tmp_path / "out", jobs=2, progress=False)
+    values = {label: np.zeros(seeds) for label in algorithms}
+    for run in comparison.runs:
+        values[run.algorithm][run.seed] = metrics.hypervolume(run.objectives, [0.0, 0.0])
+    np.testing.assert_array_equal(values["A"], values["the same"])
+    differences = values["other seeds"] - values["A"]
+    assert (differences != 0).all()
+    sums = [abs(np.dot(signs, differences)) for signs in product((1, -1), repeat=seeds)]
+    assert np.mean(np.array(sums) >= abs(differences.sum()) - 1e-12) > 0.05
+    seeds_of = {
+        Results.open(tmp_path / "out" / run.directory).settings.seed for run in check.plan() if run.algorithm == "other seeds"
+    }
+    assert seeds_of == set(range(1000, 1000 + seeds))
+
+
+def test_constraints_of_an_entry_are_beside_those_of_the_task(place, tmp_path):
+    own = {"name": "mo-pbt", "population": 4}
+    algorithms = {"free": own, "bound": own | {"constraints": ["up >= 100"]}}
+    bound = experiment(place, "Mixed", seeds=1, time_of=None, algorithms=algorithms)
+    runs = by_run(compare(bound, out=tmp_path / "out", jobs=1, progress=False))
+    free, bound = (runs[PlannedRun(task(place, "Mixed"), label, 0)] for label in algorithms)
+    finite = np.isfinite(bound.objectives[:, 0])
+    np.testing.assert_allclose(bound.violations[finite], (100 - bound.objectives[finite, 0]) / 100)
+    assert set(free.violations.tolist()) <= {0.0, math.inf}
+
+
+# What is shown
+
+
+def test_time_left_is_that_of_the_runs_most_alike():
+    runs = {(t, a, s): PlannedRun(t, a, s) for t, a, s in product("xy", "AB", (0, 1))}
+    plan = list(runs.values())
+    assert seconds_left(plan, {}, {}) == 0
+    took = {runs["x", "A", 0]: 10.0, runs["x", "B", 0]: 30.0}
+    # x A 1: 10, of which a quarter is done; x B 1: 30; the four of y: 20 each, as nothing of y is over.
+    assert seconds_left(plan, took, {runs["x", "A", 1]: 0.25}) == 7.5 + 30 + 4 * 20
+    took[runs["y", "A", 0]] = 100.0
+    assert seconds_left(plan, took, {}) == 10 + 30 + 100 + 2 * 100
+
+
+def test_the_command_runs_and_its_report_can_be_made_again(place, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    small = experiment(place, "quick", name="quick", figures=("final",))
+    (tmp_path / "quick.toml").write_text(small.to_toml())
+    done = subprocess.run([*COMMAND, "quick.toml", "--jobs", "2"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "comparisons" / "quick"
+    assert "Tables of 4 runs are in comparisons/quick/tables.md, figures in comparisons/quick/figures." in done.stdout
+    assert "4/4 runs" in done.stderr
+    assert (out / "experiment.toml").read_text() == small.to_toml()
+    assert (out / "figures" / "final.png").exists()
+    assert json.loads((out / "about.json").read_text())["sessions"][0]["command"].endswith("compare quick.toml --jobs 2")
+    published = {name: (out / name).read_bytes() for name in ("tables.csv", "tables.md", "tables.tex", "evaluations.csv.gz")}
+    for name in published:
+        (out / name).unlink()
+    monkeypatch.chdir(tmp_path)
+    assert invoked("quick.toml", "--recompute").exit_code == 0
+    assert {name: (out / name).read_bytes() for name in published} == published
+    (out / small.plan()[-1].directory / "finished.json").unlink()
+    partial = invoked("quick.toml", "--only-report")
+    assert "Tables of 3 runs" in partial.stdout
+    assert "Missing runs: 1; the same command without --only-report goes on with them." in partial.stdout
+
+
+def invoked(*arguments):
+    return CliRunner().invoke(app, ["compare", *arguments])
+
+
+def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.toml").write_text(GOOD.replace("seeds", "seed"))
+    assert "wrong.toml: an experiment has no 'seed'" in str(invoked("wrong.toml").exception)
+    Path("good.toml").write_text(GOOD)
+    assert "elsewhere is not a comparison" in str(invoked("good.toml", "--only-report", "--out", "elsewhere").exception)
+    broken = experiment(place, "Broken", seeds=1, time_of=None, algorithms={"A": {"name": "mo-pbt", "population": 4}})
+    Path("broken.toml").write_text(broken.to_toml())
+    failed = invoked("broken.toml", "--out", "broken", "--jobs", "1", "--quiet")
+    assert failed.exit_code == 1
+    assert "Missing runs: 1; the same command goes on with them." in failed.stdout
+    assert "RuntimeError: no such luck" in failed.stderr
+
+
+def test_all_algorithms_of_the_experiments_are_known():
+    for file in EXPERIMENTS:
+        for contender in Experiment.read(file).contenders.values():
+            assert algorithm_of(dict(contender.options)).name == contender.options["name"]
