@@ -62,7 +62,7 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
     outside = sum(not all(lo <= p.scores[o.name] <= hi for o, (lo, hi) in views.items()) for p in points)
     title = _title(results, len(points), len(front), outside)
     if beside is not None:
-        title += f" (beside it: {len(other):,} models, {beside.hypervolume():.4g})"
+        title += f"\n{beside.settings.algorithm['name']} beside it: {len(other):,} models, hypervolume {beside.hypervolume():.4g}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
     figure.savefig(file, dpi=dpi)
 
