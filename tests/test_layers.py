@@ -21,7 +21,8 @@ LAYERS = {
         "engines.simulated",
     },
     3: {"settings", "progress", "display", "results", "mending", "run"},
-    4: {"", "catalogue", "compare", "testing", "cli", "report", "report.figures", "report.tables", "report.comparison"},
+    4: {"", "catalogue", "compare", "testing", "report", "report.figures", "report.tables", "report.comparison"},
+    4.2: {f"cli{name}" for name in ("", ".app", ".printing", ".running", ".reading", ".listing", ".comparing")},
     4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
     5: {
         *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.augment"),
@@ -42,8 +43,8 @@ HEAVY = {
     "pandas": {"results"},
     "matplotlib": {"report.figures", "report.comparison"},
     "sklearn": {"tasks.adult", "tasks.adult_linear", "tasks.data"},
-    "rich": {"display", "cli", "compare"},
-    "typer": {"cli"},
+    "rich": {"display", "compare", "cli.printing", "cli.reading", "cli.listing"},
+    "typer": {"cli.app", "cli.running", "cli.reading", "cli.comparing"},
 }
 
 # What these define is PyTorch's: nobody imports them who does not use it.

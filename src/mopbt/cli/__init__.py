@@ -1,0 +1,36 @@
+"""The command line: `mopbt run`, `resume`, `show`, `front`, `lineage`, `list`, `algorithms`, `tasks`, `compare`."""
+
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+
+from mopbt.cli import running  # isort: skip  # the commands, in the order in which `mopbt --help` lists them
+from mopbt.cli import reading  # isort: skip
+from mopbt.cli import listing  # isort: skip
+from mopbt.cli import comparing  # isort: skip
+from mopbt.cli.app import Terminated, app
+from mopbt.errors import MopbtError
+
+__all__ = ["app", "comparing", "listing", "main", "reading", "running"]
+
+
+def main() -> None:
+    """Run the command line: errors are messages, and become exit codes."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app(args=[argument for argument in sys.argv[1:] if argument != "--traceback"])
+    except (MopbtError, ValueError, TypeError, OSError) as error:
+        _explain(error)
+        sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _explain(error: Exception) -> None:
+    if "--traceback" in sys.argv or os.environ.get("MOPBT_TRACEBACK"):
+        traceback.print_exception(error)
+    print(f"mopbt: {error}", file=sys.stderr)

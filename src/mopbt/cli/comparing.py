@@ -1,0 +1,55 @@
+"""`mopbt compare`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mopbt.cli.app import EXIT_CODES, QuietOption, Terminated, app
+from mopbt.cli.printing import out
+
+
+@app.command("compare", epilog=EXIT_CODES)
+def compare_algorithms(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT", help="The experiment's TOML file.", show_default=False)],
+    directory: Annotated[
+        Path | None, typer.Option("--out", help="The comparison's directory [default: comparisons/NAME].", show_default=False)
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="The size of tasks of the paper: paper, small or smoke [default: paper].", show_default=False)
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs side by side [default: one for each core].", show_default=False)] = None,
+    only_report: Annotated[
+        bool, typer.Option("--only-report", "--recompute", help="Run nothing; compute everything anew from the journals.")
+    ] = False,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Write all evaluations as Parquet as well (needs pyarrow).")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Compare algorithms over tasks and seeds under a virtual clock; write tables and figures. The same command goes on.
+
+    Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
+    """
+    from mopbt.compare import Experiment, compare, recompute
+    from mopbt.report.comparison import write_report
+
+    read = Experiment.read(experiment)
+    directory = directory or Path("comparisons") / "-".join(filter(None, (read.name, scale)))
+    try:
+        if only_report:
+            comparison = recompute(read, out=directory, scale=scale, parquet=parquet)
+        else:
+            comparison = compare(read, out=directory, scale=scale, jobs=jobs, progress=not quiet, parquet=parquet)
+        files = write_report(comparison, directory) if comparison.runs else []
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+    if files:
+        where = f"{directory / 'tables.md'}, figures in {directory / 'figures'}"
+        out.print(f"Tables of {len(comparison.runs)} runs are in {where}.", soft_wrap=True)
+    if comparison.missing:
+        again = "the same command without --only-report" if only_report else "the same command"
+        out.print(f"Missing runs: {len(comparison.missing)}; {again} goes on with them.", soft_wrap=True)
+    if comparison.failures:
+        for planned, error in comparison.failures.items() if quiet else ():
+            print(f"{planned}: {error.strip()}", file=sys.stderr)
+        raise typer.Exit(1)

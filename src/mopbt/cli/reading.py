@@ -1,0 +1,133 @@
+"""What a run found, for people and programs: `mopbt show`, `front`, `lineage`, `list`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from mopbt.cli.app import JsonOption, RunArgument, app
+from mopbt.cli.printing import as_text, out, plain, point_json, print_front, print_json, summary_of, table_of
+from mopbt.errors import MopbtError
+from mopbt.objectives import signed
+from mopbt.results import Results
+
+
+@app.command()
+def show(path: RunArgument, as_json: JsonOption = False) -> None:
+    """Show what a run is and where it stands, also while it goes on."""
+    results = Results.open(path)
+    summary = summary_of(results)
+    if as_json:
+        print_json(summary)
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for key, value in summary.items():
+        table.add_row(key.replace("_", " "), as_text(value))
+    out.print(table)
+    for job, error in list(results.failures().items())[-3:]:
+        out.print(f"interval {job} failed: {error.strip().splitlines()[-1]}", style="yellow", markup=False, soft_wrap=True)
+
+
+@app.command()
+def front(
+    path: RunArgument,
+    as_json: JsonOption = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the front into this file (png, pdf or svg).", show_default=False)] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Another run of the same task, to hold against this one.", show_default=False)
+    ] = None,
+) -> None:
+    """List the models on the front of a run, with their hyperparameters and files."""
+    results = Results.open(path)
+    other = _beside(results, beside)
+    if plot is not None:
+        from mopbt.report.figures import plot_front
+
+        plot_front(results, plot, beside=other)
+    if as_json:
+        print_json([point_json(results, point) for point in results.front()])
+        return
+    print_front(results, path, max(len(results.front()), 1) if other is None else 12)
+    if other is not None:
+        out.print(_held_against(results, other), soft_wrap=True)
+    if plot is not None:
+        out.print(f"drawn into {plot}", soft_wrap=True)
+
+
+@app.command()
+def lineage(
+    path: RunArgument,
+    job: Annotated[int, typer.Argument(help="The job of a model, as `mopbt front` lists it.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Show how a model came to be: the intervals that trained it, through every exploit."""
+    results = Results.open(path)
+    ancestors = results.lineage(job)
+    if as_json:
+        keys = ("job", "trial", "begin", "end", "exploited", "values", "scores")
+        print_json([{key: plain(getattr(a, key)) for key in keys} for a in ancestors])
+        return
+    names, objectives = list(results.problem.space), [o.name for o in results.problem.objectives]
+    table = table_of(["steps", "job", "trial", *objectives, *names])
+    for a in ancestors:
+        trial = f"{a.trial} (took over)" if a.exploited else str(a.trial)
+        scores, values = [as_text(a.scores[n]) for n in objectives], [as_text(a.values[n]) for n in names]
+        table.add_row(f"{a.begin}-{a.end}", str(a.job), trial, *scores, *values)
+    out.print(table)
+
+
+@app.command("list")
+def list_runs(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for runs.")] = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs below a directory."""
+    if not directory.is_dir():
+        raise ValueError(f"there is no directory {directory}; name the one that holds your runs")
+    summaries = [_row(file.parent) for file in sorted(directory.rglob("run.toml"))]
+    if as_json:
+        print_json(summaries)
+        return
+    if not summaries:
+        out.print(f"no runs below {directory}")
+        return
+    table = table_of(["run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state"])
+    for s in summaries:
+        table.add_row(
+            *(as_text(s[key]) for key in ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state"))
+        )
+    out.print(table)
+
+
+def _beside(results: Results, path: Path | None) -> Results | None:
+    """Open another run of the same task."""
+    if path is None:
+        return None
+    other = Results.open(path)
+    mine, theirs = ([(o.name, o.direction) for o in r.problem.objectives] for r in (results, other))
+    if mine != theirs:
+        raise ValueError(f"{path} has the objectives {theirs}; to be held against each other, both need {mine}")
+    return other
+
+
+def _held_against(results: Results, other: Results) -> str:
+    """Return in a sentence what a run has that the other lacks."""
+    mine, theirs = (np.array([signed(r.problem.objectives, p.scores) for p in r.front()]) for r in (results, other))
+    beaten = sum(bool(((mine >= point).all(axis=1) & (mine > point).any(axis=1)).any()) for point in theirs)
+    names = [r.settings.algorithm["name"] for r in (results, other)]
+    volumes = f"hypervolume {results.hypervolume():.5g} against {other.hypervolume():.5g}"
+    return f"{names[0]} against {names[1]}: {volumes}; {beaten} of the other's {len(theirs)} models are dominated."
+
+
+def _row(path: Path) -> dict[str, Any]:
+    """Return a run's line in the list; a run that cannot be read is listed with the reason."""
+    try:
+        results = Results.open(path)
+    except MopbtError as error:
+        unread = dict.fromkeys(("task", "algorithm", "seed", "intervals", "front", "hypervolume"), "")
+        return {"run": str(path), **unread, "state": f"unreadable: {error}"}
+    keys = ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume")
+    summary = summary_of(results)
+    return {key: summary[key] for key in (*keys, "state")}

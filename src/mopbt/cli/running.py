@@ -1,0 +1,155 @@
+"""`mopbt run` and `mopbt resume`."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mopbt.algorithms import ALGORITHMS, algorithm_of, named, options_of
+from mopbt.catalogue import find_task
+from mopbt.cli.app import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
+from mopbt.cli.printing import out, point_json, print_front, print_json, summary_of
+from mopbt.engines.choosing import ENGINES
+from mopbt.results import read_settings
+from mopbt.run import Budget, conduct
+from mopbt.settings import Settings
+from mopbt.task import problem_of
+
+EngineOption = Annotated[str, typer.Option(help=f"Where intervals are trained: auto, {', '.join(ENGINES)}.")]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(help="Worker processes [default: one for each core], or virtual workers of a simulation.", show_default=False),
+]
+CostOption = Annotated[
+    str | None,
+    typer.Option(help="Of a simulation: virtual seconds per step, or 'measured' [default: 1].", show_default=False),
+]
+SecondsOption = Annotated[float | None, typer.Option(help="Stop after this many seconds of work, over all sessions.")]
+JobsOption = Annotated[int | None, typer.Option(help="Stop after this many intervals.")]
+StepsOption = Annotated[int | None, typer.Option(help="Stop after this many training steps over all members.")]
+
+
+@app.command(epilog=EXIT_CODES)
+def run(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="A registered task (toy, adult-linear), package.module:object, or file.py:object.")
+    ],
+    directory: Annotated[
+        Path | None, typer.Option("--out", help="The run's directory [default: runs/NAME].", show_default=False)
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(help="The size of a task of the paper: paper, small or smoke [default: paper].", show_default=False),
+    ] = None,
+    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}; see `mopbt algorithms`.")] = "mo-pbt",
+    population: Annotated[int | None, typer.Option(help="Members of the population [default: 32].", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Names all randomness of the run.")] = 0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", help="An option of the algorithm, such as -o fraction=0.1 -o asynchronous=true.", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    engine: EngineOption = "auto",
+    workers: WorkersOption = None,
+    cost: CostOption = None,
+    budget_seconds: SecondsOption = None,
+    budget_jobs: JobsOption = None,
+    budget_steps: StepsOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a population on TASK. The same command goes on with a run that was stopped or killed.
+
+    Example: mopbt run adult-linear --population 16 --seed 1 --out runs/adult-1
+    """
+    found, origin = find_task(task if scale is None else f"{task}@{scale}")
+    chosen = _options(option or []) | ({} if population is None else {"population": population})
+    made = named(algorithm, getattr(found, "population", None), **chosen)
+    settings = Settings(problem_of(found), options_of(made), seed, origin)
+    directory = directory or Path("runs") / settings.problem.name
+    budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
+    go_on = "run the same command again to go on"
+    _conduct(found, settings, directory, engine, workers, cost, budget, quiet=quiet, as_json=as_json, go_on=go_on)
+
+
+@app.command(epilog=EXIT_CODES)
+def resume(
+    path: RunArgument,
+    engine: EngineOption = "auto",
+    workers: WorkersOption = None,
+    cost: CostOption = None,
+    budget_seconds: SecondsOption = None,
+    budget_jobs: JobsOption = None,
+    budget_steps: StepsOption = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Where a line of the journal is damaged, go on from the lines before it.")
+    ] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a run from where it stands, with the settings that it was started with."""
+    settings = read_settings(path)
+    if not settings.origin:
+        raise ValueError(f"{path} was started from a Python program, which holds its task: run that program again to go on")
+    found, _ = find_task(settings.origin)
+    settings = Settings(problem_of(found), settings.algorithm, settings.seed, settings.origin)
+    budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
+    _conduct(
+        found,
+        settings,
+        path,
+        engine,
+        workers,
+        cost,
+        budget,
+        repair=repair,
+        quiet=quiet,
+        as_json=as_json,
+        go_on=f"mopbt resume {path} goes on",
+    )
+
+
+def _conduct(
+    task: Any,
+    settings: Settings,
+    path: Path,
+    engine: str,
+    workers: int | None,
+    cost: str | None,
+    budget: Budget,
+    *,
+    quiet: bool,
+    as_json: bool,
+    go_on: str,
+    repair: bool = False,
+) -> None:
+    algorithm = algorithm_of(dict(settings.algorithm))
+    where: dict[str, Any] = {"out": path, "engine": engine, "workers": workers, "cost": cost}
+    try:
+        results = conduct(task, algorithm, settings, **where, budget=budget, progress=not quiet, repair=repair, go_on=go_on)
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+    if as_json:
+        points = [point_json(results, point) for point in results.front()]
+        print_json({"outcome": results.outcome, **summary_of(results), "front": points})
+    else:
+        print_front(results, path, 20)
+        out.print(f"The models are in {path / 'checkpoints'}; `mopbt front {path}` lists them all.", soft_wrap=True)
+    if results.outcome == "budget":
+        raise typer.Exit(3)
+
+
+def _options(pairs: Sequence[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--option must read KEY=VALUE, as in fraction=0.1, got {pair!r}")
+        try:
+            options[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[key] = text  # a word without quotes
+    return options
