@@ -1,25 +1,28 @@
 """What a run found: evaluations, the front and its models, where each came from. Also while the run goes on."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from numbers import Integral
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from mopbt import metrics, tree
+from mopbt import choosing, metrics, tree
 from mopbt.algorithms import algorithm_of
 from mopbt.archive import Entry, entry_of, front_of
 from mopbt.errors import MissingExtra, StoreError
 from mopbt.function import Snapshot, visible
-from mopbt.objectives import signed, signed_reference, unsigned
+from mopbt.objectives import Constraint, parse_constraints, signed, signed_reference, unsigned
 from mopbt.progress import Outcome
 from mopbt.ranking import scattered_order
 from mopbt.settings import Settings
+from mopbt.spelling import meant
 from mopbt.state import Job, Report
 from mopbt.stores.base import Checkpoints, Exchange
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of
-from mopbt.stores.journal import read_journal
+from mopbt.stores.journal import check_order, read_journal
+from mopbt.stores.remote import RemoteCheckpoints, checkpoints_at
 from mopbt.task import Problem, Task
 
 
@@ -37,6 +40,13 @@ class Point:
     scores: Mapping[str, float]
     violation: float = 0.0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Choice(Point):
+    """A model that was picked from a front, and why, in a sentence."""
+
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,67 @@ class Front(Sequence[Point]):
         chosen = scattered_order(objectives, scale=True)[:n] if len(self) else ()
         return Front([self[int(i)] for i in sorted(chosen)], self._problem)
 
+    def pick(
+        self,
+        how: Literal["knee"] | Mapping[str, float] | None = None,
+        *,
+        where: str | Constraint | Sequence[str | Constraint] = (),
+        best: str | None = None,
+    ) -> Choice:
+        """Return one model, which says in `why` what it gives up for what.
+
+        ``pick("knee")``: where giving up more of one objective stops paying. ``pick({"accuracy": 2, "dsp": 1})``: by weights on
+        the objectives, each scaled to its range on the front. ``pick(best="dsp", where="accuracy >= 0.85")``: the best in one
+        objective among the models within limits on any score. `where` also goes with the first two.
+        """
+        limits = parse_constraints([where] if isinstance(where, str | Constraint) else where)
+        kept = choosing.within(limits, [p.scores for p in self._nonempty()])
+        row, rule = self._chosen(how, best, [self[i] for i in kept])
+        if limits:
+            rule += f" of the {len(kept)} models with {' and '.join(map(str, limits))}"
+        point = self[kept[row]]
+        names = [f.name for f in fields(Point)]
+        return Choice(**{name: getattr(point, name) for name in names}, why=f"Model {point.job} is {rule}: {self._price(point)}.")
+
+    def _nonempty(self) -> "Front":
+        if not len(self):
+            raise ValueError(
+                "the front is empty: no interval has reported finite scores yet; wait for the first, or look at "
+                "`results.records()` for what was measured and what failed"
+            )
+        return self
+
+    def _chosen(self, how: str | Mapping[str, float] | None, best: str | None, points: Sequence[Point]) -> tuple[int, str]:
+        """Return which of some points is meant, and what it is."""
+        objectives = self._problem.objectives
+        array = np.array([signed(objectives, p.scores) for p in points])
+        names = [o.name for o in objectives]
+        if best is not None and how is None:
+            if best not in names:
+                raise ValueError(f"`best` must be an objective ({', '.join(map(repr, names))}), got {best!r}{meant(best, names)}")
+            return choosing.best(array, names.index(best)), f"the best in {best}"
+        if best is None and how == "knee":
+            return choosing.knee(array), "the knee"
+        if best is None and isinstance(how, Mapping):
+            weights = ", ".join(f"{name} {weight:g}" for name, weight in how.items())
+            return choosing.weighted(array, choosing.checked_weights(objectives, how)), f"the choice by the weights {weights}"
+        raise ValueError(
+            f'pick takes "knee", weights such as {{{names[0]!r}: 2}}, or best={names[0]!r} (one of the three; `where` goes with '
+            f"each), got {how!r} and best={best!r}"
+        )
+
+    def _price(self, point: Point) -> str:
+        """Return what a model gives up beside the leaders of the front."""
+        objectives = self._problem.objectives
+        clauses = {}
+        for k, objective in enumerate(objectives):
+            leader = self[choosing.best(np.array([signed(objectives, p.scores) for p in self]), k)]
+            if leader.job != point.job:
+                clauses[leader.job] = (
+                    f"beside the best in {objective.name} it {choosing.trade(objectives, point.scores, leader.scores)}"
+                )
+        return "; ".join(clauses.values()) or "no other model is better in any objective"
+
     def records(self) -> list[dict[str, Any]]:
         """Return a flat dict for each point."""
         return [_record(p) for p in self]
@@ -123,14 +194,18 @@ class Results:
     def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
         """Read a run; `task` is only needed to load models whose task has a `load` of its own."""
         path = Path(path).absolute()
-        results = Results(read_settings(path), DirectoryCheckpoints(path / "checkpoints"), path, task)
+        settings = read_settings(path)
+        results = Results(settings, checkpoints_at(settings.storage or path / "checkpoints", make=False), path, task)
         results.refresh()
         return results
 
     def refresh(self) -> None:
         """Read what has come since."""
         if self.path is not None:
-            self.fold(read_journal(self.path / "journal.jsonl")[0])
+            journal = self.path / "journal.jsonl"
+            exchanges, _ = read_journal(journal)
+            check_order(exchanges, journal)
+            self.fold(exchanges)
 
     def fold(self, exchanges: Iterable[Exchange]) -> None:
         """Take in all exchanges of the run."""
@@ -176,6 +251,10 @@ class Results:
         """Return the errors of the jobs that failed."""
         return {job: report.error for job, report in sorted(self._reports.items()) if report.objectives is None}
 
+    def point(self, job: int) -> Point:
+        """Return the evaluation of a job."""
+        return self._point(self._job_of(job))
+
     def front(self) -> Front:
         """Return the models that no other evaluation dominates; each can be loaded."""
         entries = sorted(self._front, key=lambda e: (tuple(-x for x in e.objectives), e.job))
@@ -204,12 +283,15 @@ class Results:
         chain: list[Ancestor] = []
         job: Job | None = self._jobs[self._job_of(point)]
         while job is not None:
-            parent = None if job.start is None else self._jobs[job.start]
-            exploited = parent is not None and parent.trial != job.trial
-            scores = self._reports[job.id].scores
-            chain.append(Ancestor(job.id, job.trial, job.begin, job.end, self._decode(job), scores, exploited))
-            job = parent
+            chain.append(self._ancestor(job))
+            job = None if job.start is None else self._jobs[job.start]
         return chain[::-1]
+
+    def history(self, point: Point | int) -> list[Ancestor]:
+        """Return the intervals of a model's trial up to the model, whosever weights they started from."""
+        last = self._jobs[self._job_of(point)]
+        jobs = (self._jobs[id] for id in sorted(self._reports) if id <= last.id)
+        return [self._ancestor(job) for job in jobs if job.trial == last.trial and self._reports[job.id].objectives is not None]
 
     def schedule(self, point: Point | int) -> list[tuple[int, int, Mapping[str, Any]]]:
         """Return the hyperparameter schedule that made a model: (begin, end, values), equal neighbours joined."""
@@ -239,9 +321,9 @@ class Results:
         job = self._job_of(point)
         return self.checkpoints.load(job, self._reports[job].checksum)
 
-    def checkpoint_file(self, point: Point | int) -> Path:
-        """Return the file that holds a point's checkpoint."""
-        if not isinstance(self.checkpoints, DirectoryCheckpoints):
+    def checkpoint_file(self, point: Point | int) -> Path | str:
+        """Return the file that holds a point's checkpoint, or its URL where the run's storage is elsewhere."""
+        if not isinstance(self.checkpoints, DirectoryCheckpoints | RemoteCheckpoints):
             raise StoreError("this run is in memory only: give `out` a directory, or save what `load` returns")
         return self.checkpoints.file(self._job_of(point))
 
@@ -281,12 +363,19 @@ class Results:
         job, report = self._jobs[id], self._reports[id]
         return Point(id, job.trial, job.end, self._decode(job), report.scores, report.violation, report.seconds)
 
+    def _ancestor(self, job: Job) -> Ancestor:
+        exploited = job.start is not None and self._jobs[job.start].trial != job.trial
+        return Ancestor(job.id, job.trial, job.begin, job.end, self._decode(job), self._reports[job.id].scores, exploited)
+
     def _job_of(self, point: Point | int) -> int:
         job = point.job if isinstance(point, Point) else point
-        report = self._reports.get(job)
+        report = self._reports.get(job) if isinstance(job, Integral) else None
         if report is None or report.objectives is None:
-            front = ", ".join(str(e.job) for e in self._front[:8])
-            raise ValueError(f"a point must be an evaluated job of this run, got {job!r}; on the front are {front} ...")
+            front = ", ".join(str(e.job) for e in self._front[:8]) + " ..." * (len(self._front) > 8)
+            raise ValueError(
+                f"a point must be an evaluated job of this run, or one of `results.front()`, got {job!r}; on the front are "
+                f"{front or 'none yet'}"
+            )
         return job
 
 
@@ -294,7 +383,8 @@ def read_settings(path: Path) -> Settings:
     """Read the settings of a run's directory."""
     file = path / "run.toml"
     if not file.is_file():
-        raise StoreError(f"{path} is not a run: it has no run.toml; `mopbt list` shows the runs below a directory")
+        why = "has no run.toml" if path.is_dir() else "is a file, and a run is a directory" if path.is_file() else "is not there"
+        raise StoreError(f"{path} is not a run: it {why}; `mopbt list DIR` shows the runs below a directory")
     return Settings.from_toml(file.read_text(encoding="utf-8", errors="replace"), file)
 
 

@@ -1,0 +1,135 @@
+"""Taking a model home: `mopbt pick` and `mopbt replay`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mopbt.catalogue import find_task
+from mopbt.cli.app import JsonOption, RunArgument, app
+from mopbt.cli.printing import as_text, out, plain, point_json, print_json, table_of
+from mopbt.export import Exported, check_place, export
+from mopbt.replay import replay
+from mopbt.results import Choice, Results
+
+ExportOption = Annotated[
+    Path | None,
+    typer.Option("--export", help="Write the weights here, with a .json of what made them and a .md card.", show_default=False),
+]
+
+
+@app.command()
+def pick(
+    path: RunArgument,
+    where: Annotated[
+        list[str] | None, typer.Option(help="A limit on a score, such as 'accuracy >= 0.85'; may be given several times.")
+    ] = None,
+    best: Annotated[str | None, typer.Option(help="Take the model that is best in this objective.", show_default=False)] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(help="How much an objective counts, such as accuracy=2; may be given several times.")
+    ] = None,
+    job: Annotated[
+        int | None, typer.Option(help="Take the model of this job, as `mopbt front` lists it.", show_default=False)
+    ] = None,
+    exported: ExportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose a model from the front: its knee, or --best within limits, or by --weight; and export it.
+
+    Example: mopbt pick runs/demo --where "accuracy >= 0.85" --best dsp --export model.safetensors
+    """
+    results = Results.open(path)
+    choice = _by_job(results, job, where, best, weight) if job is not None else _by_rule(results, where, best, weight)
+    files = export(results, choice, exported) if exported else None
+    if as_json:
+        names = {name: str(file) for name, file in vars(files).items()} if files else {}
+        print_json(point_json(results, choice) | {"why": choice.why, "exported": names})
+        return
+    out.print(choice.why, soft_wrap=True)
+    _print_choice(results, choice)
+    _tell(path, choice, files)
+
+
+@app.command("replay")
+def train_again(
+    path: RunArgument,
+    job: Annotated[int, typer.Argument(metavar="POINT", help="The job of a model, as `mopbt front` lists it.", show_default=False)],
+    task: Annotated[
+        str | None, typer.Option(help="Another task with the same hyperparameters, as for `mopbt run`.", show_default=False)
+    ] = None,
+    scale: Annotated[str | None, typer.Option(help="Another size of the run's own task.", show_default=False)] = None,
+    ancestry: Annotated[
+        bool, typer.Option(help="Follow the weights through every exploit, or only what the trial itself was set to.")
+    ] = True,
+    seed: Annotated[int | None, typer.Option(help="Other randomness than the run's own.", show_default=False)] = None,
+    exported: Annotated[Path | None, typer.Option("--export", help="Write the new checkpoint here.", show_default=False)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a model of the front again, from scratch, along the schedule that made it, and say how close it comes.
+
+    Example: mopbt replay runs/demo 1203 --seed 1
+    """
+    results = Results.open(path)
+    if exported is not None:
+        check_place(exported)  # before the training
+    found, _ = find_task(_reference(results, task, scale))
+    again = replay(results, job, found, ancestry=ancestry, seed=seed)
+    if exported is not None:
+        exported.write_bytes(again.data)
+    if as_json:
+        parts = {"original": again.original, "replayed": again.scores, "differences": again.differences}
+        print_json({name: plain(dict(scores)) for name, scores in parts.items()})
+        return
+    table = table_of(["score", "original", "replayed", "difference"])
+    for name, value in again.scores.items():
+        table.add_row(name, as_text(again.original.get(name, "")), as_text(value), as_text(again.differences.get(name, "")))
+    out.print(table)
+    out.print(str(again), soft_wrap=True)
+
+
+def _by_rule(results: Results, where: list[str] | None, best: str | None, weight: list[str] | None) -> Choice:
+    how: Any = dict(map(_weight, weight or [])) or (None if best else "knee")
+    return results.front().pick(how, where=where or [], best=best)
+
+
+def _by_job(results: Results, job: int, *rules: Any) -> Choice:
+    if any(rules):
+        raise ValueError("--job names the model itself: leave out --where, --best and --weight")
+    return Choice(**vars(results.point(job)), why=f"Model {job}, as asked for.")
+
+
+def _weight(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        return name, float(number)
+    except ValueError:
+        raise ValueError(f"--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got {text!r}") from None
+
+
+def _reference(results: Results, task: str | None, scale: str | None) -> str:
+    if task is not None:
+        return task if scale is None else f"{task}@{scale}"
+    if not results.settings.origin:
+        raise ValueError(f"{results.path} was started from a Python program, which holds its task: name it with --task")
+    own = results.settings.origin
+    return own if scale is None else f"{own.partition('@')[0]}@{scale}"
+
+
+def _print_choice(results: Results, choice: Choice) -> None:
+    table = table_of(["score", "validation", "test"])
+    for name, value in choice.scores.items():
+        if not name.startswith("test/"):
+            test = choice.scores.get(f"test/{name}")
+            table.add_row(name, as_text(value), "" if test is None else as_text(test))
+    out.print(table)
+    values = ", ".join(f"{name} {as_text(value)}" for name, value in choice.values.items())
+    out.print(f"Last interval: {values}; schedule of {len(results.schedule(choice))} parts.", soft_wrap=True)
+
+
+def _tell(path: Path, choice: Choice, files: Exported | None) -> None:
+    if files is None:
+        out.print(
+            f"Take it with --export model.safetensors; `mopbt lineage {path} {choice.job}` shows what made it.", soft_wrap=True
+        )
+    else:
+        out.print(f"Exported: {files.weights} (weights), {files.about} (how it was made), {files.card} (its card).", soft_wrap=True)

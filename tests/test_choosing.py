@@ -1,0 +1,121 @@
+"""Picking a model from a front: the rules against brute force and worked examples, and the sentence that explains the choice."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mopbt import choosing
+from mopbt.objectives import Constraint, parse_objectives
+from mopbt.results import Choice, Front, Point
+from mopbt.space import Grid
+from mopbt.task import make_problem
+
+PROBLEM = make_problem(
+    name="p", space={"x": Grid(0, 1, 10)}, objectives={"accuracy": "max", "dsp": "min"}, constraints=(), interval=1, max_step=4
+)
+SCORES = [(0.860, 0.17), (0.856, 0.08), (0.850, 0.07), (0.80, 0.01), (0.759, 0.0)]
+FRONT = Front([Point(i, i, 4, {"x": 0.5}, {"accuracy": a, "dsp": d, "loss": a / 2}) for i, (a, d) in enumerate(SCORES)], PROBLEM)
+
+
+@st.composite
+def fronts(draw):
+    """Draw points that do not dominate each other."""
+    k = draw(st.integers(2, 4))
+    points = draw(hnp.arrays(float, (draw(st.integers(1, 12)), k), elements=st.integers(-8, 8).map(float), unique=False))
+    kept = [p for p in points if not any((q >= p).all() and (q > p).any() for q in points)]
+    return np.unique(np.array(kept), axis=0)
+
+
+def test_the_knee_is_farthest_from_the_line_through_the_ends():
+    points = choosing.scaled(np.array([(a, -d) for a, d in SCORES]))
+    first, last = points[0], points[-1]
+    along = (last - first) / np.linalg.norm(last - first)
+    distances = [abs(along[0] * (p - first)[1] - along[1] * (p - first)[0]) for p in points]
+    assert FRONT.pick("knee").job == int(np.argmax(distances)) == 1
+
+
+@given(fronts(), st.floats(0.1, 10), st.floats(-5, 5))
+def test_the_knee_does_not_depend_on_units(front, factor, offset):
+    sums = choosing.scaled(front).sum(axis=1)
+    stretched = front * np.array([factor] + [1.0] * (front.shape[1] - 1)) + offset
+    assert sums[choosing.knee(stretched)] == pytest.approx(sums.max())
+
+
+@given(fronts())
+def test_weights_can_reach_every_model_of_a_front(front):
+    shortfall = 1 - choosing.scaled(front)
+    for row, short in enumerate(shortfall):
+        if (short > 0).all():
+            assert choosing.weighted(front, 1 / short) == row
+
+
+@given(fronts(), st.data())
+def test_all_weight_on_one_objective_takes_its_best(front, data):
+    k = data.draw(st.integers(0, front.shape[1] - 1))
+    weights = [float(i == k) for i in range(front.shape[1])]
+    for row in (choosing.weighted(front, weights), choosing.best(front, k)):
+        assert front[row, k] == front[:, k].max()
+
+
+def test_the_best_within_a_limit():
+    choice = FRONT.pick(where="accuracy >= 0.85", best="dsp")
+    assert isinstance(choice, Choice)
+    assert choice.job == 2  # 0.850 keeps the limit exactly
+    assert FRONT.pick(where="accuracy > 0.85", best="dsp").job == 1
+    assert FRONT.pick(where=["accuracy >= 0.8", "dsp < 0.08"], best="accuracy").job == 2
+    assert FRONT.pick(where=Constraint("loss", "<=", 0.4), best="accuracy").job == 3  # any score can be limited
+    assert FRONT.pick("knee", where="dsp <= 0.009").job == 4
+
+
+def test_a_choice_says_what_it_costs():
+    assert FRONT.pick(where="accuracy >= 0.855", best="dsp").why == (
+        "Model 1 is the best in dsp of the 2 models with accuracy >= 0.855: beside the best in accuracy it gives up 0.004 "
+        "of accuracy for 0.09 of dsp; beside the best in dsp it gives up 0.08 of dsp for 0.097 of accuracy."
+    )
+    assert "weights accuracy 2, dsp 1" in FRONT.pick({"accuracy": 2, "dsp": 1}).why
+    assert Front(FRONT[:1], PROBLEM).pick("knee").why == "Model 0 is the knee: no other model is better in any objective."
+
+
+def test_what_is_given_up_and_gained_is_told_of_every_objective():
+    objectives = parse_objectives({"a": "max", "b": "min", "c": "max", "d": "max"})
+    chosen, other = {"a": 1.0, "b": 5.0, "c": 3.0, "d": 0.0}, {"a": 2.0, "b": 7.0, "c": 1.0, "d": 0.0}
+    assert choosing.trade(objectives, chosen, other) == "gives up 1 of a for 2 of b and 2 of c"
+    assert choosing.trade(objectives, other, chosen) == "gives up 2 of b and 2 of c for 1 of a"
+    assert choosing.trade(objectives, chosen, chosen) == "is as good"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("knie",), r'pick takes "knee", weights .* got .knie. and best=None'),
+        ((), r'pick takes "knee"'),
+        (({"accuracy": 1, "fairness": 2},), "weights must name objectives \\('accuracy', 'dsp'\\), got 'fairness'"),
+        (({"accuracy": -1},), "the weight of 'accuracy' must be a number of at least 0, got -1"),
+        (({"accuracy": 0},), "at least one of 'accuracy', 'dsp' more than 0"),
+    ],
+)
+def test_wrong_rules_are_explained(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        FRONT.pick(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"best": "loss"}, "`best` must be an objective \\('accuracy', 'dsp'\\), got 'loss'"),
+        ({"best": "dsp", "where": "acc >= 0.8"}, "`where` must name one of 'accuracy', 'dsp', 'loss', got 'acc'"),
+        ({"best": "dsp", "where": "accuracy => 0.8"}, "must read like 'accuracy >= 0.7'"),
+        ({"best": "dsp", "where": "accuracy >= 0.9"}, "no model of the front has accuracy >= 0.9; it reaches accuracy 0.86:"),
+        ({"best": "dsp", "where": ["accuracy >= 0.86", "dsp < 0.1"]}, "reaches accuracy 0.86, dsp 0 \\(not in one model\\)"),
+    ],
+)
+def test_wrong_limits_are_explained(options, message):
+    with pytest.raises(ValueError, match=message):
+        FRONT.pick(**options)
+
+
+def test_an_empty_front_has_nothing_to_pick():
+    with pytest.raises(ValueError, match="the front is empty"):
+        Front([], PROBLEM).pick("knee")

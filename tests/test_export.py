@@ -1,0 +1,219 @@
+"""Models taken home: what is exported, and trained again along the schedule that made them."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import mopbt
+from mopbt.errors import StoreError, TaskError
+from mopbt.export import export
+from mopbt.replay import replay
+from mopbt.testing import ToyTask
+from mopbt.torch import AdamW, Batches, Dropout, TorchTask
+
+TOY = ToyTask(max_step=8, interval=1)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return mopbt.run(TOY, out=tmp_path_factory.mktemp("run") / "toy", population=6, seed=3, engine="local", progress=False)
+
+
+def networks(rows=256):
+    x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    return TorchTask(
+        lambda: torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), Dropout("dropout"), torch.nn.Linear(16, 2)),
+        loss=lambda model, batch, hp: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        data=Batches(x[: rows // 2], y[: rows // 2], batch_size=32),
+        optimizer=AdamW(lr="lr"),
+        metrics=lambda logits, y: {"accuracy": (logits.argmax(1) == y).float().mean().item(), "size": logits.abs().mean().item()},
+        validation=(x[rows // 2 :], y[rows // 2 :]),
+        test=(x[: rows // 2], y[: rows // 2]),
+        space={"lr": mopbt.LogGrid(1e-3, 1e-1, 6), "dropout": mopbt.Grid(0, 0.5, 5)},
+        objectives={"accuracy": "max", "size": "min"},
+        max_step=6,
+        interval=1,
+        name="net",
+    )
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "net"
+    return mopbt.run(networks(), out=out, population=6, seed=1, engine="local", progress=False)
+
+
+def test_weights_are_a_plain_state_dict_that_the_users_model_loads(net, tmp_path):
+    choice = net.front().pick("knee")
+    files = export(net, choice, tmp_path / "model.safetensors")
+    model = networks().model()
+    model.load_state_dict(load_file(files.weights))
+    x, y = networks().validation
+    accuracy = (model.eval()(x).argmax(1) == y).float().mean().item()
+    assert accuracy == pytest.approx(choice.scores["accuracy"])
+
+
+def test_what_made_it_is_told_in_full(net, tmp_path):
+    choice = net.front().pick(best="accuracy")
+    about = json.loads(export(net, choice, tmp_path / "m.safetensors").about.read_text())
+    assert about["model"] == choice.job
+    assert about["validation"] == {n: v for n, v in choice.scores.items() if not n.startswith("test/")}
+    assert about["test"] == {"accuracy": choice.scores["test/accuracy"], "size": choice.scores["test/size"]}
+    assert [(s["begin"], s["end"], s["values"]) for s in about["schedule"]] == net.schedule(choice)
+    assert about["values"] == choice.values
+    assert about["seed"] == 1
+    assert about["algorithm"]["name"] == "mo-pbt"
+    assert about["why"] == choice.why
+
+
+def test_the_card_can_be_followed_to_the_letter(net, tmp_path):
+    choice = net.front().pick("knee")
+    files = export(net, choice, tmp_path / "model.safetensors")
+    card = files.card.read_text()
+    assert choice.why in card
+    assert f"| accuracy | larger is better | {choice.scores['accuracy']:.4g} | {choice.scores['test/accuracy']:.4g} |" in card
+    assert "| steps | lr | dropout |" in card
+    code = card.split("```python\n")[1].split("```")[0]
+    model = networks().model()
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        exec(code, {"model": model})
+    finally:
+        os.chdir(here)
+    assert torch.equal(model.state_dict()["0.weight"], load_file(files.weights)["0.weight"])
+
+
+def test_other_tasks_give_what_their_checkpoint_holds(toy, tmp_path):
+    files = export(toy, toy.front()[0], tmp_path / "toy.bin")
+    assert files.weights.read_bytes() == toy.checkpoint(toy.front()[0]) or mopbt.loads(files.weights.read_bytes())
+    assert "How to load it" in files.card.read_text()
+
+
+def test_exports_that_cannot_be_are_explained(toy, tmp_path):
+    with pytest.raises(StoreError, match="there is no directory .*nowhere to export into; make it first"):
+        export(toy, toy.front()[0], tmp_path / "nowhere" / "m.bin")
+    with pytest.raises(ValueError, match="a file name of their own, such as model.safetensors, got 'm.json'"):
+        export(toy, toy.front()[0], tmp_path / "m.json")
+    with pytest.raises(ValueError, match="a point must be an evaluated job of this run, .* got 99999"):
+        export(toy, 99999, tmp_path / "m.bin")
+
+
+@pytest.mark.parametrize("name", ["toy", "net"])
+def test_a_replay_of_the_same_is_the_same(name, request):
+    results = request.getfixturevalue(name)
+    taken_over = [p for p in results.front() if any(a.exploited for a in results.lineage(p))]
+    assert taken_over, "no model of the front has taken over another's weights"
+    again = replay(results, taken_over[0])
+    assert again.scores == taken_over[0].scores
+    assert again.data == results.checkpoint(taken_over[0])
+    assert str(again) == "The replay came out identical in every score."
+
+
+def test_without_ancestry_the_trials_own_history_is_trained(toy):
+    point = next(p for p in toy.front() if any(a.exploited for a in toy.lineage(p)))
+    history = toy.history(point)
+    assert {a.trial for a in history} == {point.trial}
+    assert [(a.begin, a.end) for a in history] == [(i, i + 1) for i in range(point.step)]
+    again = replay(toy, point, ancestry=False)
+    model = TOY.init(mopbt.rng.derived_seed(3, "init", point.trial))
+    for a in history:
+        model = TOY.train(model, dict(a.values), a.begin, a.end, mopbt.rng.derived_seed(3, "train", a.trial, a.begin)) or model
+    assert again.scores == TOY.evaluate(model)
+
+
+def test_another_seed_and_other_data_give_another_model(net):
+    point = net.front().pick(best="accuracy")
+    other = replay(net, point, seed=5)
+    assert other.data != net.checkpoint(point)
+    assert other.differences["accuracy"] == other.scores["accuracy"] - point.scores["accuracy"]
+    assert str(other).startswith("The replay differs by ")
+    more = replay(net, point, networks(rows=512))
+    assert more.scores != point.scores
+
+
+def test_a_longer_training_stretches_the_schedule(toy):
+    point = toy.front().pick("knee")
+    seen = []
+
+    class Longer(ToyTask):
+        def train(self, model, values, begin, end, seed):
+            seen.append((begin, end, dict(values)))
+            return super().train(model, values, begin, end, seed)
+
+    replay(toy, point, Longer(max_step=16, interval=1))
+    assert [(begin, end) for begin, end, _ in seen] == [(i, i + 1) for i in range(2 * point.step)]
+    lineage = toy.lineage(point)
+    assert [values for _, _, values in seen] == [dict(lineage[i // 2].values) for i in range(2 * point.step)]
+
+
+def test_replays_that_cannot_be_are_explained(toy):
+    with pytest.raises(TaskError, match="a replay needs the task"):
+        replay(mopbt.Results.open(toy.path), toy.front()[0])
+    other = replace(networks(), name="other")
+    with pytest.raises(
+        TaskError, match="the schedule has the hyperparameters .* take the same, got \\['lr', 'dropout'\\]"
+    ):
+        replay(toy, toy.front()[0], other)
+
+    class Broken(ToyTask):
+        def train(self, model, values, begin, end, seed):
+            raise RuntimeError("no more paper")
+
+    with pytest.raises(TaskError, match=r"the replay failed between the steps 0 and 1:[\s\S]*no more paper"):
+        replay(toy, toy.front()[0], Broken(max_step=8, interval=1))
+
+
+def mopbt_command(*arguments, code=0):
+    program = [sys.executable, "-c", "from mopbt.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def run_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "toy"
+    mopbt_command("run", "toy", "--out", path, "--population", 6, "--quiet", "--engine", "local")
+    return path
+
+
+def test_pick_on_the_command_line(run_path, tmp_path):
+    done = mopbt_command("pick", run_path, "--where", "near <= 5", "--best", "far", "--export", tmp_path / "m.safetensors")
+    choice = mopbt.Results.open(run_path).front().pick(where="near <= 5", best="far")
+    assert done.stdout.splitlines()[0] == choice.why
+    assert (tmp_path / "m.md").is_file()
+    listed = json.loads(mopbt_command("pick", run_path, "--weight", "near=1", "--weight", "far=3", "--json").stdout)
+    assert listed["job"] == mopbt.Results.open(run_path).front().pick({"near": 1, "far": 3}).job
+    assert "is the knee" in mopbt_command("pick", run_path).stdout
+
+
+def test_replay_on_the_command_line(run_path):
+    job = mopbt.Results.open(run_path).front()[0].job
+    assert "identical in every score" in mopbt_command("replay", run_path, job).stdout
+    told = json.loads(mopbt_command("replay", run_path, job, "--seed", 9, "--no-ancestry", "--json").stdout)
+    assert set(told) == {"original", "replayed", "differences"}
+    assert np.isfinite(list(told["differences"].values())).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pick", "RUN", "--weight", "near"), "--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got 'near'"),
+        (("pick", "RUN", "--best", "neer"), "`best` must be an objective ('near', 'far'), got 'neer'"),
+        (("replay", "RUN", "123456"), "a point must be an evaluated job of this run, or one of `results.front()`, got 123456"),
+        (("replay", "RUN", "0", "--scale", "small"), "toy comes in one size only, got the scale 'small'"),
+    ],
+)
+def test_mistakes_on_the_command_line(run_path, arguments, message):
+    done = mopbt_command(*(run_path if a == "RUN" else a for a in arguments), code=2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
