@@ -8,21 +8,48 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "mopbt"
 
 LAYERS = {
-    0: {"version", "errors", "rng", "space", "objectives", "state", "tree", "task", "function"},
+    0: {"version", "errors", "spelling", "rng", "space", "objectives", "state", "tree", "task", "function"},
     1: {
-        *("ranking", "exploit", "explore", "scalarization", "metrics", "archive", "rungs"),
+        *("ranking", "exploit", "explore", "scalarization", "metrics", "archive", "rungs", "choosing"),
         *("proposals", "proposals.base"),
         *("proposals.uniform", "proposals.tpe", "proposals.nsga2", "proposals.gp"),
     },
     2: {"schedulers", "schedulers.base", "schedulers.pbt", "schedulers.asha", "schedulers.full", "algorithms"},
     2.5: {
-        *("stores", "stores.base", "stores.memory", "stores.journal", "stores.directory"),
+        *("stores", "stores.base", "stores.memory", "stores.journal", "stores.directory", "stores.remote"),
         *("engines", "engines.base", "engines.local", "engines.worker", "engines.pool", "engines.vectorised", "engines.choosing"),
-        "engines.simulated",
+        *("engines.simulated", "engines.ray"),
     },
-    3: {"settings", "progress", "display", "results", "mending", "run"},
-    4: {"", "catalogue", "compare", "testing", "report", "report.figures", "report.tables", "report.comparison"},
-    4.2: {f"cli{name}" for name in ("", ".app", ".printing", ".running", ".reading", ".listing", ".comparing")},
+    3: {"settings", "progress", "display", "results", "mending", "run", "export", "replay"},
+    4: {
+        *("", "catalogue", "testing", "report", "report.figures", "report.tables", "report.comparison"),
+        *(
+            "compare",
+            "compare.experiment",
+            "compare.evaluations",
+            "compare.crew",
+            "compare.board",
+            "compare.others",
+            "compare.conducting",
+        ),
+        *("report.story", "report.following", "report.page", "report.dashboard"),
+    },
+    4.1: {"integrations", *(f"integrations.{name}" for name in ("ray_tune", "sklearn", "lightning", "trackers", "optuna"))},
+    4.2: {
+        f"cli{name}"
+        for name in (
+            "",
+            ".app",
+            ".printing",
+            ".running",
+            ".reading",
+            ".choosing",
+            ".exporting",
+            ".listing",
+            ".comparing",
+            ".seeing",
+        )
+    },
     4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
     5: {
         *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.augment"),
@@ -42,13 +69,21 @@ HEAVY = {
     },
     "pandas": {"results"},
     "matplotlib": {"report.figures", "report.comparison"},
-    "sklearn": {"tasks.adult", "tasks.adult_linear", "tasks.data"},
-    "rich": {"display", "compare", "cli.printing", "cli.reading", "cli.listing"},
-    "typer": {"cli.app", "cli.running", "cli.reading", "cli.comparing"},
+    "sklearn": {"tasks.adult", "tasks.adult_linear", "tasks.data", "integrations.sklearn"},
+    "joblib": {"integrations.sklearn"},
+    "lightning": {"integrations.lightning"},
+    "optuna": {"integrations.optuna"},
+    "ray": {"engines.ray", "integrations.ray_tune"},
+    "pyarrow": {"integrations.ray_tune"},
+    "fsspec": {"stores.remote"},
+    "rich": {"display", "compare.board", "cli.printing", "cli.reading", "cli.listing"},
+    "typer": {"cli.app", "cli.running", "cli.reading", "cli.choosing", "cli.exporting", "cli.comparing", "cli.seeing"},
 }
 
-# What these define is PyTorch's: nobody imports them who does not use it.
+# What these define is PyTorch's, or Ray's: nobody imports them who does not use it.
 OF_TORCH = {"tasks.networks", "tasks.augment", "tasks.losses", "tasks.scores"}
+OF_RAY = {"integrations.ray_tune"}
+OF_OTHERS = {"integrations.sklearn", "integrations.lightning"}  # as these are scikit-learn's and Lightning's
 
 
 def modules():
@@ -110,7 +145,7 @@ def test_heavy_packages_stand_in_the_one_file_that_needs_them(module, tree):
         package = name.split(".")[0]
         if package in HEAVY:
             assert module in HEAVY[package], f"{module} imports {package}"
-            if package not in ("rich", "typer") and not module.startswith("torch") and module not in OF_TORCH:
+            if package not in ("rich", "typer") and not module.startswith("torch") and module not in OF_TORCH | OF_RAY | OF_OTHERS:
                 assert not at_top, f"{module} must import {package} where it is used"
 
 

@@ -1,4 +1,4 @@
-"""The command line: `mopbt run`, `resume`, `show`, `front`, `lineage`, `list`, `algorithms`, `tasks`, `compare`."""
+"""The command line: `mopbt run`, `resume`, `show`, `front`, `lineage`, `list`, `pick`, `replay`, `report`, `dashboard` and more."""
 
 import os
 import signal
@@ -8,29 +8,35 @@ from types import FrameType
 
 from mopbt.cli import running  # isort: skip  # the commands, in the order in which `mopbt --help` lists them
 from mopbt.cli import reading  # isort: skip
+from mopbt.cli import seeing  # isort: skip
+from mopbt.cli import choosing  # isort: skip
+from mopbt.cli import exporting  # isort: skip
 from mopbt.cli import listing  # isort: skip
 from mopbt.cli import comparing  # isort: skip
 from mopbt.cli.app import Terminated, app
 from mopbt.errors import MopbtError
 
-__all__ = ["app", "comparing", "listing", "main", "reading", "running"]
+__all__ = ["app", "choosing", "comparing", "exporting", "listing", "main", "reading", "running", "seeing"]
 
 
 def main() -> None:
     """Run the command line: errors are messages, and become exit codes."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app(args=[argument for argument in sys.argv[1:] if argument != "--traceback"])
+        app(args=[argument for argument in sys.argv[1:] if argument != "--traceback"], prog_name="mopbt")
     except (MopbtError, ValueError, TypeError, OSError) as error:
-        _explain(error)
+        _explain(error, str(error))
         sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
+    except Exception as error:  # of a task's own code, or a defect
+        _explain(error, f"{type(error).__name__}: {error}; the same command with --traceback shows where it comes from")
+        sys.exit(1)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _explain(error: Exception) -> None:
+def _explain(error: Exception, message: str) -> None:
     if "--traceback" in sys.argv or os.environ.get("MOPBT_TRACEBACK"):
         traceback.print_exception(error)
-    print(f"mopbt: {error}", file=sys.stderr)
+    print(f"mopbt: {message}", file=sys.stderr)

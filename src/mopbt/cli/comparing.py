@@ -24,6 +24,10 @@ def compare_algorithms(
         bool, typer.Option("--only-report", "--recompute", help="Run nothing; compute everything anew from the journals.")
     ] = False,
     parquet: Annotated[bool, typer.Option("--parquet", help="Write all evaluations as Parquet as well (needs pyarrow).")] = False,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(help="Where other comparisons are; runs of theirs that are the same are not repeated.", show_default=False),
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Compare algorithms over tasks and seeds under a virtual clock; write tables and figures. The same command goes on.
@@ -31,15 +35,18 @@ def compare_algorithms(
     Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
     """
     from mopbt.compare import Experiment, compare, recompute
-    from mopbt.report.comparison import write_report
+    from mopbt.report.comparison import check_figures, write_report
 
     read = Experiment.read(experiment)
+    check_figures(read.figures)  # before hours of work
     directory = directory or Path("comparisons") / "-".join(filter(None, (read.name, scale)))
     try:
         if only_report:
             comparison = recompute(read, out=directory, scale=scale, parquet=parquet)
         else:
-            comparison = compare(read, out=directory, scale=scale, jobs=jobs, progress=not quiet, parquet=parquet)
+            comparison = compare(
+                read, out=directory, scale=scale, jobs=jobs, progress=not quiet, parquet=parquet, reuse=reuse or ()
+            )
         files = write_report(comparison, directory) if comparison.runs else []
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None

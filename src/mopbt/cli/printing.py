@@ -21,6 +21,7 @@ def summary_of(results: Results) -> dict[str, Any]:
     """Return what there is to say of a run in a few lines."""
     settings, best, path = results.settings, results.front(), results.path or Path()
     sizes = _sizes(path / "checkpoints")
+    kept = {"storage": settings.storage} if settings.storage else {"checkpoints": len(sizes), "bytes": sum(sizes)}
     return {
         "run": str(path),
         "task": settings.problem.name,
@@ -38,8 +39,7 @@ def summary_of(results: Results) -> dict[str, Any]:
         "front": len(best),
         "best": best.best(),
         "hypervolume": results.hypervolume(),
-        "checkpoints": len(sizes),
-        "bytes": sum(sizes),
+        **kept,
     }
 
 

@@ -59,7 +59,7 @@ def front(
 @app.command()
 def lineage(
     path: RunArgument,
-    job: Annotated[int, typer.Argument(help="The job of a model, as `mopbt front` lists it.", show_default=False)],
+    job: Annotated[int, typer.Argument(metavar="JOB", help="The job of a model, as `mopbt front` lists it.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
     """Show how a model came to be: the intervals that trained it, through every exploit."""

@@ -1,7 +1,7 @@
 """`mopbt run` and `mopbt resume`."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +20,23 @@ from mopbt.task import problem_of
 EngineOption = Annotated[str, typer.Option(help=f"Where intervals are trained: auto, {', '.join(ENGINES)}.")]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(help="Worker processes [default: one for each core], or virtual workers of a simulation.", show_default=False),
+    typer.Option(
+        help="Worker processes [default: one for each core], Ray actors, or virtual workers of a simulation.", show_default=False
+    ),
 ]
 CostOption = Annotated[
     str | None,
     typer.Option(help="Of a simulation: virtual seconds per step, or 'measured' [default: 1].", show_default=False),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(help="Of the Ray cluster: auto, or HOST:PORT [default: what runs here, else its own].", show_default=False),
+]
+StorageOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where checkpoints are kept: a folder or a URL like s3://bucket/run [default: in --out].", show_default=False
+    ),
 ]
 SecondsOption = Annotated[float | None, typer.Option(help="Stop after this many seconds of work, over all sessions.")]
 JobsOption = Annotated[int | None, typer.Option(help="Stop after this many intervals.")]
@@ -55,6 +67,8 @@ def run(
     engine: EngineOption = "auto",
     workers: WorkersOption = None,
     cost: CostOption = None,
+    address: AddressOption = None,
+    storage: StorageOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
@@ -71,8 +85,9 @@ def run(
     settings = Settings(problem_of(found), options_of(made), seed, origin)
     directory = directory or Path("runs") / settings.problem.name
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
+    where = {"engine": engine, "workers": workers, "cost": cost, "address": address, "storage": storage}
     go_on = "run the same command again to go on"
-    _conduct(found, settings, directory, engine, workers, cost, budget, quiet=quiet, as_json=as_json, go_on=go_on)
+    _conduct(found, settings, directory, where, budget, quiet=quiet, as_json=as_json, go_on=go_on)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -81,6 +96,7 @@ def resume(
     engine: EngineOption = "auto",
     workers: WorkersOption = None,
     cost: CostOption = None,
+    address: AddressOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
@@ -97,28 +113,16 @@ def resume(
     found, _ = find_task(settings.origin)
     settings = Settings(problem_of(found), settings.algorithm, settings.seed, settings.origin)
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
-    _conduct(
-        found,
-        settings,
-        path,
-        engine,
-        workers,
-        cost,
-        budget,
-        repair=repair,
-        quiet=quiet,
-        as_json=as_json,
-        go_on=f"mopbt resume {path} goes on",
-    )
+    where = {"engine": engine, "workers": workers, "cost": cost, "address": address}
+    go_on = f"mopbt resume {path} goes on"
+    _conduct(found, settings, path, where, budget, repair=repair, quiet=quiet, as_json=as_json, go_on=go_on)
 
 
 def _conduct(
     task: Any,
     settings: Settings,
     path: Path,
-    engine: str,
-    workers: int | None,
-    cost: str | None,
+    where: Mapping[str, Any],
     budget: Budget,
     *,
     quiet: bool,
@@ -127,9 +131,9 @@ def _conduct(
     repair: bool = False,
 ) -> None:
     algorithm = algorithm_of(dict(settings.algorithm))
-    where: dict[str, Any] = {"out": path, "engine": engine, "workers": workers, "cost": cost}
+    told: dict[str, Any] = {"progress": not quiet, "repair": repair, "go_on": go_on}
     try:
-        results = conduct(task, algorithm, settings, **where, budget=budget, progress=not quiet, repair=repair, go_on=go_on)
+        results = conduct(task, algorithm, settings, out=path, **where, budget=budget, **told)
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
     if as_json:
@@ -137,7 +141,10 @@ def _conduct(
         print_json({"outcome": results.outcome, **summary_of(results), "front": points})
     else:
         print_front(results, path, 20)
-        out.print(f"The models are in {path / 'checkpoints'}; `mopbt front {path}` lists them all.", soft_wrap=True)
+        out.print(
+            f"The models are in {results.settings.storage or path / 'checkpoints'}; `mopbt front {path}` lists them all.",
+            soft_wrap=True,
+        )
     if results.outcome == "budget":
         raise typer.Exit(3)
 

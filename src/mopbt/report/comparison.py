@@ -37,6 +37,7 @@ from mopbt.report.tables import (
     to_latex,
     to_markdown,
 )
+from mopbt.spelling import meant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,10 +124,16 @@ def write_report(comparison: Comparison, out: Path | str) -> list[Path]:
 
 def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """Return the figures of one kind of `FIGURES`, by the names of their files; none where nothing is there that they show."""
-    if name not in FIGURES:
-        raise ValueError(f"a figure must be one of {', '.join(FIGURES)}, got {name!r}")
+    check_figures([name])
     with _styled():
         return FIGURES[name](measured)
+
+
+def check_figures(names: Iterable[str]) -> None:
+    """Raise ValueError where one of the names is not that of a figure."""
+    for name in names:
+        if name not in FIGURES:
+            raise ValueError(f"a figure must be one of {', '.join(FIGURES)}, got {name!r}{meant(name, FIGURES)}")
 
 
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:

@@ -23,6 +23,8 @@ MOST = 0.95  # of the evaluations are shown in any case ...
 STRETCH = 1.25  # ... and the rest where the axis gets no longer than this: one that diverged would squeeze all into a corner
 SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}  # inches, by the number of panels
 
+FORMATS = (".png", ".pdf", ".svg")
+
 View = tuple[float, float]
 
 
@@ -36,6 +38,11 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
         dpi: Dots per inch, where the format has dots.
     """
     objectives = results.problem.objectives
+    if Path(file).suffix not in FORMATS or not Path(file).parent.is_dir():
+        raise ValueError(
+            f"a figure needs a file in a directory that is there, which ends in one of {', '.join(FORMATS)}, such as front.png, "
+            f"got {file}"
+        )
     if len(objectives) not in (2, 3):
         raise ValueError(f"a figure of a front needs 2 or 3 objectives, got {len(objectives)}; plot `results.records()` instead")
     points = [p for p in results.points() if all(isfinite(p.scores[o.name]) for o in objectives)]
