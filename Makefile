@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test check bench changelog clean
+.PHONY: demo test check bench docs experiments changelog clean
 
 # MO-PBT and random search train the same networks for the same number of steps, on real data that comes with the package.
 demo: $(VENV)/.demo
@@ -27,6 +27,18 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/population.py
 	$(BIN)/python benchmarks/schedulers.py
+	$(BIN)/python benchmarks/cluster.py
+
+# The site, in build/site; a warning is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# All comparisons in the scale `small`: many hours on two cores. Stop it at any moment; the same command goes on.
+EXPERIMENTS := tables-5-7-tabular tables-5-7-images $(filter-out tables-%,$(basename $(notdir $(wildcard experiments/*.toml))))
+experiments: $(VENV)/.bench
+	for name in $(EXPERIMENTS); do \
+	  $(BIN)/mopbt compare experiments/$$name.toml --scale small --out results/small/$$name --reuse results/small || exit 1; \
+	done
 
 changelog: $(VENV)/.check
 	$(BIN)/towncrier build --yes
@@ -53,6 +65,10 @@ $(VENV)/.test: $(VENV)/.torch
 
 $(VENV)/.check: $(VENV)/.torch
 	$(PIP) --editable ".[check,test]"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.torch
+	$(PIP) --editable ".[docs]"
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.torch

@@ -1,6 +1,7 @@
 """The code in the README and the docs is executed, and what they name exists."""
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -66,3 +67,16 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
         if not target.startswith("http"):
             assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "mopbt.metrics.hypervolume" in (tmp_path / "api" / "index.html").read_text()
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert pages == {page.parent.name for page in tmp_path.glob("*/index.html")}
