@@ -20,17 +20,17 @@ from typer.testing import CliRunner
 
 import mopbt
 from mopbt import Results, SimulatedEngine, metrics
-from mopbt import compare as harness
 from mopbt.algorithms import MoPbt, Nsga2, ParEgo, RandomSearch, algorithm_of
 from mopbt.catalogue import find_task, registered
 from mopbt.cli import app
-from mopbt.compare import Comparison, Experiment, PlannedRun, compare, recompute, seconds_left
+from mopbt.compare import Comparison, Contender, Experiment, PlannedRun, compare, conducting, evaluations, recompute, seconds_left
 from mopbt.engines.simulated import PerStep
 from mopbt.errors import MissingExtra, RunMismatch, StoreError
-from mopbt.report.comparison import FIGURES
+from mopbt.report.comparison import FIGURES, write_report
 from mopbt.stores.directory import holder_of
 from mopbt.stores.journal import read_journal
 from mopbt.task import make_problem
+from mopbt.tasks import data as datasets
 
 TESTS = Path(__file__).parent
 COST = 0.49  # of which the sums come out a little too large
@@ -40,6 +40,7 @@ import os, signal, sys
 sys.path.insert(0, {tests!r})
 import mopbt
 from mopbt.tasks.synthetic import Annealing, TwoQuadratics
+from mopbt.tasks import data
 from mopbt.testing import ToyTask
 from toys import SlowToy
 
@@ -307,7 +308,7 @@ cells = st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st
 @example([("\r", 0.0), ("a\nb", math.nan), ("", -0.0), ('"', math.inf), ("a,b", 5e-324)])
 def test_cells_are_read_back_as_they_were(rows):
     texts, numbers = np.array([text for text, _ in rows], dtype=object), np.array([number for _, number in rows])
-    lines = "".join(f"{line}\n" for line in map(",".join, zip(harness._texts(texts), harness._texts(numbers), strict=True)))
+    lines = "".join(f"{line}\n" for line in map(",".join, zip(evaluations._texts(texts), evaluations._texts(numbers), strict=True)))
     back = list(csv.reader(io.StringIO(lines, newline="")))
     assert [text for text, _ in back] == texts.tolist()
     np.testing.assert_array_equal([float(number or "nan") for _, number in back], numbers)
@@ -529,17 +530,17 @@ def test_runs_that_give_others_their_time_come_first_on_each_task():
 
 def test_the_population_of_a_scale_is_that_of_all_who_leave_it_open():
     def made(**options):
-        return harness.Contender(options=options).algorithm(16)
+        return Contender(options=options).algorithm(16)
 
     assert made(name="mo-pbt") == MoPbt(population=16)
     assert made(name="mo-pbt", population=64) == MoPbt(population=64)
     assert made(name="random-search") == RandomSearch(population=16)
     assert made(name="nsga2") == Nsga2(population=8, trainings=16)
     assert made(name="parego") == ParEgo(trainings=16)
-    assert harness._in_scale("toy", "small") == ("toy", 32)
-    assert harness._in_scale("cifar10-robustness", "small") == ("cifar10-robustness@small", 16)
-    assert harness._in_scale("cifar10-robustness@smoke", "small") == ("cifar10-robustness@smoke", 4)
-    assert harness._in_scale("cifar10-robustness", None) == ("cifar10-robustness", 32)
+    assert conducting._in_scale("toy", "small") == ("toy", 32)
+    assert conducting._in_scale("cifar10-robustness", "small") == ("cifar10-robustness@small", 16)
+    assert conducting._in_scale("cifar10-robustness@smoke", "small") == ("cifar10-robustness@smoke", 4)
+    assert conducting._in_scale("cifar10-robustness", None) == ("cifar10-robustness", 32)
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
@@ -555,9 +556,9 @@ def test_the_experiments_of_the_paper_can_be_run(file, scale):
         family = family() if isinstance(family, type) else family
         problem = make_problem(name=name, space=family.space, objectives=family.objectives, constraints=(), interval=1, max_step=50)
         labels = [label for label in here.contenders if here.has(name, label)]
-        endless = frozenset(label for label in labels if harness._is_endless(here, name, label, problem, 32))
+        endless = frozenset(label for label in labels if conducting._is_endless(here, name, label, problem, 32))
         for label in labels:
-            harness._check_time(here, name, label, endless, [other for other in labels if other not in endless])
+            conducting._check_time(here, name, label, endless, [other for other in labels if other not in endless])
 
 
 def test_the_rows_of_the_papers_tables_are_there():
@@ -568,6 +569,29 @@ def test_the_rows_of_the_papers_tables_are_there():
     ]
     assert len(rows) == 9
     assert {name.partition("-")[2] for name in rows} == {"precision-recall", "fairness", "fairness-3", "robustness"}
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """Return where all experiments are made in their smallest size: they have runs in common."""
+    return tmp_path_factory.mktemp("smoke")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("smoke")
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+def test_every_experiment_runs_in_its_smallest_size(file, smoke):
+    pytest.importorskip("matplotlib")
+    sets = {family.dataset for name in Experiment.read(file).tasks if hasattr(family := registered()[name].load(), "dataset")}
+    if absent := sorted(name for name in sets if datasets.state(name) == "missing"):
+        pytest.skip(f"the data of {', '.join(absent)} are not here")
+    out = smoke / file.stem
+    comparison = compare(file, out=out, scale="smoke", jobs=1, progress=False, reuse=[smoke])
+    assert not comparison.missing
+    assert not comparison.failures
+    assert {run.algorithm for run in comparison.runs} == set(Experiment.read(file).at("smoke").algorithms)
+    written = write_report(comparison, out)
+    assert {path.suffix for path in written} >= {".md", ".tex", ".csv", ".png"}
 
 
 # The harness checks itself
@@ -601,6 +625,35 @@ def test_constraints_of_an_entry_are_beside_those_of_the_task(place, tmp_path):
     finite = np.isfinite(bound.objectives[:, 0])
     np.testing.assert_allclose(bound.violations[finite], (100 - bound.objectives[finite, 0]) / 100)
     assert set(free.violations.tolist()) <= {0.0, math.inf}
+
+
+def test_runs_that_another_comparison_has_are_not_repeated(small, place, tmp_path):
+    made, out = small
+    wider = {
+        "MO-PBT": {"name": "mo-pbt", "population": 6},
+        "MO-ASHA": {"name": "mo-asha"},
+        "new": {"name": "random-search", "population": 6},
+    }
+    again = experiment(place, "short", name="again", algorithms=wider)
+    comparison = compare(again, out=tmp_path / "out", jobs=1, progress=False, reuse=[place])
+    theirs, mine = by_run(made), by_run(comparison)
+    for run, data in mine.items():
+        path = tmp_path / "out" / run.directory / "finished.json"
+        is_copy = path.read_bytes() == (out / run.directory / "finished.json").read_bytes() if run in theirs else False
+        assert is_copy == (run.algorithm != "new"), run
+        if is_copy:
+            np.testing.assert_array_equal(data.objectives, theirs[run].objectives)
+    assert len(comparison.runs) == 6
+    Results.open(tmp_path / "out" / again.plan()[0].directory)  # a run like any other
+
+
+def test_runs_that_differ_in_anything_are_run(small, place, tmp_path):
+    for change in ({"workers": 3}, {"cost": 2 * COST}, {"algorithms": {"MO-PBT": {"name": "mo-pbt", "population": 4}}}):
+        other = experiment(place, "short", seeds=1, **({"algorithms": {"MO-PBT": {"name": "mo-pbt", "population": 6}}} | change))
+        out = tmp_path / str(list(change))
+        compare(other, out=out, jobs=1, progress=False, reuse=[place])
+        marker = other.plan()[0].directory / "finished.json"
+        assert (out / marker).read_bytes() != (small[1] / marker).read_bytes()
 
 
 # What is shown

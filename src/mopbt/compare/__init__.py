@@ -1,0 +1,14 @@
+"""Comparisons: tasks x algorithms x seeds under a virtual clock, as one plan that can be stopped at any moment and goes on.
+
+An `Experiment` is a small TOML file. Each of its runs is a run's directory below ``OUT/runs``, and finished ones are not repeated.
+Time is virtual (`SimulatedEngine`), so that all algorithms have the same machine, whatever else this one does meanwhile; those
+without an end of their own get the time of the slowest run of another one (paper, section 6.4). Runs are carried out side by side,
+each in a process and on a core of its own.
+"""
+
+from mopbt.compare.board import seconds_left
+from mopbt.compare.conducting import compare, recompute
+from mopbt.compare.evaluations import Comparison, RunData
+from mopbt.compare.experiment import Contender, Experiment, PlannedRun
+
+__all__ = ["Comparison", "Contender", "Experiment", "PlannedRun", "RunData", "compare", "recompute", "seconds_left"]

@@ -1,0 +1,156 @@
+"""How a comparison stands while it is carried out: shown to whoever watches, and recorded beside the runs."""
+
+import datetime
+import json
+import math
+import platform
+import re
+import shlex
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mopbt.compare.evaluations import Marker, about_of
+from mopbt.compare.experiment import Experiment, PlannedRun
+from mopbt.engines.pool import available_cores
+from mopbt.stores.directory import write_atomically
+from mopbt.version import __version__
+
+EVERY = 10.0  # seconds between lines of progress where there is no terminal
+PACKAGES = ("numpy", "moocore", "torch", "botorch", "scikit-learn")
+
+
+class Board:
+    """Shows a plan while it is carried out: bars on a terminal, else a line now and then. Use it as a context manager."""
+
+    def __init__(self, experiment: Experiment, finished: Mapping[PlannedRun, Marker], jobs: int, *, shown: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bars
+
+        self._console = Console(stderr=True, highlight=False, quiet=not shown)
+        columns = BarColumn(16), TextColumn("{task.description}  {task.fields[note]}", markup=False)
+        self._bars = Bars(*columns, console=self._console, disable=not self._console.is_terminal, transient=True)
+        self._plan, self._jobs = experiment.plan(), jobs
+        self._took = {run: float(marker["real"]) for run, marker in finished.items()}
+        self._shares: dict[PlannedRun, float] = {}
+        self._failed = 0
+        self._lock = threading.RLock()  # threads of the crew tell shares
+        self._began, self._shown, self._told = time.monotonic(), -math.inf, ""
+        self._whole = self._bars.add_task(experiment.name, total=len(self._plan), completed=len(finished), note="")
+        self._rows: dict[PlannedRun, Any] = {}
+
+    def __enter__(self) -> "Board":
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        self._bars.stop()
+        if self._line() != self._told:
+            self.note(self._line())
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.note("stopped (interrupted); nothing reported is lost: run the same again to go on")
+
+    def note(self, text: str) -> None:
+        """Say something in one line."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
+    def begin(self, run: PlannedRun) -> None:
+        """Show that a run is under way."""
+        with self._lock:
+            self._shares[run] = 0.0
+            self._rows[run] = self._bars.add_task(str(run), total=1.0, note="")
+
+    def share(self, run: PlannedRun, share: float) -> None:
+        """Show which share of a run is done."""
+        with self._lock:
+            self._shares[run] = share
+            self._bars.update(self._rows[run], completed=share)
+            self._show()
+
+    def end(self, run: PlannedRun, answer: Mapping[str, Any]) -> None:
+        """Show that a run is over."""
+        with self._lock:
+            del self._shares[run]
+            self._bars.remove_task(self._rows.pop(run))
+            if "finished" in answer:
+                self._took[run] = float(answer["finished"]["real"])
+            else:
+                self._failed += 1
+                self.note(f"{run}: failed: {answer['failed'].strip()}")
+            self._show()
+
+    def _show(self) -> None:
+        self._bars.update(self._whole, completed=len(self._took), note=self._line())
+        if not self._console.is_terminal and time.monotonic() - self._shown >= EVERY:
+            self._shown, self._told = time.monotonic(), self._line()
+            self.note(self._told)
+
+    def _line(self) -> str:
+        from mopbt.display import clock
+
+        parts = [f"{len(self._took)}/{len(self._plan)} runs", f"{clock(time.monotonic() - self._began)} elapsed"]
+        left = seconds_left(self._plan, self._took, self._shares) / self._jobs
+        parts += [f"{clock(left)} left"] if left else []
+        return " | ".join([*parts, *([f"{self._failed} failed"] if self._failed else [])])
+
+
+def seconds_left(plan: Iterable[PlannedRun], took: Mapping[PlannedRun, float], shares: Mapping[PlannedRun, float]) -> float:
+    """Return the seconds of work to go, from the runs most like those that are not over; 0 as long as none is."""
+    seen: dict[tuple[str, ...], list[float]] = {}
+    for run, seconds in took.items():
+        for key in ((run.task, run.algorithm), (run.task,), ()):
+            seen.setdefault(key, []).append(seconds)
+    means = {key: statistics.fmean(seconds) for key, seconds in seen.items()}
+    left = [run for run in plan if run not in took]
+    keys = [((run.task, run.algorithm), (run.task,), ()) for run in left]
+    expected = [next((means[key] for key in alike if key in means), 0.0) for alike in keys]
+    return sum(seconds * (1 - shares.get(run, 0.0)) for run, seconds in zip(left, expected, strict=True))
+
+
+class Record:
+    """What stands beside the runs in about.json: commands, machine, versions, times, and what was measured of the tasks."""
+
+    def __init__(self, out: Path, name: str, scale: str | None, jobs: int, finished: Mapping[PlannedRun, Marker]) -> None:
+        about = about_of(out)
+        self.tasks: dict[str, Any] = about.get("tasks", {})
+        self._head = {"experiment": name, "scale": scale}
+        self._sessions: list[dict[str, Any]] = about.get("sessions", [])
+        self._began = time.monotonic()
+        session: dict[str, Any] = {"command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}
+        session["started"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._sessions.append(session | {"jobs": jobs, "machine": _machine(), "versions": _versions()})
+        self.write(out, finished)
+
+    def write(self, out: Path, finished: Mapping[PlannedRun, Marker]) -> None:
+        """Write down how things stand."""
+        self._sessions[-1]["seconds"] = round(time.monotonic() - self._began, 3)
+        seconds = round(sum(session["seconds"] for session in self._sessions), 3)
+        runs = {str(run.directory.relative_to("runs")): _brief(marker) for run, marker in finished.items()}
+        about = {**self._head, "seconds": seconds, "tasks": self.tasks, "sessions": self._sessions, "runs": runs}
+        write_atomically(out / "about.json", (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _brief(marker: Marker) -> Marker:
+    return {key: value for key, value in marker.items() if key != "order"}
+
+
+def _machine() -> dict[str, Any]:
+    processor = platform.processor()
+    with suppress(OSError, TypeError):  # Linux tells it only here, and not of all machines
+        processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]  # type: ignore[index]
+    return {"cores": available_cores(), "processor": processor, "system": platform.platform()}
+
+
+def _versions() -> dict[str, str]:
+    versions = {"mopbt": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions

@@ -1,0 +1,277 @@
+"""Carrying out a comparison: what is missing of it, each run as soon as its time is known."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from mopbt.algorithms import POPULATION, check_count, options_of
+from mopbt.catalogue import find_task, registered
+from mopbt.compare.board import Board, Record
+from mopbt.compare.crew import Crew, Order, crew_of
+from mopbt.compare.evaluations import (
+    Comparison,
+    Marker,
+    marker_of,
+    parquet_writer,
+    recorded_experiment,
+    scale_of,
+    write_evaluations,
+)
+from mopbt.compare.experiment import Experiment, PlannedRun
+from mopbt.compare.others import Others
+from mopbt.engines.choosing import planned
+from mopbt.engines.pool import available_cores
+from mopbt.errors import RunMismatch, TaskFailed
+from mopbt.spelling import meant
+from mopbt.stores.directory import write_atomically
+from mopbt.task import Problem, problem_of
+
+SLACK = 1e-6  # seconds: sums of costs are off in their last digits, and no last interval may be lost by that
+
+
+def compare(
+    experiment: Experiment | Path | str,
+    *,
+    out: Path | str,
+    scale: str | None = None,
+    jobs: int | None = None,
+    progress: bool = True,
+    parquet: bool = False,
+    reuse: Sequence[Path | str] = (),
+) -> Comparison:
+    """Carry out what is missing of an experiment, write the table of all evaluations, and return the comparison.
+
+    Args:
+        experiment: The experiment or its file.
+        out: The comparison's directory; the same call goes on with one that was stopped.
+        scale: The size of those tasks that come in several, such as "small".
+        jobs: How many runs are carried out side by side (default: one for each core).
+        progress: Whether to show progress on standard error.
+        parquet: Whether to write the table as Parquet as well; needs pyarrow.
+        reuse: Directories with other comparisons in or below them; their runs that are the same as ours are not repeated.
+    """
+    whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
+    jobs = available_cores() if jobs is None else jobs
+    check_count("jobs", jobs, 1)
+    if parquet:
+        parquet_writer()  # before hours of work
+    out, here = Path(out).absolute(), whole.at(scale)
+    _check_scale(whole, scale)
+    check_same(out, whole, scale)
+    finished = {run: marker for run in here.plan() if (marker := marker_of(out, run)) is not None}
+    failures: dict[PlannedRun, str] = {}
+    if len(finished) < len(here.plan()):
+        tasks = dict.fromkeys(run.task for run in here.plan() if run not in finished)
+        subjects = {task: _subject(here, task, scale) for task in tasks}
+        others = Others.below([Path(place) for place in reuse], out, scale)
+        out.mkdir(parents=True, exist_ok=True)
+        record = Record(out, whole.name, scale, jobs, finished)
+        write_atomically(out / "experiment.toml", whole.to_toml().encode())  # last: with it, this is a comparison
+        with Board(here, finished, jobs, shown=progress) as board, crew_of(jobs) as crew:
+            stage = _Stage(here, out, subjects, dict(finished), board, record, others)
+            stage.measure(crew)
+            failures = stage.carry_out(crew, jobs)
+    comparison = replace(Comparison.open(out), failures=failures)
+    write_evaluations(comparison, out, parquet=parquet)
+    return comparison
+
+
+def recompute(
+    experiment: Experiment | Path | str, *, out: Path | str, scale: str | None = None, parquet: bool = False
+) -> Comparison:
+    """Read a comparison of this experiment from the journals of its finished runs, and write its table anew; nothing is run."""
+    whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
+    check_same(Path(out), whole, scale or scale_of(Path(out)))
+    comparison = Comparison.open(out)
+    write_evaluations(comparison, Path(out), parquet=parquet)
+    return comparison
+
+
+def check_same(out: Path, experiment: Experiment, scale: str | None) -> None:
+    """Raise RunMismatch where a directory holds something else than this experiment in this scale."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"`out` must be a directory, got the file {out}; name one that is new, empty, or a comparison")
+    if not (out / "experiment.toml").exists():
+        if out.is_dir() and any(not file.name.startswith("about.json") for file in out.iterdir()):
+            strange = next(file.name for file in out.iterdir() if not file.name.startswith("about.json"))
+            raise RunMismatch(f"{out} is not a comparison and not empty (it has {strange!r}); use another directory for `out`")
+        return
+    before = scale_of(out)
+    if before != scale:
+        raise RunMismatch(f"{out} was started in another scale: it is {scale}, it was {before}; use it again, or another directory")
+    differences = recorded_experiment(out).differences(experiment.at(scale))
+    if differences:
+        raise RunMismatch(
+            f"{out} was started with another experiment: {'; '.join(differences)}; use it again, or another directory"
+        )
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A task as it is run."""
+
+    reference: str  # by which other processes find it
+    problem: Problem
+    population: int
+    may_stack: bool
+    endless: frozenset[str]  # the labels that have no end of their own on it
+
+
+def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
+    """Find a task, and make sure before anything is run that every algorithm can be run on it."""
+    reference, population = _in_scale(task, scale)
+    try:
+        found, reference = find_task(reference)
+    except ValueError as error:
+        raise ValueError(f"`tasks` of {experiment.name!r}: {error}") from None
+    problem, labels = problem_of(found), [label for label in experiment.contenders if experiment.has(task, label)]
+    if callable(check := getattr(found, "check", None)):
+        check()
+    if experiment.engine == "vectorised":
+        planned("vectorised", found, experiment.workers, 1)
+    endless = frozenset(label for label in labels if _is_endless(experiment, task, label, problem, population))
+    for label in labels:
+        _check_time(experiment, task, label, endless, [other for other in labels if other not in endless])
+    return _Subject(reference, problem, population, hasattr(found, "probe"), endless)
+
+
+def _in_scale(task: str, scale: str | None) -> tuple[str, int]:
+    """Return the reference of a task in a scale, which tasks of one size only have no use for, and the population there."""
+    name, _, own = task.partition("@")
+    named = registered().get(name)
+    family = None if named is None else named.load()
+    if named is not None and not hasattr(family, "at"):
+        return task, POPULATION
+    wanted = own or scale
+    size = getattr(family, "scales", {}).get(wanted)
+    return f"{name}@{wanted}" if wanted else name, getattr(size, "population", POPULATION)
+
+
+def _check_scale(experiment: Experiment, scale: str | None) -> None:
+    """Raise ValueError where neither the experiment nor any of its tasks knows a scale, if some are known."""
+    known, names = registered(), [task.partition("@")[0] for task in experiment.tasks]
+    if scale is None or scale in experiment.scales or not set(names) <= set(known):
+        return
+    of_tasks = (size for name in names for size in getattr(known[name].load(), "scales", ()))
+    sizes = list(dict.fromkeys([*experiment.scales, *of_tasks]))
+    if sizes and scale not in sizes:
+        raise ValueError(f"`scale` must be one of {', '.join(map(repr, sizes))}, or left out, got {scale!r}{meant(scale, sizes)}")
+
+
+def _is_endless(experiment: Experiment, task: str, label: str, problem: Problem, population: int) -> bool:
+    contender = experiment.contenders[label]
+    algorithm = contender.algorithm(population)
+    if callable(check := getattr(algorithm, "check", None)):
+        check()
+    try:
+        return algorithm.scheduler(contender.problem(problem)).endless
+    except ValueError as error:
+        raise ValueError(f"{label!r} on {task}: {error}") from None
+
+
+def _check_time(experiment: Experiment, task: str, label: str, endless: frozenset[str], timers: Sequence[str]) -> None:
+    if label not in endless and experiment.contenders[label].time_of is not None:
+        raise ValueError(f"{label!r} has an end of its own: leave out its `time_of`")
+    if label in endless and experiment.timer(label) not in timers:
+        raise ValueError(
+            f"{label!r} has no end of its own: `time_of` must name one that has, and is run on {task} "
+            f"({', '.join(map(repr, timers)) or 'there is none'}), got {experiment.timer(label)!r}"
+        )
+
+
+@dataclass
+class _Stage:
+    """The part of a plan that is still to be carried out."""
+
+    experiment: Experiment
+    out: Path
+    subjects: Mapping[str, _Subject]
+    finished: dict[PlannedRun, Marker]
+    board: "Board"
+    record: "Record"
+    others: "Others"
+    failures: dict[PlannedRun, str] = field(default_factory=dict)
+
+    def measure(self, crew: "Crew") -> None:
+        """Record what a step of each task costs and which engine trains it: as given, or measured once and for all."""
+        for task, subject in self.subjects.items():
+            if task in self.record.tasks:
+                continue
+            engine = self.experiment.engine if subject.may_stack or self.experiment.engine == "vectorised" else "local"
+            known: Mapping[str, Any] = {"cost": self.experiment.cost, "engine": engine}
+            if known["cost"] == "measured" and engine == "auto" and task in self.others.tasks:
+                known = self.others.tasks[task]  # the same machine, and runs that can be taken over
+            elif known["cost"] == "measured" or engine == "auto":
+                self.board.note(f"measuring {task}")
+                order = {"task": subject.reference, "stack": self.experiment.workers, **known}
+                answer = crew.submit({"measure": order}).result()
+                if "failed" in answer:
+                    raise TaskFailed(f"{task} cannot be measured: {answer['failed']}")
+                known = answer["measured"]
+            self.record.tasks[task] = known
+            self.record.write(self.out, self.finished)
+
+    def carry_out(self, crew: "Crew", jobs: int) -> dict[PlannedRun, str]:
+        """Carry out all runs that are missing, each as soon as its time is known, and return those that failed."""
+        waiting = [run for run in self.experiment.plan() if run not in self.finished]
+        under_way: dict[Future[Mapping[str, Any]], PlannedRun] = {}
+        while waiting or under_way:
+            ready = [run for run in waiting if self._is_ready(run)][: jobs - len(under_way)]
+            for run in ready:
+                waiting.remove(run)
+                self.board.begin(run)
+                order = self._order(run)
+                if marker := self.others.copied(order):
+                    self._end(run, {"finished": marker})
+                else:
+                    under_way[crew.submit({"order": asdict(order)}, partial(self.board.share, run))] = run
+            if not under_way and not ready:
+                self._give_up(waiting)
+                break
+            for future in wait(under_way, timeout=0 if ready else None, return_when=FIRST_COMPLETED).done:
+                self._end(under_way.pop(future), future.result())
+        return self.failures
+
+    def _end(self, run: PlannedRun, answer: Mapping[str, Any]) -> None:
+        if "finished" in answer:
+            self.finished[run] = answer["finished"]
+        else:
+            self.failures[run] = answer["failed"]
+        self.board.end(run, answer)
+        self.record.write(self.out, self.finished)
+
+    def _give_up(self, waiting: Sequence[PlannedRun]) -> None:
+        for run in waiting:
+            self.failures[run] = f"needs the time of {self.experiment.timer(run.algorithm)!r}, of which a run failed"
+            self.board.note(f"{run}: {self.failures[run]}")
+
+    def _timers(self, run: PlannedRun) -> list[PlannedRun]:
+        """Return the runs that say how long a run may take; none if it has an end of its own."""
+        if run.algorithm not in self.subjects[run.task].endless:
+            return []
+        timer = cast(str, self.experiment.timer(run.algorithm))
+        return [PlannedRun(run.task, timer, seed) for seed in self.experiment.seeds]
+
+    def _is_ready(self, run: PlannedRun) -> bool:
+        return all(timer in self.finished for timer in self._timers(run))
+
+    def _order(self, run: PlannedRun) -> Order:
+        contender, subject = self.experiment.contenders[run.algorithm], self.subjects[run.task]
+        algorithm, measured = contender.algorithm(subject.population), self.record.tasks[run.task]
+        times = [self.finished[timer]["seconds"] for timer in self._timers(run)]
+        stack = min(self.experiment.workers, algorithm.at_once) if measured["engine"] == "vectorised" else 1
+        return Order(
+            path=str(self.out / run.directory),
+            task=subject.reference,
+            algorithm=options_of(algorithm),
+            constraints=contender.constraints,
+            seed=run.seed + contender.seed_offset,
+            workers=self.experiment.workers,
+            cost=measured["cost"],
+            stack=stack,
+            seconds=round(max(times) + SLACK, 6) if times else None,
+            keep_models=self.experiment.keep_models,
+        )

@@ -1,0 +1,269 @@
+"""Processes that carry out the runs of a comparison, and what they do."""
+
+import json
+import os
+import queue
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, cast
+
+from mopbt.algorithms import algorithm_of, options_of
+from mopbt.catalogue import find_task
+from mopbt.compare.evaluations import Marker
+from mopbt.compare.experiment import LEAST
+from mopbt.engines.base import Warm, Work, perform
+from mopbt.engines.choosing import Plan, planned
+from mopbt.engines.worker import keep_memory
+from mopbt.errors import MopbtError, TaskFailed
+from mopbt.objectives import parse_constraints
+from mopbt.progress import Progress
+from mopbt.rng import stream
+from mopbt.run import Budget, Session, open_run
+from mopbt.settings import Settings
+from mopbt.state import Job, State
+from mopbt.stores.directory import DirectoryStore, write_atomically
+from mopbt.stores.memory import MemoryCheckpoints
+from mopbt.task import problem_of
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run as it is given to a process that carries it out."""
+
+    path: str
+    task: str
+    algorithm: Mapping[str, Any]
+    constraints: Sequence[str]
+    seed: int
+    workers: int
+    cost: float
+    stack: int  # how many members are trained as one program; 1: none
+    seconds: float | None  # the virtual time that it gets; None: until it is done
+    keep_models: bool
+
+
+def identity(order: Order) -> str:
+    """Return what decides which evaluations a run has, as a text; orders with the same have the same."""
+    return json.dumps({key: value for key, value in asdict(order).items() if key not in ("path", "keep_models")}, sort_keys=True)
+
+
+class Crew:
+    """Processes that carry out orders, one after the other each; one that dies is replaced."""
+
+    def __init__(self, jobs: int) -> None:
+        self._pool = ThreadPoolExecutor(jobs)  # a thread waits for each process
+        self._idle: queue.SimpleQueue[_Hand] = queue.SimpleQueue()
+        self._hands = [_Hand() for _ in range(jobs)]
+        for hand in self._hands:
+            self._idle.put(hand)
+
+    def submit(self, message: Mapping[str, Any], tell: Callable[[float], None] | None = None) -> Future[Mapping[str, Any]]:
+        """Have an order carried out; `tell` hears which share of it is done."""
+        return self._pool.submit(self._carry_out, message, tell)
+
+    def close(self) -> None:
+        """End all processes at once; what they were doing is in the journals."""
+        for hand in self._hands:
+            hand.kill()
+        self._pool.shutdown(cancel_futures=True)
+        for hand in self._hands:
+            hand.bury()
+
+    def _carry_out(self, message: Mapping[str, Any], tell: Callable[[float], None] | None) -> Mapping[str, Any]:
+        hand = self._idle.get()
+        try:
+            return hand.carry_out(message, tell)
+        finally:
+            self._idle.put(hand)
+
+
+@contextmanager
+def crew_of(jobs: int) -> Iterator[Crew]:
+    """Lend a crew, and end it."""
+    crew = Crew(jobs)
+    try:
+        yield crew
+    finally:
+        crew.close()
+
+
+class _Hand:
+    """One process of a crew, started with its first order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._is_over = False
+
+    def carry_out(self, message: Mapping[str, Any], tell: Callable[[float], None] | None) -> Mapping[str, Any]:
+        """Hand an order over, and wait for the answer."""
+        with self._lock:
+            if self._is_over:
+                return {"failed": "interrupted"}
+            process = self._process = self._process or _started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+        for line in process.stdout:
+            answer: Mapping[str, Any] = json.loads(line)
+            if "share" not in answer:
+                return answer
+            if tell is not None:
+                tell(answer["share"])
+        return {"failed": f"its process died (exit code {self.bury()})"}
+
+    def kill(self) -> None:
+        """End the process, and start none again."""
+        with self._lock:
+            self._is_over = True
+            if self._process is not None:
+                self._process.kill()
+
+    def bury(self) -> int:
+        """Forget a process that has ended, and return its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        for pipe in (process.stdin, process.stdout):
+            with suppress(BrokenPipeError):  # what could not be written any more
+                cast(IO[str], pipe).close()
+        return process.wait()
+
+
+def _started() -> subprocess.Popen[str]:
+    path = [os.path.abspath(entry) for entry in sys.path]
+    command = f"import sys; sys.path[:] = {path!r}; from mopbt.compare.crew import serve; serve()"
+    environment = dict(os.environ) | dict.fromkeys(THREADS, "1")
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}
+    return subprocess.Popen([sys.executable, "-c", command], env=environment, **pipes)
+
+
+def serve() -> None:
+    """Carry out orders from standard input until it ends; answers go to standard output, what tasks print to standard error."""
+    keep_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the one who gives the orders decides
+    source, sink = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    inbox: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
+
+    def answer(message: Mapping[str, Any]) -> None:
+        print(json.dumps(message), file=sink, flush=True)
+
+    while True:
+        answer(_answer(inbox.get(), lambda share: answer({"share": share})))
+
+
+def _listen(source: Iterable[str], inbox: "queue.SimpleQueue[Mapping[str, Any]]") -> None:
+    for line in source:
+        inbox.put(json.loads(line))
+    os._exit(0)  # whoever gave the orders is gone
+
+
+def _answer(message: Mapping[str, Any], tell: Callable[[float], None]) -> Mapping[str, Any]:
+    try:
+        if "measure" in message:
+            return {"measured": measure(**message["measure"])}
+        return {"finished": carry_out(Order(**message["order"]), tell)}
+    except (MopbtError, ValueError, TypeError) as error:
+        return {"failed": str(error)}
+    except Exception:
+        return {"failed": traceback.format_exc()}
+
+
+def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
+    """Start or go on with a run in this process, mark it as finished, and return the mark."""
+    began, path = time.perf_counter(), Path(order.path)
+    task, algorithm = _task(order.task), algorithm_of(dict(order.algorithm))
+    problem = problem_of(task)
+    problem = replace(problem, constraints=(*problem.constraints, *parse_constraints(order.constraints)))
+    trainer = Plan("vectorised", 1, order.stack) if order.stack > 1 else Plan("local")
+    plan = Plan("simulated", order.workers, cost=repr(order.cost), on=trainer)
+    settings = Settings(problem, options_of(algorithm), order.seed, engine=plan.to_dict())
+    engine = plan.engine()
+    with ExitStack() as stack:
+        store = open_run(path, settings, durable=False)  # waiting for the disk takes longer than training what is small
+        stack.callback(store.close)
+        earlier = sum(report.took for exchange in store.read() for report in exchange.reports)
+        session = Session(
+            *(algorithm.scheduler(problem), problem, store, engine, State(order.seed)),
+            Budget(seconds=order.seconds),
+            _Share(tell, order.seconds),
+        )
+        engine.start(Work(task, problem, order.seed, store.checkpoints))
+        stack.callback(engine.close)
+        session.drive()
+        if not order.keep_models:
+            store.checkpoints.drop(store.checkpoints.kept())
+        _make_durable(store)
+        marker = {
+            "seconds": round(session.elapsed, 6),  # virtual
+            "real": round(earlier + time.perf_counter() - began, 3),
+            "evaluations": session.reports,
+            "failures": session.failures,
+            "order": identity(order),
+        }
+        write_atomically(path / "finished.json", (json.dumps(marker) + "\n").encode())
+    return marker
+
+
+@lru_cache(maxsize=2)
+def _task(reference: str) -> Any:
+    """Return a task; kept, as the next run is probably about the same one."""
+    return find_task(reference)[0]
+
+
+def _make_durable(store: DirectoryStore) -> None:
+    with open(store.journal, "rb") as file:
+        os.fsync(file.fileno())
+
+
+class _Share:
+    """Watches a run and tells now and then which share of it is done."""
+
+    def __init__(self, tell: Callable[[float], None], seconds: float | None) -> None:
+        self._tell, self._seconds = tell, seconds
+        self._last = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._last < 0.5:
+            return
+        self._last = time.monotonic()
+        done, whole = (progress.elapsed, self._seconds) if self._seconds else (progress.reported, progress.total)
+        self._tell(min(done / whole, 1.0) if whole else 0.0)
+
+
+def measure(task: str, cost: float | str, engine: str, stack: int) -> dict[str, Any]:
+    """Return the cost of a step of a task and the engine that suits it, each measured where it is not given."""
+    found = _task(task)
+    if engine == "auto":
+        engine = "vectorised" if planned("auto", found, stack, 1).name == "vectorised" else "local"
+    return {"cost": _cost(found) if cost == "measured" else cost, "engine": engine}
+
+
+def _cost(task: Any) -> float:
+    """Return the seconds that a step takes with one thread: the median of three intervals, after one to get warm."""
+    problem = problem_of(task)
+    work = Work(task, problem, 0, MemoryCheckpoints())
+    configs = problem.space.stratified(4, stream(0, "cost"))
+    reports = [perform(work, Job(i, i, config, None, 0, problem.interval), "", Warm(0)) for i, config in enumerate(configs)]
+    if error := "\n".join(report.error for report in reports if report.error):
+        raise TaskFailed(error)
+    seconds = statistics.median(report.took for report in reports[1:]) / problem.interval
+    return max(round(float(f"{seconds:.3g}"), 6), LEAST)

@@ -1,0 +1,234 @@
+"""The finished runs of a comparison, as arrays and as one tidy table."""
+
+import csv
+import gzip
+import importlib
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mopbt.compare.experiment import Experiment, PlannedRun
+from mopbt.errors import MissingExtra, StoreError
+from mopbt.results import read_settings
+from mopbt.space import Float
+from mopbt.state import Report
+from mopbt.stores.directory import write_atomically
+from mopbt.stores.journal import read_journal
+from mopbt.task import Problem
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Marker = Mapping[str, Any]  # what the directory of a finished run says of it
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """One run, a row for each of its n evaluations in the order in which they ended; K objectives, d hyperparameters.
+
+    The rows of evaluations that failed are NaN in `objectives`, `test` and `scores`, and infinite in `violations`.
+    """
+
+    task: str  # as the experiment names it
+    algorithm: str  # its label in the experiment
+    seed: int  # as the experiment has it, without the algorithm's `seed_offset`: runs of the same seed are pairs
+    objectives: Floats  # (n, K), larger is better
+    test: Floats | None  # (n, K), the same objectives on test data, larger is better; None: the task does not measure them
+    seconds: Floats  # (n,), when the evaluation was over, by the virtual clock
+    steps: Ints  # (n,), of training that the evaluated model has behind it
+    violations: Floats  # (n,), of the constraints; 0: feasible
+    positions: Floats  # (n, d), of the last interval's hyperparameters, as `Space` has them; the columns are in its order
+    scores: Mapping[str, Floats]  # each (n,): all that was measured, in its own sense, by name
+    jobs: Ints  # (n,)
+    trials: Ints  # (n,)
+    took: Floats  # (n,), real seconds of training and evaluation
+    errors: Mapping[int, str]  # of those rows that failed
+
+    def __len__(self) -> int:
+        """Return n, the number of evaluations."""
+        return len(self.jobs)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The finished runs of an experiment, in the order of its tasks, algorithms and seeds, and what is still missing."""
+
+    experiment: "Experiment"
+    problems: Mapping[str, Problem]  # by task, of those that have runs, in the experiment's order
+    runs: tuple[RunData, ...]
+    missing: tuple["PlannedRun", ...] = ()  # not finished yet
+    failures: Mapping["PlannedRun", str] = field(default_factory=dict)  # those that failed in this session, with the reason
+
+    @staticmethod
+    def open(out: Path | str) -> "Comparison":
+        """Read a comparison from the journals of its runs; tasks and data are not needed."""
+        out = Path(out)
+        experiment = recorded_experiment(out)
+        tasks, labels = list(experiment.tasks), list(experiment.algorithms)
+        plan = sorted(experiment.plan(), key=lambda run: (tasks.index(run.task), labels.index(run.algorithm)))
+        finished = dict.fromkeys(run for run in plan if marker_of(out, run) is not None)
+        problems: dict[str, Problem] = {}
+        for run in finished:
+            if run.task not in problems:
+                problems[run.task] = read_settings(out / run.directory).problem
+        runs = tuple(read_run(out, run, problems[run.task]) for run in finished)
+        return Comparison(experiment, problems, runs, tuple(run for run in plan if run not in finished))
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Return the labels of those algorithms that have runs, in the experiment's order."""
+        present = {run.algorithm for run in self.runs}
+        return tuple(label for label in self.experiment.algorithms if label in present)
+
+    def evaluations(self) -> dict[str, NDArray[Any]]:
+        """Return the tidy table of all evaluations as columns (n,); NaN, or "" for texts, where a task does not have a column."""
+        tables = [_columns(run, self.problems[run.task]) for run in self.runs]
+        return {name: _joined(name, tables) for name in _header(tables)}
+
+
+def marker_of(out: Path, run: PlannedRun) -> Marker | None:
+    """Return what a finished run's directory says of it; None if it is not finished."""
+    try:
+        marker: Marker = json.loads((out / run.directory / "finished.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    return marker
+
+
+def recorded_experiment(out: Path) -> Experiment:
+    """Return the experiment of a comparison's directory, in its scale."""
+    if not (out / "experiment.toml").is_file():
+        raise StoreError(f"{out} is not a comparison: it has no experiment.toml; `mopbt compare EXPERIMENT --out {out}` makes one")
+    return Experiment.read(out / "experiment.toml").at(scale_of(out))
+
+
+def scale_of(out: Path) -> str | None:
+    """Return the scale of a comparison's directory."""
+    scale: str | None = about_of(out).get("scale")
+    return scale
+
+
+def about_of(out: Path) -> dict[str, Any]:
+    """Return what about.json says of a comparison; nothing if it is not there."""
+    try:
+        about: dict[str, Any] = json.loads((out / "about.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    return about
+
+
+def read_run(out: Path, run: PlannedRun, problem: Problem) -> RunData:
+    """Read a run's journal."""
+    exchanges, _ = read_journal(out / run.directory / "journal.jsonl")
+    orders = {job.id: job for exchange in exchanges for job in exchange.jobs}
+    reports = [report for exchange in exchanges for report in exchange.reports]
+    jobs = [orders[report.job] for report in reports]
+    scores = _scores(reports)
+    tests = [f"test/{objective.name}" for objective in problem.objectives]
+    signs = np.array([objective.sign for objective in problem.objectives])
+    K, nothing = len(signs), (math.nan,) * len(signs)
+    return RunData(
+        task=run.task,
+        algorithm=run.algorithm,
+        seed=run.seed,
+        objectives=np.array([report.objectives or nothing for report in reports]).reshape(-1, K),
+        test=np.column_stack([scores[name] for name in tests]) * signs if set(tests) <= set(scores) else None,
+        seconds=np.array([report.seconds for report in reports]),
+        steps=np.array([job.end for job in jobs], dtype=np.int64),
+        violations=np.array([math.inf if report.objectives is None else report.violation for report in reports]),
+        positions=np.array([job.config for job in jobs], dtype=float).reshape(-1, len(problem.space)),
+        scores=scores,
+        jobs=np.array([job.id for job in jobs], dtype=np.int64),
+        trials=np.array([job.trial for job in jobs], dtype=np.int64),
+        took=np.array([report.took for report in reports]),
+        errors={row: report.error for row, report in enumerate(reports) if report.objectives is None},
+    )
+
+
+def _scores(reports: Sequence[Report]) -> dict[str, Floats]:
+    names = dict.fromkeys(chain.from_iterable(report.scores for report in reports))
+    return {name: np.array([report.scores.get(name, math.nan) for report in reports]) for name in names}
+
+
+def write_evaluations(comparison: Comparison, out: Path, *, parquet: bool = False) -> None:
+    """Write evaluations.csv.gz, and evaluations.parquet if it is asked for."""
+    write_atomically(out / "evaluations.csv.gz", _compressed(comparison))
+    if parquet:
+        table = importlib.import_module("pyarrow").table(comparison.evaluations())
+        parquet_writer().write_table(table, out / "evaluations.parquet")
+
+
+def parquet_writer() -> Any:
+    """Return the module that writes Parquet, or raise MissingExtra."""
+    try:
+        return importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra("Parquet needs pyarrow: pip install pyarrow (or use evaluations.csv.gz)") from None
+
+
+def _compressed(comparison: Comparison) -> bytes:
+    """Return the table as compressed CSV; the same evaluations give the same bytes."""
+    tables = [_columns(run, comparison.problems[run.task]) for run in comparison.runs]
+    header, buffer = _header(tables), io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=3, mtime=0) as file:
+        file.write((",".join(map(_quoted, header)) + "\n").encode())
+        for table in tables:
+            texts = [_texts(table[name]) if name in table else repeat("") for name in header]
+            file.write("".join(f"{row}\n" for row in map(",".join, zip(*texts, strict=False))).encode())
+    return buffer.getvalue()
+
+
+def _columns(run: RunData, problem: Problem) -> dict[str, NDArray[Any]]:
+    """Return the columns (n,) of a run in the tidy table."""
+    n = len(run)
+    head = {"task": np.full(n, run.task, object), "algorithm": np.full(n, run.algorithm, object), "seed": np.full(n, run.seed)}
+    head |= {"job": run.jobs, "trial": run.trials, "step": run.steps, "seconds": run.seconds, "took": run.took}
+    errors = np.full(n, "", object)
+    errors[list(run.errors)] = list(run.errors.values())
+    scores = {f"score.{name}": column for name, column in run.scores.items()}
+    configs = {f"config.{name}": _values(problem, name, run.positions[:, i]) for i, name in enumerate(problem.space)}
+    return head | {"violation": run.violations, "error": errors} | scores | configs
+
+
+def _values(problem: Problem, name: str, positions: Floats) -> NDArray[Any]:
+    domain = problem.space[name]
+    at, index = np.unique(positions, return_inverse=True)  # to decode each of them once
+    values = [domain.decode(position if isinstance(domain, Float) else int(position)) for position in at.tolist()]
+    is_mixed = len({type(value) for value in values}) > 1 or isinstance(values[0], str)
+    return np.array(values, dtype=object if is_mixed else None)[index]
+
+
+def _header(tables: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of all tables: what all have, then scores, then configurations."""
+    names = dict.fromkeys(chain.from_iterable(tables))
+    return sorted(names, key=lambda name: (name.startswith("config."), name.startswith("score.")))
+
+
+def _joined(name: str, tables: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[Any]:
+    """Return a column of all tables, with NaN or "" for those that do not have it."""
+    is_text = any(name in table and table[name].dtype == object for table in tables)
+    absent = "" if is_text else math.nan
+    return np.concatenate([table[name] if name in table else np.full(len(table["job"]), absent) for table in tables])
+
+
+def _texts(column: NDArray[Any]) -> list[str]:
+    """Return the cells of a column (n,) as they stand in a CSV file; NaN and "" are empty ones."""
+    values = column.tolist()
+    if column.dtype == float:
+        texts = list(map(repr, values))
+        return ["" if text == "nan" else text for text in texts] if np.isnan(column).any() else texts
+    cells = {value: _quoted(value) if isinstance(value, str) and value else str(value) for value in set(values)}
+    return [cells[value] for value in values]
+
+
+def _quoted(text: str) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\r\n").writerow([text])  # what ends a line is quoted
+    return buffer.getvalue()[:-2]
