@@ -1,0 +1,1 @@
+"""Doors to other tools; each needs the tool's own package."""

@@ -1,0 +1,267 @@
+"""A Lightning module goes on from any checkpoint exactly as if it had never stopped, with its own hyperparameters."""
+
+import importlib
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+lightning = pytest.importorskip("lightning")
+
+import torch  # noqa: E402
+from lightning.pytorch.callbacks import Callback, EarlyStopping  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import mopbt  # noqa: E402
+from mopbt.engines.base import global_seeds  # noqa: E402
+from mopbt.errors import MissingExtra, MissingScore, TaskError, UnreadHyperparameter  # noqa: E402
+from mopbt.integrations.lightning import LightningTask  # noqa: E402
+from mopbt.task import Values  # noqa: E402
+from mopbt.testing import TaskConformance  # noqa: E402
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*isinstance\\(treespec, LeafSpec\\)"),
+]
+
+CPU = {"accelerator": "cpu"}
+SPACE = {"lr": mopbt.LogGrid(1e-3, 0.3, 6), "dropout": mopbt.Grid(0, 0.5, 6), "positive": mopbt.Grid(0.1, 0.9, 5)}
+VALUES = {"lr": 0.1, "dropout": 0.2, "positive": 0.5}
+
+
+class Net(lightning.LightningModule):
+    def __init__(self, lr, dropout, positive, schedule=None):
+        super().__init__()
+        self.save_hyperparameters(ignore="schedule")
+        self.schedule = schedule
+        self.net = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1))
+
+    def training_step(self, batch, index):
+        x, y = batch
+        weight = torch.where(y > 0, self.hparams.positive, 1 - self.hparams.positive)
+        return nn.functional.binary_cross_entropy_with_logits(self.net(x)[:, 0], y, weight=weight)
+
+    def validation_step(self, batch, index):
+        x, y = batch
+        said = (self.net(x)[:, 0] > 0).float()
+        self.log_dict({"precision": (said * y).sum() / said.sum().clamp(min=1), "recall": (said * y).sum() / y.sum()})
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=0.9)
+        return optimizer if self.schedule is None else ([optimizer], [self.schedule(optimizer)])
+
+
+class Rows(lightning.LightningDataModule):
+    def __init__(self, batch_size=20):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(120, 5, generator=generator)
+        self.rows = TensorDataset(x, (x[:, 0] + 0.5 * torch.randn(120, generator=generator) > 0.3).float())
+        self.batch_size = batch_size
+
+    def train_dataloader(self):
+        return DataLoader(self.rows, batch_size=self.batch_size, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(self.rows, batch_size=120)
+
+
+def task(schedule=None, **options):
+    given = {"space": SPACE, "objectives": {"precision": "max", "recall": "max"}, "max_step": 4, "data": Rows(), "trainer": CPU}
+    return LightningTask(lambda hp: Net(hp["lr"], hp["dropout"], hp["positive"], schedule), **(given | options))
+
+
+def trained(subject, member, begin, end, values=VALUES, seed=7):
+    with global_seeds(seed):
+        return subject.train(member, Values(values), begin, end, seed)
+
+
+class TestLightningTask(TaskConformance):
+    def make(self):
+        return task()
+
+
+def by_hand(epochs, schedule=None, changes=()):
+    """Train a module in one go by a plain loop, with settings of the optimizer that change before some epochs."""
+    with global_seeds(0):
+        net = Net(**VALUES).net
+    optimizer = torch.optim.SGD(net.parameters(), lr=VALUES["lr"], momentum=0.9)
+    scheduler = schedule(optimizer) if schedule else None
+    net[3].p = 0.0
+    for epoch in range(epochs):
+        net.train()
+        for at, change in changes:
+            if at == epoch:
+                change(optimizer, scheduler)
+        for i in range(0, 120, 20):
+            x, y = Rows().rows[i : i + 20]
+            optimizer.zero_grad()
+            nn.functional.binary_cross_entropy_with_logits(net(x)[:, 0], y, weight=torch.full_like(y, 0.5)).backward()
+            optimizer.step()
+        if scheduler:
+            scheduler.step()
+    return {f"net.{name}": tensor for name, tensor in net.state_dict().items()}, optimizer.param_groups[0]["lr"]
+
+
+class InOrder(Rows):
+    def train_dataloader(self):
+        return DataLoader(self.rows, batch_size=20)
+
+
+STILL = VALUES | {"dropout": 0.0}
+
+
+def same(state, expected):
+    assert set(state) == set(expected)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", [None, lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5)])
+def test_intervals_one_after_another_are_a_plain_loop(schedule):
+    subject = task(schedule, data=InOrder())
+    member = subject.init(0)
+    for begin in range(4):
+        member = subject.load(subject.dump(trained(subject, member, begin, begin + 1, STILL)))
+    expected, rate = by_hand(4, schedule)
+    same(member["model"], expected)
+    assert member["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(rate)
+    assert member["lightning"]["epoch"] == 4
+    assert member["lightning"]["global_step"] == 24
+
+
+def test_an_heir_trains_with_its_own_rate_and_not_with_its_donors():
+    subject = task(data=InOrder())
+    donor = trained(subject, subject.init(0), 0, 2, STILL)
+    heir = trained(subject, donor, 2, 4, STILL | {"lr": 0.003})
+
+    def slower(optimizer, scheduler):
+        optimizer.param_groups[0]["lr"] = 0.003
+
+    same(heir["model"], by_hand(4, changes=[(2, slower)])[0])
+
+
+def test_a_schedule_goes_on_where_it_stood_on_the_heirs_scale():
+    schedule = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)  # noqa: E731
+    subject = task(schedule, data=InOrder())
+    donor = trained(subject, subject.init(0), 0, 3, STILL)
+    heir = trained(subject, donor, 3, 4, STILL | {"lr": 0.2})
+
+    def faster(optimizer, scheduler):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)  # halved once
+        optimizer.param_groups[0]["lr"] = 0.1
+        scheduler.base_lrs = [0.2]
+
+    expected, rate = by_hand(4, schedule, [(3, faster)])
+    same(heir["model"], expected)
+    assert rate == pytest.approx(heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"]) == 0.05
+
+
+def test_a_tuned_factor_of_a_schedule_wins_over_the_donors():
+    space = {"gamma": mopbt.Grid(0.1, 0.9, 9), "steps": mopbt.Ordinal([1, 2])}
+
+    def module(hp):
+        return Net(**STILL, schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, hp["steps"], hp["gamma"]))
+
+    subject = LightningTask(module, space=space, objectives={"recall": "max"}, max_step=4, data=InOrder(), trainer=CPU)
+    donor = trained(subject, subject.init(0), 0, 2, {"gamma": 0.5, "steps": 1})
+    heir = trained(subject, donor, 2, 4, {"gamma": 0.1, "steps": 1})
+    assert heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0.1 * 0.5**2 * 0.1**2)
+
+
+def test_dropout_and_loss_of_an_heir_are_its_own():
+    subject = task()
+    donor = trained(subject, subject.init(0), 0, 1)
+    usual = subject.dump(trained(subject, donor, 1, 2))
+    for change in ({"dropout": 0.5}, {"positive": 0.9}):
+        assert subject.dump(trained(subject, donor, 1, 2, VALUES | change)) != usual
+    assert subject.dump(trained(subject, donor, 1, 2)) == usual  # and the donor is as it was
+
+
+class Counting(Callback):
+    def __init__(self):
+        self.epochs = 0
+
+    def on_train_epoch_end(self, trainer, module):
+        self.epochs += 1
+
+    def state_dict(self):
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state):
+        self.epochs = state["epochs"]
+
+
+def test_callbacks_keep_their_states():
+    subject = task(callbacks=lambda: [Counting()], interval=2)
+    member = trained(subject, trained(subject, subject.init(0), 0, 2), 2, 4)
+    assert member["lightning"]["callbacks"]["Counting"] == {"epochs": 4}
+
+
+def test_a_data_module_may_depend_on_hyperparameters():
+    subject = task(data=lambda hp: Rows(hp["batch"]), space=SPACE | {"batch": mopbt.Ordinal([10, 40])})
+    member = trained(subject, subject.init(0), 0, 1, VALUES | {"batch": 40})
+    member = trained(subject, member, 1, 2, VALUES | {"batch": 10})
+    assert member["lightning"]["global_step"] == 3 + 12
+
+
+def test_a_whole_run_and_its_models_load_into_a_module(tmp_path):
+    results = mopbt.run(task(), out=tmp_path / "run", population=4, engine="local", progress=False)
+    assert len(results) == 16
+    assert any(ancestor.exploited for point in results.points() if point.step == 4 for ancestor in results.lineage(point))
+    point = results.front()[0]
+    net = Net(**VALUES).eval()
+    net.load_state_dict(results.load(point)["model"])
+    x, y = Rows().rows[:]
+    with torch.no_grad():
+        said = (net.net(x)[:, 0] > 0).float()
+    assert float((said * y).sum() / y.sum()) == pytest.approx(point.scores["recall"])
+    again = mopbt.Results.open(tmp_path / "run").load(point)
+    np.testing.assert_array_equal(again["model"]["net.0.weight"], net.net[0].weight.detach())
+
+
+def test_a_hyperparameter_that_the_module_never_reads_is_an_error():
+    subject = task(space=SPACE | {"unread": mopbt.Grid(0, 1, 3)})
+    with pytest.raises(UnreadHyperparameter, match="'unread'"):
+        mopbt.run(subject, out=None, population=2, engine="local", progress=False)
+
+
+def test_a_metric_that_is_not_logged_is_an_error():
+    with pytest.raises(MissingScore, match="did not measure the objective 'f1'; it measured 'precision', 'recall'"):
+        mopbt.run(task(objectives={"f1": "max"}), out=None, population=2, engine="local", progress=False)
+
+
+def test_stopping_early_is_an_error_that_says_what_to_take_out():
+    subject = task(callbacks=lambda: [EarlyStopping("recall", patience=0, mode="min")], interval=4)
+    with pytest.raises(TaskError, match="stopped after epoch [123], the interval ends at 4: take out .* EarlyStopping"):
+        trained(subject, subject.init(0), 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trainer": {"max_epochs": 3}}, "must not set 'max_epochs'; leave it out"),
+        ({"trainer": {"callbacks": []}}, "must not set 'callbacks'; use `callbacks=`"),
+        ({"trainer": {"check_val_every_n_epoch": 2}}, r"must divide `interval` \(1\), got 2"),
+    ],
+)
+def test_wrong_options_say_what_is_allowed(options, message):
+    with pytest.raises(ValueError, match=message):
+        task(**options)
+
+
+def test_training_is_quiet(capfd, caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trained(task(), task().init(0), 0, 1)
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    monkeypatch.delitem(sys.modules, "mopbt.integrations.lightning")
+    with pytest.raises(MissingExtra, match=r"LightningTask needs Lightning: pip install 'mopbt\[lightning\]'"):
+        importlib.import_module("mopbt.integrations.lightning")

@@ -1,0 +1,163 @@
+"""A study says the same as the run, to Optuna itself."""
+
+import math
+import sys
+from dataclasses import dataclass
+
+import pytest
+import typer.testing
+
+optuna = pytest.importorskip("optuna")
+
+import mopbt  # noqa: E402
+from mopbt import Categorical, Float, Grid, Int, LogGrid, Ordinal  # noqa: E402
+from mopbt.cli import app  # noqa: E402
+from mopbt.errors import MissingExtra  # noqa: E402
+from mopbt.integrations.optuna import distribution_of, to_optuna  # noqa: E402
+from mopbt.testing import ToyTask  # noqa: E402
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Wild(ToyTask):
+    """A toy that measures a loss to be minimised, has a constraint, fails at times, and is NaN at times."""
+
+    constraints: tuple[str, ...] = ("far >= 0",)
+
+    @property
+    def objectives(self):
+        return {"near": "max", "loss": "min"}
+
+    def train(self, model, values, begin, end, seed):
+        if values["weight"] == 1:
+            raise ZeroDivisionError
+        return super().train(model, values, begin, end, seed)
+
+    def evaluate(self, model):
+        scores = super().evaluate(model)
+        loss = math.nan if abs(model["place"][0] - 0.3) < 0.02 else -scores["far"]
+        return {"near": scores["near"], "loss": loss, "far": scores["far"]}
+
+
+@pytest.fixture(scope="module")
+def results():
+    return mopbt.run(ToyTask(max_step=10), out=None, population=8, engine="local", progress=False)
+
+
+@pytest.fixture(scope="module")
+def wild():
+    return mopbt.run(Wild(max_step=10), out=None, population=12, engine="local", progress=False, seed=1)
+
+
+def test_the_best_trials_of_the_study_are_the_front(results):
+    study = to_optuna(results)
+    assert {trial.user_attrs["job"] for trial in study.best_trials} >= {point.job for point in results.front()}
+    scores = {tuple(point.scores.values()) for point in results.front()}
+    assert {tuple(trial.values) for trial in study.best_trials} == scores
+
+
+def test_directions_constraints_failures_and_nan_are_kept(wild):
+    study = to_optuna(wild)
+    assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert study.metric_names == ["near", "loss"]
+    failed = {t.user_attrs["job"] for t in study.trials if t.state == optuna.trial.TrialState.FAIL}
+    unsound = {record["job"] for record in wild.records() if math.isnan(record.get("score.loss", math.nan))}
+    assert failed == unsound
+    assert set(wild.failures()) < failed
+    assert {(t.values[0], t.values[1]) for t in study.best_trials} == {(p.scores["near"], p.scores["loss"]) for p in wild.front()}
+    assert all("ZeroDivisionError" in study.trials[job].user_attrs["error"] for job in wild.failures())
+
+
+def test_a_study_in_a_file_is_read_back_whole(results, tmp_path):
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    to_optuna(results, storage, name="toy-1")
+    study = optuna.load_study(study_name="toy-1", storage=storage)
+    assert len(study.trials) == len(results)
+    for trial, record in zip(study.trials, results.records(), strict=True):
+        assert trial.params == {"weight": record["config.weight"], "lr": record["config.lr"]}
+        assert trial.values == [record["score.near"], record["score.far"]]
+        assert (trial.user_attrs["trial"], trial.user_attrs["step"]) == (record["trial"], record["end"])
+        assert trial.duration.total_seconds() == pytest.approx(record["took"], abs=1e-3)
+    with pytest.raises(ValueError, match="has a study 'toy-1' already; give this one another `name`"):
+        to_optuna(results, storage, name="toy-1")
+
+
+def test_the_lineage_can_be_walked_in_the_study(results):
+    study = to_optuna(results)
+    for point in results.front():
+        jobs, trial = [], next(t for t in study.trials if t.user_attrs["job"] == point.job)
+        while trial is not None:
+            jobs.append(trial.user_attrs["job"])
+            trial = study.trials[trial.user_attrs["parent"]] if "parent" in trial.user_attrs else None
+        assert jobs[::-1] == [ancestor.job for ancestor in results.lineage(point)]
+    exploits = [t.user_attrs["job"] for t in study.trials if t.user_attrs.get("exploited")]
+    assert exploits == [r["job"] for r in results.records() if r["parent"] not in (None, r["trial"])]
+    assert exploits
+
+
+def test_one_objective_gives_learning_curves():
+    @dataclass(frozen=True)
+    class Single(ToyTask):
+        @property
+        def objectives(self):
+            return {"near": "max"}
+
+    results = mopbt.run(Single(max_step=6), out=None, population=4, engine="local", progress=False)
+    study = to_optuna(results)
+    (best,) = results.front()
+    curve = {a.end: a.scores["near"] for a in results.lineage(best)}
+    assert study.trials[best.job].intermediate_values == curve
+    assert study.best_value == best.scores["near"]
+
+
+@pytest.mark.parametrize(
+    ("domain", "expected"),
+    [
+        (Float(1e-4, 1.0, log=True), optuna.distributions.FloatDistribution(1e-4, 1.0, log=True)),
+        (Int(1, 5), optuna.distributions.IntDistribution(1, 5)),
+        (Grid(0, 0.8, 5), optuna.distributions.FloatDistribution(0, 0.8)),
+        (LogGrid(0.01, 10, 4), optuna.distributions.FloatDistribution(0.01, 10, log=True)),
+        (LogGrid(0.01, 10, 3, zero=True), optuna.distributions.CategoricalDistribution((0.0, 0.01, 10.0))),
+        (Ordinal([16, 32]), optuna.distributions.CategoricalDistribution((16, 32))),
+        (Categorical(["a", "b"]), optuna.distributions.CategoricalDistribution(("a", "b"))),
+    ],
+)
+def test_a_domain_becomes_the_distribution_with_the_same_values(domain, expected):
+    assert distribution_of(domain) == expected
+    for position in domain.stratified(5, mopbt.stream(0, "test")):
+        assert expected._contains(expected.to_internal_repr(domain.decode(position)))
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("study_of", ["results", "wild"])
+def test_optunas_plots_draw_the_study(study_of, request):
+    plotly = pytest.importorskip("plotly")
+    run = request.getfixturevalue(study_of)
+    study, plots = to_optuna(run), optuna.visualization
+    figure = plots.plot_pareto_front(study)
+    assert isinstance(figure, plotly.graph_objects.Figure)
+    first = run.problem.objectives[0].name
+    assert figure.layout.xaxis.title.text == first
+    drawn = [set(zip(trace.x, trace.y, strict=True)) for trace in figure.data]
+    assert {tuple(trial.values) for trial in study.best_trials} in drawn
+    for plot in (plots.plot_slice, plots.plot_parallel_coordinate, plots.plot_optimization_history, plots.plot_contour):
+        assert plot(study, target=lambda trial: trial.values[0], target_name=first).data
+    assert plots.plot_timeline(study).data
+
+
+def test_the_command_line_hands_a_run_on(tmp_path):
+    mopbt.run(ToyTask(max_step=4), out=tmp_path / "toy", population=4, engine="local", progress=False)
+    run = typer.testing.CliRunner().invoke
+    done = run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna"])
+    assert "written for optuna: 8 reports" in done.stdout
+    study = optuna.load_study(study_name="toy", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}")
+    assert len(study.trials) == 8
+    wrong = run(app, ["export", str(tmp_path / "toy"), "place", "--to", "elsewhere"])
+    assert "--to must be one of tensorboard, mlflow, wandb, optuna, got 'elsewhere'" in str(wrong.exception)
+
+
+def test_a_missing_package_names_the_extra(results, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingExtra, match=r"to_optuna needs Optuna: pip install 'mopbt\[optuna\]'"):
+        to_optuna(results)
