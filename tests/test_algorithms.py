@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from mopbt import Budget, LocalEngine, PoolEngine, Results, SimulatedEngine, run
+from mopbt import Budget, LocalEngine, PoolEngine, Results, SimulatedEngine, VectorisedEngine, run
 from mopbt.algorithms import (
     ALGORITHMS,
     BoMoAsha,
@@ -29,6 +29,7 @@ from mopbt.engines.simulated import Lognormal
 from mopbt.ranking import by_domination, by_max_scalarization, by_objective, by_random_scalarization
 from mopbt.stores.journal import read_journal
 from mopbt.task import problem_of
+from mopbt.tasks.synthetic import TradeOff
 from mopbt.testing import SchedulerConformance, ToyTask
 from toys import NanToy
 
@@ -88,6 +89,19 @@ def test_it_runs_on_every_engine_and_finds_the_same(name):
     if name in SYNCHRONOUS:
         values = [sorted(map(str, e.values())) for e in found.values()]
         assert values[0] == values[1] == values[2]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_runs_stacked_and_finds_the_same_as_one_by_one(name):
+    task, algorithm = TradeOff(max_step=6), SMALL[name]
+    if isinstance(algorithm, SingleObjectivePbt):
+        algorithm = replace(algorithm, objective=1)
+    alone = run(task, out=None, algorithm=algorithm, engine="local", progress=False)
+    stacked = run(task, out=None, algorithm=algorithm, engine=VectorisedEngine(2, stack=3), progress=False)
+    assert stacked.outcome == "done"
+    assert stacked.front()
+    if name in SYNCHRONOUS:
+        assert sorted(map(str, evaluations(stacked).values())) == sorted(map(str, evaluations(alone).values()))
 
 
 KILLED = """
@@ -186,7 +200,7 @@ def test_wrong_names_and_options_are_errors_that_list_the_right_ones():
         run(TOY, out=None, algorithm="moasha", progress=False)
     with pytest.raises(ValueError, match=r"mo-asha has no option 'fraction'; it has eta, grace, kind, scale, trials, within"):
         algorithm_of({"name": "mo-asha", "fraction": 0.1})
-    with pytest.raises(ValueError, match=r"mo-asha has no population; it has eta, grace, kind"):
+    with pytest.raises(ValueError, match=r"mo-asha has no population, got 8; leave it out, or set its own options: eta, grace"):
         run(TOY, out=None, algorithm="mo-asha", population=8, progress=False)
 
 
