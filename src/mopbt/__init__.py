@@ -3,6 +3,7 @@
 from mopbt.algorithms import MoPbt
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
+from mopbt.engines.ray import RayEngine
 from mopbt.engines.simulated import SimulatedEngine
 from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import MopbtError
@@ -40,6 +41,7 @@ __all__ = [
     "LocalEngine",
     "PoolEngine",
     "VectorisedEngine",
+    "RayEngine",
     "SimulatedEngine",
     "stream",
     "dumps",

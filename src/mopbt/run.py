@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mopbt.algorithms import POPULATION, Algorithm, MoPbt, named, options_of
+from mopbt.algorithms import ALGORITHMS, POPULATION, Algorithm, MoPbt, named, options_of
 from mopbt.archive import Archive, entry_of
 from mopbt.engines.base import Engine, Work
-from mopbt.engines.choosing import ENGINES, Plan, planned
+from mopbt.engines.choosing import ENGINES, Plan, check_stackable, planned
 from mopbt.errors import RunMismatch, Stalled, TaskFailed
 from mopbt.function import FunctionTask, Member
 from mopbt.mending import mended
@@ -27,11 +27,13 @@ from mopbt.space import Domain
 from mopbt.state import Report, State, needed, ordered
 from mopbt.stores.base import Exchange, Store
 from mopbt.stores.directory import DirectoryStore, Mend, write_atomically
+from mopbt.stores.journal import check_order
 from mopbt.stores.memory import MemoryStore
+from mopbt.stores.remote import checkpoints_at
 from mopbt.task import Problem, Task, problem_of
 
 SWEEP = 64  # obsolete checkpoints are looked for after one report for so many trials: looking goes through all of them
-EngineName = Literal["auto", "local", "pool", "vectorised", "simulated"]
+EngineName = Literal["auto", "local", "pool", "vectorised", "ray", "simulated"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +221,7 @@ def run(
     population: int | None = None,
     seed: int = 0,
     engine: Engine | EngineName = "auto",
+    storage: Path | str | None = None,
     budget: Budget | None = None,
     progress: bool | Watch = True,
     name: str | None = None,
@@ -238,7 +241,10 @@ def run(
         population: Short for the algorithm's `population`.
         seed: Names all randomness of the run.
         engine: "pool" (worker processes, one for each core), "vectorised" (a stack of members in each of them), "local" (this
-            process), "auto" (stacks where a short trial says that they pay, else the pool), or an engine object.
+            process), "ray" (actors on a Ray cluster), "auto" (stacks where a short trial says that they pay, else the pool), or
+            an engine object such as `RayEngine(num_gpus=0.25)`.
+        storage: Where the checkpoints are kept, if not in `out`: a folder, or a URL that fsspec reaches, such as
+            ``s3://bucket/run``. Each run needs a place of its own.
         budget: When to stop before the algorithm is done.
         progress: Whether to show progress on standard error, or a function that is called with each `Progress`.
         name: For a training function: the task's name (default: the function's).
@@ -253,7 +259,8 @@ def run(
     subject = as_task(task, **described, interval=interval, steps=steps)
     chosen = _with_population(algorithm or MoPbt.name, population, suited=getattr(subject, "population", None))
     settings = Settings(problem_of(subject), options_of(chosen), seed)
-    return conduct(subject, chosen, settings, out=out, engine=engine, budget=budget or Budget(), progress=progress)
+    where: dict[str, Any] = {"out": out, "engine": engine, "storage": storage}
+    return conduct(subject, chosen, settings, **where, budget=budget or Budget(), progress=progress)
 
 
 def conduct(
@@ -267,6 +274,8 @@ def conduct(
     progress: bool | Watch,
     workers: int | None = None,
     cost: str | None = None,
+    address: str | None = None,
+    storage: Path | str | None = None,
     repair: bool = False,
     go_on: str = "run the same again to go on",
 ) -> Results:
@@ -282,7 +291,9 @@ def conduct(
         check()
     problem, scheduler = settings.problem, algorithm.scheduler(settings.problem)
     budget, note = _with_an_end(budget, scheduler, problem)
-    crew, plan = _crew(engine, workers, cost, task, getattr(algorithm, "at_once", POPULATION), out)
+    settings = replace(settings, storage=_storage(out, storage))
+    sizes = {"workers": workers, "cost": cost, "address": address}
+    crew, plan = _crew(engine, sizes, task, getattr(algorithm, "at_once", POPULATION), out)
     mend = partial(mended, scheduler=scheduler, seed=settings.seed) if repair else None
     recorded = replace(settings, engine=plan.to_dict()) if plan else settings
     store = _store(out, recorded, crew, mend)
@@ -310,12 +321,29 @@ def _store(out: Path | str | None, settings: Settings, engine: Engine, mend: Men
     """Return where the run is kept: in its directory; else in memory if no other process must see it, or in a temporary one."""
     if out is not None:
         return open_run(Path(out).absolute(), settings, mend=mend)
+    if settings.storage:
+        raise ValueError(
+            f"`storage` needs `out` as well, got {settings.storage!r} and None: the journal says what the checkpoints are; give "
+            f"`out` a directory"
+        )
     if getattr(engine, "in_process", False):
         return MemoryStore()
     path = Path(tempfile.mkdtemp(prefix="mopbt-"))
     store = open_run(path, settings, durable=False)
     weakref.finalize(store.checkpoints, shutil.rmtree, path, ignore_errors=True)  # whoever has results has these
     return store
+
+
+def _storage(out: Path | str | None, storage: Path | str | None) -> str:
+    """Return where the checkpoints of a run are: as it was started with, else as given; empty: in its directory."""
+    recorded = read_settings(Path(out)).storage if out is not None and (Path(out) / "run.toml").is_file() else None
+    if storage is None:
+        return recorded or ""
+    place = str(storage) if "://" in str(storage) else str(Path(storage).absolute())
+    if recorded is not None and place != recorded:
+        was = recorded or "in the run's directory"
+        raise RunMismatch(f"{out} keeps its checkpoints {was}, got `storage` {place}; leave it out, or use another directory")
+    return place
 
 
 def _results(store: DirectoryStore | MemoryStore, settings: Settings, task: Task[Any], outcome: Outcome) -> Results:
@@ -352,46 +380,57 @@ def _ignore(progress: Progress) -> None:
 
 def open_run(path: Path, settings: Settings, *, mend: Mend | None = None, durable: bool = True) -> DirectoryStore:
     """Open a run's directory for driving it: a new one, or one that was started with the same settings."""
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"`out` must be a directory, got the file {path}")
+    file = next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None)
+    if file is not None:
+        raise ValueError(f"`out` must be a directory, got the file {file}; name one that is new, empty, or a run")
     known = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
     strange = [f.name for f in path.iterdir() if f.name not in known and f.suffix != ".tmp"] if path.is_dir() else []
     if strange and not (path / "run.toml").exists():
         raise RunMismatch(f"{path} is not a run and not empty (it has {strange[0]!r}); use another directory for `out`")
-    store = DirectoryStore(path, mend=mend, durable=durable)
+    checkpoints = checkpoints_at(settings.storage) if settings.storage else None
+    store = DirectoryStore(path, mend=mend, durable=durable, checkpoints=checkpoints)
     try:
-        _check_settings(path, settings, bool(store.read()))
+        check_order(store.read(), store.journal)
+        _check_settings(path, settings, store.read())
     except BaseException:
         store.close()
         raise
     return store
 
 
-def _check_settings(path: Path, settings: Settings, begun: bool) -> None:
+def _check_settings(path: Path, settings: Settings, exchanges: Sequence[Exchange]) -> None:
     if not (path / "run.toml").exists():
-        if begun:
+        if exchanges:
             raise RunMismatch(f"{path} has a journal but no run.toml; put it back, or use another directory")
+        if settings.storage and checkpoints_at(settings.storage).kept():
+            raise RunMismatch(f"{settings.storage} holds the checkpoints of another run; give each run a place of its own")
         write_atomically(path / "run.toml", settings.to_toml().encode())
         return
     differences = read_settings(path).differences(settings)
     if differences:
-        raise RunMismatch(f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory")
+        idle = not any(exchange.reports for exchange in exchanges)
+        raise RunMismatch(
+            f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory"
+            + (" (or remove this one: nothing has been reported in it)" if idle else "")
+        )
 
 
 def _crew(
-    engine: Engine | EngineName, workers: int | None, cost: str | None, task: Any, population: int, out: Path | str | None
+    engine: Engine | EngineName, sizes: Mapping[str, Any], task: Any, population: int, out: Path | str | None
 ) -> tuple[Engine, Plan | None]:
     """Return the engine, and the plan by which it was made if it was named; what "auto" once chose for a run is kept."""
     if not isinstance(engine, str):
         wanted = ("capacity", "start", "submit", "collect", "elapsed", "close")
         if isinstance(engine, type) or not all(hasattr(engine, name) for name in wanted):
-            raise TypeError(f"`engine` must be one of 'auto', {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}")
-        if getattr(engine, "stack", 1) > 1 and hasattr(task, "check_stack"):
-            task.check_stack()
+            remedy = f"; pass {engine.__name__}()" if isinstance(engine, type) else ""
+            names = f"'auto', {', '.join(map(repr, ENGINES))}"
+            raise TypeError(f"`engine` must be one of {names} or an engine object, got {engine!r}{remedy}")
+        if getattr(engine, "stack", 1) > 1:
+            check_stackable(task)
         return engine, None
-    is_known = engine == "auto" and workers is None and out is not None and (Path(out) / "run.toml").is_file()
+    is_known = engine == "auto" and set(sizes.values()) == {None} and out is not None and (Path(out) / "run.toml").is_file()
     recorded = read_settings(Path(out)).engine if is_known else {}  # type: ignore[arg-type]
-    plan = Plan.from_dict(recorded) if recorded else planned(engine, task, population, workers, cost)
+    plan = Plan.from_dict(recorded) if recorded else planned(engine, task, population, **sizes)
     return plan.engine(), plan
 
 
@@ -403,12 +442,19 @@ def as_task(task: Any, *, interval: int | None, steps: int | None, **described: 
         said = [key for key, value in described.items() if value is not None]
         if said:
             names = ", ".join(f"`{key}`" for key in said)
-            raise TypeError(f"{names}: a task object says this itself; these are for training functions")
+            raise TypeError(
+                f"{names}: for training functions only, got a {type(task).__name__} object, which says this itself; leave it out, "
+                f"or set it there"
+            )
         problem_of(task)
         return task  # type: ignore[no-any-return]
     missing = [key for key in ("space", "objectives", "steps") if described[key] is None]
     if missing:
-        raise TypeError(f"a training function needs {', '.join(f'`{key}=`' for key in missing)} as well")
+        given = ", ".join(f"`{key}=`" for key, value in described.items() if value is not None) or "nothing"
+        raise TypeError(
+            f"a training function needs {', '.join(f'`{key}=`' for key in missing)} as well, got {given}: write "
+            f"run(train, space={{...}}, objectives={{...}}, steps=...)"
+        )
     return FunctionTask(task, **{key: value for key, value in described.items() if value is not None})
 
 
@@ -416,10 +462,13 @@ def _with_population(algorithm: Algorithm | str, population: int | None, *, suit
     if isinstance(algorithm, str):
         algorithm = named(algorithm, suited)
     if isinstance(algorithm, type) or not hasattr(algorithm, "scheduler"):
-        raise TypeError(f"`algorithm` must be an object such as MoPbt(population=32), got {algorithm!r}")
+        remedy = f"; pass {algorithm.__name__}()" if isinstance(algorithm, type) else ""
+        names = f"the name of one ({', '.join(ALGORITHMS)})"
+        raise TypeError(f"`algorithm` must be an object such as MoPbt(population=32), or {names}, got {algorithm!r}{remedy}")
     if population is None:
         return algorithm
     options = options_of(algorithm)
     if "population" not in options:
-        raise ValueError(f"{algorithm.name} has no population; it has {', '.join(key for key in options if key != 'name')}")
+        others = ", ".join(key for key in options if key != "name")
+        raise ValueError(f"{algorithm.name} has no population, got {population!r}; leave it out, or set its own options: {others}")
     return replace(algorithm, population=population)  # type: ignore[type-var]

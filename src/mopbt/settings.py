@@ -2,16 +2,18 @@
 
 import datetime
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from mopbt.algorithms import check_count
 from mopbt.errors import IncompatibleRun
 from mopbt.objectives import unsigned
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal
+from mopbt.spelling import meant
 from mopbt.task import Problem, make_problem
 from mopbt.version import __version__
 
@@ -28,10 +30,10 @@ class Settings:
     seed: int
     origin: str = ""  # how the command line finds the task again; empty for a run that was started from Python
     engine: Mapping[str, Any] = field(default_factory=dict)  # what it was started on; another engine may go on with it
+    storage: str = ""  # where its checkpoints are; empty: in the run's directory
 
     def __post_init__(self) -> None:
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
-            raise ValueError(f"`seed` must be a whole number of at least 0, got {self.seed!r}")
+        check_count("seed", self.seed, 0)
 
     def to_toml(self) -> str:
         """Return the text of `run.toml`."""
@@ -46,6 +48,7 @@ class Settings:
         task["space"] = {name: _domain_to_toml(domain) for name, domain in problem.space.items()}
         now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         head = {"format": FORMAT, "mopbt": __version__, "created": now, "seed": self.seed}
+        head |= {"storage": self.storage} if self.storage else {}
         return tomli_w.dumps({**head, "algorithm": dict(self.algorithm), "engine": dict(self.engine), "task": task})
 
     @staticmethod
@@ -61,7 +64,10 @@ class Settings:
                 f"format {FORMAT}; install the version that wrote it, or start a new run in another directory"
             )
         try:
+            _check_keys("it", data, ("format", "mopbt", "created", "seed", "storage", "algorithm", "engine", "task"))
             task = dict(data["task"])
+            keys = ("name", "interval", "max_step", "origin", "constraints", "objectives", "reference", "space")
+            _check_keys("its [task]", task, keys)
             problem = make_problem(
                 name=task["name"],
                 space={name: _domain_from_toml(domain) for name, domain in task["space"].items()},
@@ -71,10 +77,14 @@ class Settings:
                 max_step=task["max_step"],
                 reference=task.get("reference"),
             )
-            return Settings(problem, dict(data["algorithm"]), data["seed"], task.get("origin", ""), data.get("engine", {}))
+            algorithm = {"name": data["algorithm"]["name"], **data["algorithm"]}
+            where = {"origin": task.get("origin", ""), "engine": data.get("engine", {}), "storage": data.get("storage", "")}
+            return Settings(problem, algorithm, data["seed"], **where)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
+            lacking = f"it lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            why = str(error) if isinstance(error, ValueError) else lacking
             raise IncompatibleRun(
-                f"{origin} is not a run's settings: {type(error).__name__}: {error}; put back the file it was started with"
+                f"{origin} is not a run's settings: {why}; put back the file that the run was started with"
             ) from None
 
     def differences(self, other: "Settings") -> list[str]:
@@ -100,6 +110,14 @@ class Settings:
         return flat | {f"algorithm {key}": value for key, value in self.algorithm.items()}
 
 
+def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise ValueError where there is more than this version would heed: leaving it unread could change what the run does."""
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        near = meant(unknown[0], known)
+        raise ValueError(f"{what} has {unknown[0]!r}, mopbt {__version__} knows {', '.join(known)}{near}")
+
+
 def _domain_to_toml(domain: Domain) -> dict[str, Any]:
     kind = type(domain).__name__
     if kind not in _DOMAINS:
@@ -109,6 +127,8 @@ def _domain_to_toml(domain: Domain) -> dict[str, Any]:
 
 
 def _domain_from_toml(data: Mapping[str, Any]) -> Domain:
+    if data["kind"] not in _DOMAINS:
+        raise ValueError(f"`kind` of a domain must be one of {', '.join(_DOMAINS)}, got {data['kind']!r}")
     kind = _DOMAINS[data["kind"]]
     domain: Domain = kind(**{f.name: data[f.name] for f in fields(kind)})
     return domain

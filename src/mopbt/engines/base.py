@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import groupby
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -81,6 +83,12 @@ class Warm:
 
 
 Bundle = list[tuple[Job, str]]  # jobs that are carried out together, each with the checksum of the checkpoint it starts from
+
+
+def bundled(jobs: Iterable[Job], checksums: Mapping[int, str], stack: int) -> list[Bundle]:
+    """Return jobs in bundles of at most `stack`: in every generation, and after a crash, the same members come together."""
+    members = groupby(sorted(jobs, key=lambda job: (job.trial, job.id)), key=lambda job: job.trial // stack)
+    return [[(job, checksums.get(job.start, "") if job.start is not None else "") for job in bundle] for _, bundle in members]
 
 
 @dataclass(frozen=True)
@@ -220,7 +228,9 @@ def checked_scores(scores: Any) -> dict[str, float]:
         try:
             checked[str(name)] = float(score)
         except Exception:  # PyTorch's is a RuntimeError
-            raise TaskError(f"the score {name!r} must be a number, got {score!r}") from None
+            raise TaskError(
+                f"the score {name!r} must be a number, got {score!r}; take one of it, such as the mean of an array"
+            ) from None
     return checked
 
 
@@ -244,4 +254,11 @@ def seed_globals(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the task's code may use it
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
+        (torch.manual_seed if _has_accelerator() else torch.default_generator.manual_seed)(seed)
+
+
+@cache
+def _has_accelerator() -> bool:
+    """Tell whether PyTorch has more than the CPU's generator to seed; it takes milliseconds to note down a seed for later."""
+    torch = sys.modules["torch"]
+    return bool(torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available())

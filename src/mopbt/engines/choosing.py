@@ -9,9 +9,11 @@ from typing import Any
 from mopbt.engines.base import Engine
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.ray import RayEngine
 from mopbt.engines.simulated import Measured, PerStep, SimulatedEngine
 from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import CannotStack
+from mopbt.spelling import meant
 
 WORTH = 1.2  # how much faster a stack must be
 WORKERS = 16  # of a simulation, as in the paper's experiments
@@ -26,6 +28,7 @@ class Plan:
     workers: int = 0
     stack: int = 0
     cost: str = ""  # of a simulation: virtual seconds per step, or "measured"
+    address: str = ""  # of a Ray cluster
     on: "Plan | None" = None  # of a simulation: what trains
     why: str = ""
 
@@ -41,39 +44,71 @@ class Plan:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Plan":
         """Read a plan back."""
+        _check_name(data["name"])
         on = Plan.from_dict(data["on"]) if "on" in data else None
-        return Plan(data["name"], data.get("workers", 0), data.get("stack", 0), data.get("cost", ""), on, data.get("why", ""))
+        where = {key: data.get(key, "") for key in ("cost", "address", "why")}
+        return Plan(data["name"], data.get("workers", 0), data.get("stack", 0), on=on, **where)
 
 
 ENGINES: dict[str, Callable[[Plan], Engine]] = {
     "local": lambda plan: LocalEngine(),
     "pool": lambda plan: PoolEngine(plan.workers or None),
     "vectorised": lambda plan: VectorisedEngine(plan.workers or None, stack=plan.stack or 16),
+    "ray": lambda plan: RayEngine(plan.workers or None, address=plan.address or None),
     "simulated": lambda plan: SimulatedEngine(plan.workers, _cost(plan.cost), engine=plan.on.engine() if plan.on else None),
 }
 
 
-def planned(name: str, task: Any, population: int, workers: int | None = None, cost: str | None = None) -> Plan:
+def planned(
+    name: str, task: Any, population: int, workers: int | None = None, cost: str | None = None, address: str | None = None
+) -> Plan:
     """Return the plan of an engine by name; "auto" measures on two members and a few updates which one suits the task."""
-    if cost is not None and name != "simulated":
-        raise ValueError(f"`cost` is for the simulated engine, got it for {name!r}")
-    if name not in (*ENGINES, "auto"):
-        raise ValueError(f"`engine` must be one of 'auto', {', '.join(map(repr, ENGINES))} or an engine object, got {name!r}")
-    if workers is not None and (name == "local" or workers < 1):
-        raise ValueError(f"`workers` must be at least 1, and is for the engines with worker processes, got {workers} for {name!r}")
+    _check(name, workers, cost, address)
     if name == "simulated":
         _cost(cost or "1")
         return Plan("simulated", workers or WORKERS, cost=cost or "1", on=planned("auto", task, population))
+    if name == "ray":
+        return Plan("ray", workers or 0, address=address or "")
     cores = min(workers or available_cores(), population)
     if name == "local":
         return Plan("local")
     if name == "vectorised":
-        if callable(check := getattr(task, "check_stack", None)):
-            check()
+        check_stackable(task)
         return Plan("vectorised", cores, math.ceil(population / cores))
     if name == "pool" or not hasattr(task, "probe"):
         return Plan("pool", cores)
     return _measured(task, population, cores)
+
+
+def _check(name: str, workers: int | None, cost: str | None, address: str | None) -> None:
+    if cost is not None and name != "simulated":
+        raise ValueError(f"`cost` is for the simulated engine, got it for {name!r}; leave it out, or use engine='simulated'")
+    if address is not None and name != "ray":
+        raise ValueError(f"`address` is that of a Ray cluster, for engine='ray', got it for {name!r}")
+    _check_name(name)
+    if workers is not None and (name == "local" or workers < 1):
+        raise ValueError(
+            f"`workers` must be at least 1, and is for the engines with worker processes, got {workers} for {name!r}; leave it out "
+            f"for as many as there are cores"
+        )
+
+
+def _check_name(name: Any) -> None:
+    known = ("auto", *ENGINES)
+    if name not in known:
+        names = ", ".join(map(repr, known))
+        raise ValueError(f"`engine` must be one of {names} or an engine object, got {name!r}{meant(name, known)}")
+
+
+def check_stackable(task: Any) -> None:
+    """Raise CannotStack, before anything is started, where a task cannot be trained as a stack."""
+    if not hasattr(task, "train_many"):
+        raise CannotStack(
+            f"the task {getattr(task, 'name', type(task).__name__)!r} has no `train_many`, so it cannot be stacked; use "
+            f"engine='pool', or leave `stack` at 1"
+        )
+    if callable(check := getattr(task, "check_stack", None)):
+        check()
 
 
 def _cost(text: str) -> PerStep | Measured:

@@ -13,12 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
 import cloudpickle
 
-from mopbt.engines.base import Bundle, Work
+from mopbt.engines.base import Bundle, Work, bundled
 from mopbt.engines.worker import receive, send
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
@@ -69,7 +68,7 @@ class PoolEngine:
     def start(self, work: Work) -> None:
         """Get ready for a run; workers start with the first jobs."""
         try:
-            payload = _pickled(work)
+            payload = pickled(work)
         except Exception as error:
             raise WorkerFailed(
                 f"the task cannot be sent to worker processes: {type(error).__name__}: {error}; keep open files, locks and "
@@ -91,9 +90,7 @@ class PoolEngine:
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
         """Hand jobs to workers, or put them in line."""
-        # Its trial says in which bundle a job is: in every generation, and after a crash, the same members come together.
-        for _, together in groupby(sorted(jobs, key=lambda job: (job.trial, job.id)), key=lambda job: job.trial // self.stack):
-            self._pending.append([(job, checksums.get(job.start, "") if job.start is not None else "") for job in together])
+        self._pending.extend(bundled(jobs, checksums, self.stack))
         while len(self._crew) < min(self.workers, len(self._pending) + sum(len(w.bundles) > 0 for w in self._crew)):
             self._hire()
         self._dispatch()
@@ -205,7 +202,8 @@ def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> C
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def _pickled(work: Work) -> bytes:
+def pickled(work: Work) -> bytes:
+    """Return the work as bytes that another process can read, also where a script or a notebook defines its task."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(work)
     return buffer.getvalue()

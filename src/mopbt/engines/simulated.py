@@ -102,6 +102,8 @@ class SimulatedEngine:
         if speeds is not None:
             fit = len(speeds) == workers and all(speed > 0 for speed in speeds)
             _check("speeds", speeds, fit, f"a number above 0 for each of the {workers} workers")
+        models = "PerStep(1.5), Measured(), or a function of the work and a job"
+        _check("cost", cost, cost is None or isinstance(cost, Measured) or callable(cost), models)
         self.capacity = workers
         self._cost = cost or PerStep()
         self._speeds = list(speeds or [1.0] * workers)
@@ -184,7 +186,9 @@ class SimulatedEngine:
 
     def _place(self, job: Job) -> None:
         if not self._free:
-            raise ValueError(f"a simulated run must go on with as many workers as it began with; {self.capacity} are too few")
+            raise ValueError(
+                f"a simulated run must go on with as many workers as it began with, got {self.capacity}, too few; take more"
+            )
         self._placed[job.id] = (job, heapq.heappop(self._free), self._now)
 
     def _time(self, id: int, took: float) -> None:

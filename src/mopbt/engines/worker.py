@@ -130,14 +130,15 @@ def _save(work: Work, next_done: Callable[[], list[Trained] | MopbtError], answe
     while True:
         done = next_done()
         try:
-            answer(done if isinstance(done, MopbtError) else [_saved_or_failed(work, trained) for trained in done])
+            answer(done if isinstance(done, MopbtError) else [saved_or_failed(work, trained) for trained in done])
         except MopbtError as error:
             answer(error)
         except Exception as error:  # a store that is broken: without an answer the driver would wait for ever
             answer(WorkerFailed(f"a worker process cannot save a checkpoint: {type(error).__name__}: {error}"))
 
 
-def _saved_or_failed(work: Work, trained: Trained) -> Report:
+def saved_or_failed(work: Work, trained: Trained) -> Report:
+    """Make a trained model durable; where that cannot be done, the job has failed."""
     try:
         return saved(work, trained)
     except OSError:

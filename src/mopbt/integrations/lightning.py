@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from mopbt import tree
 from mopbt.engines.base import global_seeds
 from mopbt.errors import MissingExtra, TaskError
-from mopbt.function import _is_plain, _settings_of, _settle
+from mopbt.function import is_plain, settings_of, settle
 from mopbt.objectives import Constraint, Direction
 from mopbt.space import Domain
 
@@ -165,27 +165,27 @@ class _OwnSettings(Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note how they are built now, before their states are restored."""
         schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
-        self._now = {"optimizers": list(map(_settings_of, trainer.optimizers)), "schedules": list(map(_made, schedules))}
+        self._now = {"optimizers": list(map(settings_of, trainer.optimizers)), "schedules": list(map(_made, schedules))}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set, after restoring, what is built differently now; a schedule goes on where it stood."""
         if not self._then:
             return
         for optimizer, now, then in zip(trainer.optimizers, self._now["optimizers"], self._then["optimizers"], strict=True):
-            _settle(optimizer, now, then)
+            settle(optimizer, now, then)
         schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
         for schedule, now, then in zip(schedules, self._now["schedules"], self._then["schedules"], strict=True):
             _make_again(schedule, now, then)
-            _settle(schedule, now["settings"], then["settings"])
+            settle(schedule, now["settings"], then["settings"])
 
 
 def _made(schedule: Any) -> dict[str, Any]:
     """Return what a learning rate schedule was made with, that of its parts included."""
     state = {
-        name: value for name, value in schedule.state_dict().items() if _is_plain(value) and name not in ("base_lrs", "_last_lr")
+        name: value for name, value in schedule.state_dict().items() if is_plain(value) and name not in ("base_lrs", "_last_lr")
     }
     parts = [_made(part) for part in getattr(schedule, "_schedulers", ())]
-    return {"state": state, "parts": parts, "settings": _settings_of(schedule)}
+    return {"state": state, "parts": parts, "settings": settings_of(schedule)}
 
 
 def _make_again(schedule: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mopbt.errors import CorruptCheckpoint, RunLocked
-from mopbt.stores.base import Exchange, checksum_of
+from mopbt.stores.base import Checkpoints, Exchange, checksum_of
 from mopbt.stores.journal import JournalWriter, encode_line, full_or, read_journal, read_lines
 
 _SUFFIX = ".ckpt"
@@ -66,7 +66,10 @@ class DirectoryCheckpoints:
                 f"checkpoint {self.file(id)} is not there: it left the front, or somebody removed it; read the front again"
             ) from None
         if checksum_of(data) != checksum:
-            raise CorruptCheckpoint(f"checkpoint {self.file(id)} is damaged: its bytes do not fit the checksum in the journal")
+            raise CorruptCheckpoint(
+                f"checkpoint {self.file(id)} is damaged: its bytes do not fit the checksum in the journal; put back a copy, or "
+                f"train the model again with `mopbt replay RUN {id}`"
+            )
         return data
 
     def drop(self, ids: Iterable[int]) -> None:
@@ -86,10 +89,12 @@ class DirectoryCheckpoints:
 class DirectoryStore:
     """The store of a run that outlives its process. One process at a time may hold it.
 
-    What is not to outlive it need not be `durable`: then nothing waits for the disk.
+    What is not to outlive it need not be `durable`: then nothing waits for the disk. `checkpoints` may be elsewhere.
     """
 
-    def __init__(self, path: Path | str, *, mend: Mend | None = None, durable: bool = True) -> None:
+    def __init__(
+        self, path: Path | str, *, mend: Mend | None = None, durable: bool = True, checkpoints: Checkpoints | None = None
+    ) -> None:
         self.path = Path(path)
         (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
         self._lock = _Lock(self.path / "lock")
@@ -101,7 +106,7 @@ class DirectoryStore:
         except BaseException:
             self._lock.release()
             raise
-        self.checkpoints = DirectoryCheckpoints(self.path / "checkpoints", durable=durable)
+        self.checkpoints = checkpoints or DirectoryCheckpoints(self.path / "checkpoints", durable=durable)
         for pattern in ("run.toml.*.tmp", "journal.jsonl.*.tmp", "checkpoints/*.ckpt.*.tmp"):
             for leftover in self.path.glob(pattern):  # of a process that was killed while it wrote
                 leftover.unlink(missing_ok=True)

@@ -8,10 +8,12 @@ import errno
 import json
 import os
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
-from mopbt.errors import CorruptJournal, StorageFull
+from mopbt.errors import CorruptJournal, IncompatibleRun, StorageFull
 from mopbt.stores.base import Exchange
+from mopbt.version import __version__
 
 _MARK = b',"crc":"'
 
@@ -27,20 +29,53 @@ def decode_line(line: bytes) -> Exchange | None:
     body, mark, tail = line.rpartition(_MARK)
     if not mark or tail[8:] != b'"}' or tail[:8] != f"{zlib.crc32(body + b'}'):08x}".encode():
         return None
-    return Exchange.from_json(json.loads(body + b"}"))
+    try:
+        return Exchange.from_json(json.loads(body + b"}"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise IncompatibleRun(
+            f"a line of the journal is whole but says something that mopbt {__version__} does not understand "
+            f"({type(error).__name__}: {error}); install the version that wrote it"
+        ) from None
 
 
 def read_journal(path: Path) -> tuple[tuple[Exchange, ...], int]:
     """Return the exchanges of a journal, and the length in bytes of its good part."""
-    raw = _raw_lines(path)
-    lines = [decode_line(line) for line in raw]
+    try:
+        raw = _raw_lines(path)
+        lines = [decode_line(line) for line in raw]
+    except IncompatibleRun as error:
+        raise IncompatibleRun(f"{path}: {error}") from None
     exchanges = tuple(line for line in lines if line is not None)
+    if lines and not exchanges:
+        raise CorruptJournal(
+            f"{path} is not a journal: none of its {len(lines)} lines has a checksum that fits; put back the file that the run "
+            f"wrote, or use another directory"
+        )
     if len(exchanges) < len(lines):
         raise CorruptJournal(
             f"line {lines.index(None) + 1} of {path} is damaged: its checksum does not fit; {len(exchanges)} others are good; "
             f"`mopbt resume {path.parent} --repair` makes up for it from them, and keeps the damaged file"
         )
     return exchanges, sum(len(line) + 1 for line in raw)
+
+
+def check_order(exchanges: Sequence[Exchange], path: Path) -> None:
+    """Raise CorruptJournal where lines are missing, twice there, or not in their order."""
+    jobs, trials, outstanding, done = 0, 0, set[int](), set[int | None]({None})
+    for number, exchange in enumerate(exchanges, 1):
+        reported, before = {report.job for report in exchange.reports}, jobs
+        follows = reported <= outstanding
+        outstanding -= reported
+        done |= reported
+        for job in exchange.jobs:
+            follows &= job.id >= jobs and job.trial <= trials and job.start in done  # a mended journal may leave out numbers
+            jobs, trials = job.id + 1, max(trials, job.trial + 1)
+            outstanding.add(job.id)
+        if not follows:
+            raise CorruptJournal(
+                f"line {number} of {path} does not follow from those before it (jobs so far: {before}); a line was lost, doubled "
+                f"or moved: put back the file that the run wrote"
+            )
 
 
 def read_lines(path: Path) -> list[Exchange | None]:
