@@ -159,9 +159,7 @@ def test_replays_that_cannot_be_are_explained(toy):
     with pytest.raises(TaskError, match="a replay needs the task"):
         replay(mopbt.Results.open(toy.path), toy.front()[0])
     other = replace(networks(), name="other")
-    with pytest.raises(
-        TaskError, match="the schedule has the hyperparameters .* take the same, got \\['lr', 'dropout'\\]"
-    ):
+    with pytest.raises(TaskError, match="the schedule has the hyperparameters .* take the same, got \\['lr', 'dropout'\\]"):
         replay(toy, toy.front()[0], other)
 
     class Broken(ToyTask):

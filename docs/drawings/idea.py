@@ -1,4 +1,4 @@
-"""Draws docs/idea.png: one exploit and explore step of MO-PBT, computed by the library itself. Run it with ``python docs/drawings/idea.py``."""
+"""Draws docs/idea.png, one step of MO-PBT as the library ranks it. Run it with ``python docs/drawings/idea.py``."""
 
 from pathlib import Path
 

@@ -116,7 +116,7 @@ class LightningTask:
         return Trainer(**given, max_epochs=last, callbacks=callbacks, enable_checkpointing=False)
 
 
-class _Memory(CheckpointIO):  # type: ignore[misc]
+class _Memory(CheckpointIO):
     """Hands a checkpoint to a Trainer and takes one from it, without a file."""
 
     path = "member.ckpt"  # a Trainer wants a name
@@ -145,7 +145,7 @@ class _Memory(CheckpointIO):  # type: ignore[misc]
         """Leave it: there is no file."""
 
 
-class _OwnSettings(Callback):  # type: ignore[misc]
+class _OwnSettings(Callback):
     """Lets what the module built with its own hyperparameters win over what the Trainer restores of the donor's."""
 
     state_key = "mopbt"
