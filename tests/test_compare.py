@@ -3,6 +3,7 @@ import gzip
 import io
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,7 @@ from mopbt.tasks import data as datasets
 
 TESTS = Path(__file__).parent
 COST = 0.49  # of which the sums come out a little too large
+SHARED = TESTS.parent.parent / "shared" / "data"
 EXPERIMENTS = sorted((TESTS.parent / "experiments").glob("*.toml"))
 PROBLEMS = """
 import os, signal, sys
@@ -574,7 +576,10 @@ def test_the_rows_of_the_papers_tables_are_there():
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     """Return where all experiments are made in their smallest size: they have runs in common."""
-    return tmp_path_factory.mktemp("smoke")
+    with pytest.MonkeyPatch.context() as patch:
+        if SHARED.is_dir() and "MOPBT_DATA" not in os.environ:
+            patch.setenv("MOPBT_DATA", str(SHARED))
+        yield tmp_path_factory.mktemp("smoke")
 
 
 @pytest.mark.slow

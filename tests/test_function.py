@@ -415,7 +415,7 @@ WRONG = [
     (lambda m: (m.track(a={}), m.steps(), m.report(loss=0)), "never went through `steps()`"),
     (
         lambda m: (m.track(a={}), loop(m)),
-        "the training function never called `report(...)`; call it after the last step at the latest",
+        "the training function never called `report(...)`; call it after the last step, with each",
     ),
     (lambda m: (loop(m), m.report(loss=0)), "never called `track(...)`: nothing would be left of what it trained"),
     (lambda m: (m.track(), loop(m), m.report(loss=0)), "never called `track(...)`"),
@@ -430,7 +430,7 @@ WRONG = [
     (lambda m: m.track(a=torch.zeros(1)), "numpy arrays and dicts, got Tensor"),
     (lambda m: m.bind(net(), lr="lr"), "bind takes an optimizer with `param_groups`, got Sequential"),
     (lambda m: m.bind(optimizer_of(), lr="LR"), "bind(lr='LR'): no hyperparameter 'LR'; the space has 'lr'"),
-    (lambda m: m.bind(optimizer_of(), rate="lr"), "bind(rate='lr'): the optimizer has no field 'rate'; it has dampening, "),
+    (lambda m: m.bind(optimizer_of(), rate="lr"), "bind(rate='lr'): the optimizer has no field 'rate'; bind one of dampening, "),
 ]
 
 

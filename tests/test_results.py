@@ -121,7 +121,7 @@ def test_pandas_is_optional(finished, monkeypatch):
 
 
 def test_a_point_that_is_not_one(finished):
-    with pytest.raises(ValueError, match="a point must be an evaluated job of this run, got 9999"):
+    with pytest.raises(ValueError, match="a point must be an evaluated job of this run, or one of `results.front.*`, got 9999"):
         finished.load(9999)
     with pytest.raises(ValueError, match="got 'best'"):
         finished.lineage("best")
@@ -157,6 +157,16 @@ def test_an_empty_run_and_no_run(tmp_path):
     (tmp_path / "run" / "journal.jsonl").unlink()
     empty = Results.open(tmp_path / "run")
     assert (len(empty), len(empty.front()), empty.hypervolume(), empty.hypervolume_curve(), empty.records()) == (0, 0, 0.0, [], [])
+
+
+class Blind(ToyTask):
+    def evaluate(self, model):
+        return {"near": float("nan"), "far": 1.0}
+
+
+def test_a_run_that_measured_nothing_but_nan_has_an_empty_curve(tmp_path):
+    blind = run(Blind(), out=None, population=4, engine="local", progress=False, budget=Budget(jobs=2))
+    assert (len(blind.front()), blind.hypervolume(), blind.hypervolume_curve()) == (0, 0.0, [])
 
 
 class StrictTask(ToyTask):

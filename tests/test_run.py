@@ -272,14 +272,14 @@ def test_a_broken_contract_stops_the_run_before_it_writes_anything_down(tmp_path
         (
             {"engine": "gpu"},
             ValueError,
-            "`engine` must be one of 'auto', 'local', 'pool', 'vectorised', 'simulated' or an engine object, got 'gpu'",
+            "`engine` must be one of 'auto', 'local', 'pool', 'vectorised', 'ray', 'simulated' or an engine object, got 'gpu'",
         ),
         ({"engine": object()}, TypeError, "`engine` must be one of"),
         ({"population": 1}, ValueError, "`population` must be a whole number of at least 2, got 1"),
         ({"algorithm": MoPbt}, TypeError, "`algorithm` must be an object such as MoPbt"),
         ({"algorithm": "mopbt"}, ValueError, "`algorithm` must be one of mo-pbt, random-search"),
-        ({"space": {}}, TypeError, "`space`: a task object says this itself"),
-        ({"steps": 3}, TypeError, "`steps`: a task object says this itself"),
+        ({"space": {}}, TypeError, "`space`: for training functions only, got a ToyTask object, which says this itself"),
+        ({"steps": 3}, TypeError, "`steps`: for training functions only, got a ToyTask object, which says this itself"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_trains(tmp_path, options, error, message):

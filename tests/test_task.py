@@ -59,13 +59,13 @@ def test_a_task_is_an_object_with_all_its_parts():
         ({"interval": 0}, "`interval` must be a whole number of at least 1, got 0"),
         ({"interval": 2.0}, "`interval` must be a whole number of at least 1, got 2.0"),
         ({"interval": True}, "`interval` must be a whole number of at least 1, got True"),
-        ({"max_step": -6}, "`max_step` must be a whole number of at least 1, got -6"),
-        ({"max_step": None}, "`max_step` must be a whole number of at least 1, got None"),
+        ({"max_step": -6}, "`max_step` (`steps` of a training function) must be a whole number of at least 1, got -6"),
+        ({"max_step": None}, "`max_step` (`steps` of a training function) must be a whole number of at least 1, got None"),
         ({"max_step": 7}, "must be a multiple of `interval` (2), got 7; 6 would do"),
         ({"max_step": 1}, "must be a multiple of `interval` (2), got 1; 2 would do"),
         ({"name": None}, "a task's `name` must be a string that is not empty, got None"),
         ({"name": ""}, "a task's `name` must be a string that is not empty, got ''"),
-        ({"space": {}}, "`space` must have at least one hyperparameter, got none"),
+        ({"space": {}}, "`space` must have at least one hyperparameter, such as {'lr': Float(1e-5, 0.1, log=True)}, got none"),
         ({"objectives": {"a": "up"}}, "objective 'a' must have the direction 'max' or 'min', got 'up'"),
         ({"constraints": "a > 1"}, "`constraints` must be a list like ['accuracy >= 0.7'], got 'a > 1'"),
     ],
@@ -111,7 +111,7 @@ def test_ways_of_reading(read):
 
 
 def test_an_unknown_hyperparameter_says_which_there_are():
-    with pytest.raises(KeyError, match="no hyperparameter 'LR'; the space has 'lr', 'wd'"):
+    with pytest.raises(KeyError, match="asked for the hyperparameter 'LR'; the space has 'lr', 'wd'.*; perhaps 'lr' was meant"):
         Values({"lr": 0.1, "wd": 0.0})["LR"]
 
 

@@ -1,6 +1,7 @@
 """The algorithms by the paper's names: settings that make a scheduler for a problem."""
 
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from mopbt.explore import Explore, Local, RandomMutation
@@ -15,6 +16,7 @@ from mopbt.schedulers.asha import Asha, AshaKind
 from mopbt.schedulers.base import Scheduler
 from mopbt.schedulers.full import FullTraining
 from mopbt.schedulers.pbt import Pbt
+from mopbt.spelling import meant
 from mopbt.task import Problem
 
 Exploring = Literal["local", "random"]
@@ -123,7 +125,7 @@ class SingleObjectivePbt(_PopulationBased):
         if isinstance(self.objective, int) and 0 <= self.objective < len(names):
             return by_objective(self.objective)
         allowed = f"one of {', '.join(map(repr, names))} or a number from 0 to {len(names) - 1}"
-        raise ValueError(f"`objective` must be {allowed}, got {self.objective!r}")
+        raise ValueError(f"`objective` must be {allowed}, got {self.objective!r}{meant(self.objective, names)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,12 +354,13 @@ def algorithm_of(options: dict[str, Any]) -> Algorithm:
     """Return the algorithm of a name and settings; wrong ones are errors that list the right ones."""
     name = options.get("name")
     if name not in ALGORITHMS:
-        raise ValueError(f"`algorithm` must be one of {', '.join(ALGORITHMS)}, got {name!r}")
+        raise ValueError(f"`algorithm` must be one of {', '.join(ALGORITHMS)}, got {name!r}{meant(name, ALGORITHMS)}")
     kind = ALGORITHMS[name]
     known = {f.name for f in fields(kind)}
     unknown = sorted(set(options) - known - {"name"})
     if unknown:
-        raise ValueError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}")
+        near = meant(unknown[0], known)
+        raise ValueError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}{near}")
     made: Algorithm = kind(**{key: value for key, value in options.items() if key != "name"})
     return made
 
@@ -373,13 +376,15 @@ def named(name: str, suited: int | None, /, **options: Any) -> Algorithm:
 def check_count(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless this is a whole number that is large enough."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
+        remedy = f"; int({name}) is one" if isinstance(value, Integral) and not isinstance(value, int) else ""  # numpy's
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}{remedy}")
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise ValueError unless a value is one of those allowed."""
     if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        near = meant(value, allowed)
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, allowed))}, got {value!r}{near}")
 
 
 def check_order(within: Any, scale: Any) -> None:

@@ -1,11 +1,13 @@
 """Tasks by name: those that packages register under the entry point `mopbt.tasks`, and any `module:object`."""
 
 import importlib
+import inspect
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from mopbt.spelling import meant
 from mopbt.task import problem_of
 
 GROUP = "mopbt.tasks"
@@ -26,7 +28,7 @@ def find_task(reference: str) -> tuple[Any, str]:
     found, found_again = _found(bare)
     if not hasattr(found, "at"):
         if at:
-            raise ValueError(f"{bare} comes in one size only, got the scale {scale!r}")
+            raise ValueError(f"{bare} comes in one size only, got the scale {scale!r}; leave it out")
         return _checked(found, bare), found_again
     return found.at(*([scale] if at else [])), found_again + at + scale
 
@@ -40,12 +42,12 @@ def _found(reference: str) -> tuple[Any, str]:
     if not colon or not place or not name:
         raise ValueError(
             f"TASK must be one of {', '.join(known)}, or name an object like package.module:task or path/to/file.py:task, "
-            f"got {reference!r}"
+            f"got {reference!r}{meant(reference, known)}"
         )
     module, reference = _imported(place, name)
     if not hasattr(module, name):
         offered = ", ".join(n for n in vars(module) if not n.startswith("_"))
-        raise ValueError(f"{place} has no {name!r}; it has {offered}")
+        raise ValueError(f"{place} has no {name!r}; it has {offered or 'nothing'}: name one of them{meant(name, vars(module))}")
     return getattr(module, name), reference
 
 
@@ -53,7 +55,7 @@ def _imported(place: str, name: str) -> tuple[Any, str]:
     if place.endswith(".py"):
         file = Path(place).resolve()
         if not file.is_file():
-            raise ValueError(f"there is no file {place}")
+            raise ValueError(f"there is no file {place}; name one that is there, as in path/to/file.py:{name}")
         sys.path.insert(0, str(file.parent))  # also how worker processes find it
         return _module(file.stem, f"{place} cannot be imported"), f"{file}:{name}"
     sys.path.insert(0, str(Path.cwd()))
@@ -67,11 +69,27 @@ def _module(place: str, unknown: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         is_itself = place == missing or place.startswith(missing + ".")
-        raise ValueError(unknown if is_itself else f"{place} needs the module {missing!r}, which is not installed") from error
+        lacking = f"{place} needs the module {missing!r}, which is not installed: install it where mopbt is installed"
+        raise ValueError(unknown if is_itself else lacking) from error
+    except Exception as error:  # of somebody's code, which can raise anything
+        raise ValueError(
+            f"{place} cannot be imported: {type(error).__name__}: {error}; mend it, or see with --traceback where it comes from"
+        ) from error
+
+
+def _made(kind: type[Any], reference: str) -> Any:
+    try:
+        inspect.signature(kind).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"{reference} is a class that cannot be called without arguments ({error}); make an object of it in its file, as in "
+            f"task = {kind.__name__}(...), and name that"
+        ) from None
+    return kind()
 
 
 def _checked(found: Any, reference: str) -> Any:
-    task = found() if isinstance(found, type) else found
+    task = _made(found, reference) if isinstance(found, type) else found
     if callable(task) and not hasattr(task, "train"):
         raise ValueError(
             f"{reference} is a function; wrap it in a task: task = mopbt.FunctionTask(train, space=..., objectives=..., steps=...)"

@@ -5,6 +5,7 @@ Wrong arguments are plain ``ValueError`` or ``TypeError``; everything else is be
     MopbtError
     ├── TaskError                 the task broke its contract; the run stops, nothing is lost
     │   ├── UnreadHyperparameter  a hyperparameter that an interval of training never read
+    │   ├── UnknownHyperparameter a hyperparameter that training asked for and the space does not have
     │   ├── CannotStack           a model that cannot be trained as one of a stack
     │   ├── MissingScore          `evaluate` (or `report`) left out an objective or a constraint
     │   └── TaskFailed            so many intervals failed in a row that going on makes no sense
@@ -32,6 +33,12 @@ class TaskError(MopbtError):
 
 class UnreadHyperparameter(TaskError):
     """A hyperparameter that an interval of training never read."""
+
+
+class UnknownHyperparameter(TaskError, KeyError):
+    """A hyperparameter that training asked for and the space does not have; also a KeyError, as it is in any mapping."""
+
+    __str__ = Exception.__str__  # a KeyError would show the message in quotes
 
 
 class CannotStack(TaskError):

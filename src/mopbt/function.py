@@ -16,6 +16,7 @@ from mopbt import tree
 from mopbt.errors import TaskError
 from mopbt.objectives import Constraint, Direction
 from mopbt.space import Domain
+from mopbt.spelling import meant
 
 _BUILT = "mopbt.built"  # beside the tracked objects in a checkpoint; no keyword of `track` reads like this
 
@@ -40,22 +41,24 @@ class Member:
         self._looped = False
         self._finished = False
 
-    def track(self, **objects: Any) -> None:
+    def track(self, *unnamed: Any, **objects: Any) -> None:
         """Save these objects after the interval and restore them now, if they were saved before.
 
         An object has `state_dict` and `load_state_dict` (models, optimizers, schedulers of PyTorch and others), or it is a numpy
         array or a dict, which are filled in place.
         """
+        if unnamed:
+            raise TaskError(f"track takes objects by name, as in track(model=model), got {_kinds(unnamed)} without a name")
         if self._looped:
             raise TaskError("track(...) came after `steps()`: restoring now would undo the training; track first, then loop")
         for name, tracked in objects.items():
             if not _is_trackable(tracked):
                 raise TaskError(
                     f"track({name}=...) takes objects with `state_dict` and `load_state_dict`, numpy arrays and dicts, got "
-                    f"{type(tracked).__name__}"
+                    f"{type(tracked).__name__}; put plain values into a dict"
                 )
             self._tracked[name] = tracked
-            if any((built := _settings_of(tracked)).values()):
+            if any((built := settings_of(tracked)).values()):
                 self._built[name] = built
             if self._restored is not None:
                 self._restore(name, tracked)
@@ -68,16 +71,22 @@ class Member:
         A bound field does not follow a scheduler: to schedule a tuned rate, build the optimizer with it and track the scheduler.
         """
         if not hasattr(optimizer, "param_groups"):
-            raise TaskError(f"bind takes an optimizer with `param_groups`, got {type(optimizer).__name__}")
+            raise TaskError(
+                f"bind takes an optimizer with `param_groups`, got {type(optimizer).__name__}; what is no optimizer reads `hp` "
+                f"itself"
+            )
         for field, name in fields.items():
             if name not in self.hp:
                 raise TaskError(
-                    f"bind({field}={name!r}): no hyperparameter {name!r}; the space has {', '.join(map(repr, self.hp))}"
+                    f"bind({field}={name!r}): no hyperparameter {name!r}; the space has {', '.join(map(repr, self.hp))}: add it "
+                    f"there, or correct the name{meant(name, self.hp)}"
                 )
             for group in optimizer.param_groups:
                 if field not in group:
                     known = ", ".join(sorted(set(group) - {"params"}))
-                    raise TaskError(f"bind({field}={name!r}): the optimizer has no field {field!r}; it has {known}")
+                    raise TaskError(
+                        f"bind({field}={name!r}): the optimizer has no field {field!r}; bind one of {known}{meant(field, group)}"
+                    )
         self._bound.append((optimizer, fields))
         self._apply_bound()
 
@@ -92,8 +101,10 @@ class Member:
             yield step
         self._finished = True
 
-    def report(self, **scores: float) -> None:
+    def report(self, *unnamed: Any, **scores: float) -> None:
         """Tell what was measured; the last report of an interval counts, and must come after its last step has begun."""
+        if unnamed:
+            raise TaskError(f"report takes scores by name, as in report(accuracy=0.9) or report(**scores), got {_kinds(unnamed)}")
         self._scores, self._reported_at = dict(scores), self.step
 
     def _restore(self, name: str, tracked: Any) -> None:
@@ -115,7 +126,7 @@ class Member:
             tracked.load_state_dict(state)
             then = self._restored.get(_BUILT, {}).get(name)
             if name in self._built and then is not None:
-                _settle(tracked, self._built[name], then)
+                settle(tracked, self._built[name], then)
             self._keep_rates(tracked)
 
     def _warn_if_nothing_changed(self) -> None:
@@ -141,21 +152,27 @@ class Member:
 
     def _outcome(self) -> "Snapshot":
         if not self._looped:
-            raise TaskError("the training function never went through `steps()`; loop over it once")
+            raise TaskError("the training function never went through `steps()`; loop over it once: for step in m.steps(): ...")
         if not self._finished:
             raise TaskError(
                 f"the training function left the loop over `steps()` at step {self.step}, the interval ends at {self.end}; "
                 f"go through all of them, or raise an exception to give up this interval"
             )
         if self._scores is None:
-            raise TaskError("the training function never called `report(...)`; call it after the last step at the latest")
+            raise TaskError(
+                "the training function never called `report(...)`; call it after the last step, with each objective by name (what "
+                "the function returns is not read)"
+            )
         if self._reported_at != self.end - 1:
             raise TaskError(
                 f"the last report came at step {self._reported_at}, the interval ends at {self.end}: the scores would be those of "
                 f"another model than the one that is saved; report after the last step"
             )
         if not self._tracked:
-            raise TaskError("the training function never called `track(...)`: nothing would be left of what it trained")
+            raise TaskError(
+                "the training function never called `track(...)`: nothing would be left of what it trained; call "
+                "track(model=..., optimizer=...) before the loop"
+            )
         forgotten = [name for name in self._restored or () if name not in self._tracked and name != _BUILT]
         if forgotten:
             raise TaskError(
@@ -234,6 +251,10 @@ class FunctionTask:
         return Snapshot(data, {})
 
 
+def _kinds(values: Sequence[Any]) -> str:
+    return ", ".join(type(value).__name__ for value in values)
+
+
 def _same(a: Any, b: Any) -> bool:
     return tree.dumps(a) == tree.dumps(b)
 
@@ -249,17 +270,17 @@ def _state_of(tracked: Any) -> Any:
     return dict(tracked.state_dict())
 
 
-def _settings_of(tracked: Any) -> dict[str, Any]:
+def settings_of(tracked: Any) -> dict[str, Any]:
     """Return the settings that an optimizer or a scheduler was built with, which restoring is about to overwrite."""
-    groups = [{f: v for f, v in group.items() if _is_plain(v)} for group in getattr(tracked, "param_groups", ())]
+    groups = [{f: v for f, v in group.items() if is_plain(v)} for group in getattr(tracked, "param_groups", ())]
     for group in groups:
         if "lr" in group:
             group.setdefault("initial_lr", group["lr"])  # what a scheduler enters when it is made, perhaps later
-    parts = [_settings_of(part) for part in getattr(tracked, "_schedulers", ())]  # of a scheduler made of schedulers
-    return {"groups": groups, "base_lrs": [v for v in getattr(tracked, "base_lrs", ()) if _is_plain(v)], "parts": parts}
+    parts = [settings_of(part) for part in getattr(tracked, "_schedulers", ())]  # of a scheduler made of schedulers
+    return {"groups": groups, "base_lrs": [v for v in getattr(tracked, "base_lrs", ()) if is_plain(v)], "parts": parts}
 
 
-def _settle(tracked: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+def settle(tracked: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
     """Let new hyperparameters win over restored settings, and let what training changed by itself (a schedule) go on.
 
     ``AdamW(..., lr=m.hp["lr"])`` before `track` is the natural way to write it; restoring puts the donor's rate in its place. What
@@ -271,7 +292,7 @@ def _settle(tracked: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> No
     if now["base_lrs"]:
         tracked.base_lrs = list(map(_settled, now["base_lrs"], then["base_lrs"], tracked.base_lrs))
     for part, new, old in zip(getattr(tracked, "_schedulers", ()), now["parts"], then["parts"], strict=True):
-        _settle(part, new, old)
+        settle(part, new, old)
 
 
 def _settled_rate(new: Mapping[str, Any], old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,9 +310,10 @@ def _settled(now: Any, then: Any, restored: Any) -> Any:
     return restored * now / then if scheduled else now  # a schedule stands where it stood, on the new scale
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Tell whether a value is a setting, and not state: a number, a text, nothing, or a list of such."""
     if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
 
 

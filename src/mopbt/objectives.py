@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from mopbt.errors import MissingScore
+from mopbt.spelling import meant
 
 Direction = Literal["max", "min"]
 _NAME = r"[^<>=\s]|[^<>\s][^<>]*[^<>=\s]"  # in a constraint; "a => 1" and "0 < a < 1" are mistakes, not names
@@ -24,7 +25,8 @@ class Objective:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"an objective's name must be a string that is not empty, got {self.name!r}")
         if self.direction not in get_args(Direction):
-            raise ValueError(f"objective {self.name!r} must have the direction 'max' or 'min', got {self.direction!r}")
+            near = meant(str(self.direction)[:3], get_args(Direction))
+            raise ValueError(f"objective {self.name!r} must have the direction 'max' or 'min', got {self.direction!r}{near}")
 
     @property
     def sign(self) -> int:
@@ -57,7 +59,9 @@ class Constraint:
         except ValueError:
             bound = math.nan
         if not match or not math.isfinite(bound):
-            raise ValueError(f"a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got {text!r}")
+            raise ValueError(
+                f"a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got {text!r}{_instead(text)}"
+            )
         return Constraint(match[1], match[2], bound)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
@@ -82,7 +86,7 @@ def parse_objectives(objectives: Mapping[str, Direction] | Sequence[Objective]) 
     else:
         raise ValueError(f"`objectives` must be a mapping like {{'accuracy': 'max', 'dsp': 'min'}}, got {objectives!r}")
     if not parsed:
-        raise ValueError("`objectives` must name at least one objective, got none")
+        raise ValueError("`objectives` must name at least one objective, as in {'accuracy': 'max'}, got none")
     if len({o.name for o in parsed}) < len(parsed):
         raise ValueError(f"`objectives` must have names that differ, got {[o.name for o in parsed]}")
     return parsed
@@ -125,10 +129,19 @@ def total_violation(constraints: Sequence[Constraint], scores: Mapping[str, floa
         return math.inf
 
 
+def _instead(text: object) -> str:
+    """Return what somebody may have meant who wrote something else than a constraint."""
+    if callable(text):
+        return "; a constraint is a text: report what the function computes as a score, and limit that"
+    if isinstance(text, str) and "=" in text and not re.search("<=|>=", text):
+        return "; write >= or <=, as a score hardly ever hits a number exactly"
+    return ""
+
+
 def _score(scores: Mapping[str, float], name: str, role: str) -> float:
     if name not in scores:
         raise MissingScore(
             f"the task did not measure the {role} {name!r}; it measured {', '.join(map(repr, scores)) or 'nothing'}; "
-            f"return it from `evaluate` (or pass it to `report`), or correct the {role}'s name"
+            f"return it from `evaluate` (or pass it to `report`), or correct the {role}'s name{meant(name, scores)}"
         )
     return scores[name]

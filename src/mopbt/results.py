@@ -271,7 +271,7 @@ class Results:
 
     def hypervolume_curve(self, reference: Mapping[str, float] | None = None) -> list[tuple[float, float]]:
         """Return pairs of seconds and the hypervolume that the run had reached by then."""
-        sound = [r for r in self._reports.values() if r.objectives is not None and not r.violation]
+        sound = [r for r in self._reports.values() if entry_of(r) is not None and not r.violation]
         sound.sort(key=lambda r: (r.seconds, r.job))
         if not sound:
             return []

@@ -16,6 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.random import Generator
 
+from mopbt.spelling import meant
+
 Position = int | float
 Config = tuple[Position, ...]
 Value = float | int | str | bool
@@ -283,16 +285,18 @@ class Space(Mapping[str, Domain]):
 
     def __init__(self, domains: Mapping[str, Domain]) -> None:
         if not isinstance(domains, Mapping):
-            raise TypeError(f"`space` must be a mapping of names to domains, got {type(domains).__name__}")
+            raise TypeError(
+                f"`space` must be a mapping of names to domains, such as {{'lr': Float(1e-5, 0.1, log=True)}}, got {domains!r}"
+            )
         if not domains:
-            raise ValueError("`space` must have at least one hyperparameter, got none")
+            raise ValueError("`space` must have at least one hyperparameter, such as {'lr': Float(1e-5, 0.1, log=True)}, got none")
         for name, domain in domains.items():
             if not isinstance(name, str) or not name:
                 raise ValueError(f"`space` must be keyed by names, got {name!r}")
             if not isinstance(domain, Grid | LogGrid | Ordinal | Categorical | Float | Int):
                 raise ValueError(
                     f"`space[{name!r}]` must be a domain such as Float(1e-5, 0.1, log=True), Grid(0, 0.8, 10) or "
-                    f"Categorical(['a', 'b']), got {domain!r}"
+                    f"Categorical(['a', 'b']), got {domain!r}{_instead(domain)}"
                 )
         self._domains = dict(domains)
 
@@ -334,7 +338,8 @@ class Space(Mapping[str, Domain]):
             wrong = " and ".join(
                 f"{what} {', '.join(map(repr, names))}" for what, names in (("unknown", unknown), ("missing", missing)) if names
             )
-            raise ValueError(f"a configuration must name exactly {', '.join(map(repr, self))}; {wrong}")
+            near = meant(unknown[0], missing) if unknown else ""
+            raise ValueError(f"a configuration must name exactly {', '.join(map(repr, self))}; {wrong}{near}")
         return tuple(self._encode_one(name, values[name]) for name in self)
 
     def _encode_one(self, name: str, value: Any) -> Position:
@@ -346,6 +351,21 @@ class Space(Mapping[str, Domain]):
     def contains(self, config: Sequence[Any]) -> bool:
         """Tell whether this is a configuration of the space."""
         return len(config) == len(self) and all(d.contains(p) for d, p in zip(self.values(), config, strict=True))
+
+
+def _instead(given: Any) -> str:
+    """Return what somebody may have meant who wrote something else than a domain."""
+    if isinstance(given, type):
+        return f"; a domain needs its values, as in {given.__name__}(...)" if given.__module__ == __name__ else ""
+    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(end, int | float) for end in given):
+        return (
+            f"; write Float({given[0]!r}, {given[1]!r}) for the range, or Ordinal([{given[0]!r}, {given[1]!r}]) for the two values"
+        )
+    if isinstance(given, tuple | list):
+        return "; write Ordinal([...]) for values in an order, Categorical([...]) for others"
+    if isinstance(given, int | float | str):
+        return "; a constant is not tuned: use it in training, and leave it out here"
+    return ""
 
 
 def _spaced(values: np.ndarray, lo: float, hi: float) -> tuple[float, ...]:
@@ -378,9 +398,10 @@ def _listing(values: Sequence[Any]) -> str:
 def _check_range(kind: str, lo: Any, hi: Any, *, log: bool = False) -> None:
     for name, end in (("lo", lo), ("hi", hi)):
         if isinstance(end, bool) or not isinstance(end, int | float) or not abs(end) <= sys.float_info.max:
-            raise ValueError(f"{kind}: `{name}` must be a finite number, got {end!r}")
+            remedy = "" if isinstance(end, int | float) else "; write it as a plain number, as in float(...)"
+            raise ValueError(f"{kind}: `{name}` must be a finite number, got {end!r}{remedy}")
     if not lo < hi:
-        raise ValueError(f"{kind}: `lo` must be below `hi`, got {lo!r} and {hi!r}")
+        raise ValueError(f"{kind}: `lo` must be below `hi`, got {lo!r} and {hi!r}; the smaller end comes first")
     if log and not lo > 0:
         remedy = "give the smallest value above 0 (LogGrid(..., zero=True) has an exact 0 before it)"
         remedy = remedy if lo == 0 else "use a linear domain"
@@ -401,12 +422,15 @@ def _check_count(kind: str, n: Any, least: int) -> None:
 
 def _check_values(kind: str, values: Any) -> tuple[Value, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ValueError(f"{kind}: `values` must be a list, got {values!r}")
+        raise ValueError(f"{kind}: `values` must be a list, such as ['a', 'b'] or [16, 32, 64], got {values!r}")
     for value in values:
         if not isinstance(value, str | bool | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-            raise ValueError(f"{kind}: values must be finite numbers, strings or booleans, got {value!r}")
+            raise ValueError(
+                f"{kind}: values must be finite numbers, strings or booleans, got {value!r}; give it a name, and look that up in "
+                f"training"
+            )
     if len(values) < 2:
-        raise ValueError(f"{kind}: `values` must have at least two values, got {list(values)!r}")
+        raise ValueError(f"{kind}: `values` must have at least two values, got {list(values)!r}; what is not tuned stays out")
     if len({(type(v) is bool, v) for v in values}) < len(values):
         raise ValueError(f"{kind}: `values` must differ from each other, got {list(values)!r}")
     return tuple(values)

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from mopbt.errors import UnreadHyperparameter
+from mopbt.errors import UnknownHyperparameter, UnreadHyperparameter
 from mopbt.objectives import Constraint, Direction, Objective, parse_constraints, parse_objectives, signed_reference
 from mopbt.space import Domain, Space
+from mopbt.spelling import meant
 
 Model = TypeVar("Model")
 
@@ -68,7 +69,8 @@ class Problem:
             raise ValueError(f"a task's `name` must be a string that is not empty, got {self.name!r}")
         for name, value in (("interval", self.interval), ("max_step", self.max_step)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}")
+                said = "`max_step` (`steps` of a training function)" if name == "max_step" else f"`{name}`"
+                raise ValueError(f"{said} must be a whole number of at least 1, got {value!r}")
         if self.max_step % self.interval:
             nearest = self.max_step // self.interval * self.interval or self.interval
             raise ValueError(
@@ -81,6 +83,11 @@ def problem_of(task: Any) -> Problem:
     """Check that an object is a task, and return the problem that it poses."""
     if isinstance(task, type):
         raise TypeError(f"the task must be an object, got the class {task.__name__}; pass {task.__name__}()")
+    if isinstance(task, str):
+        raise TypeError(
+            f"the task must be an object or a training function, got the text {task!r}; mopbt.catalogue.find_task({task!r})[0] is "
+            f"the task that `mopbt run` knows by this name"
+        )
     for method in ("init", "train", "evaluate", "dump", "load"):
         if not callable(getattr(task, method, None)):
             raise TypeError(f"{_kind(task)} is not a task: it has no method `{method}`; see docs/write-a-task.md")
@@ -130,9 +137,19 @@ class Values(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
-            raise KeyError(f"no hyperparameter {name!r}; the space has {', '.join(map(repr, self._values))}")
+            raise UnknownHyperparameter(
+                f"training asked for the hyperparameter {name!r}; the space has {', '.join(map(repr, self._values))}: add it "
+                f"there, or correct the name{meant(name, self._values)}"
+            )
         self._read.add(name)
         return self._values[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # those of Python itself, which may ask before `__init__` was called
+            raise AttributeError(name)
+        raise AttributeError(
+            f"hyperparameters are read by key, as in hp[{name!r}], got .{name}; there are {', '.join(self._values)}"
+        )
 
     def __contains__(self, name: object) -> bool:
         return name in self._values  # looking is not reading

@@ -43,7 +43,9 @@ def loads(data: bytes) -> Any:
         shape = json.loads(header.pop("__metadata__")["mopbt"])
         size = max((entry["data_offsets"][1] for entry in header.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError("these bytes are not a state tree of mopbt: they do not begin with its header") from None
+        raise ValueError(
+            "these bytes are not a state tree of mopbt: they do not begin with its header; `loads` reads what `dumps` wrote"
+        ) from None
     if len(data) - end != size:
         raise ValueError(f"this state tree of mopbt is damaged: its arrays must take {size} bytes, got {len(data) - end}")
     leaves = {

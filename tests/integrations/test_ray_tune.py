@@ -1,5 +1,6 @@
 """Real experiments of Ray Tune under our schedulers, with class Trainables and training functions."""
 
+import gc
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,15 @@ def _cluster():
     ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, **quiet)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _files_that_tune_leaves_open():
+    """Let them go here, where nobody minds, and not in whatever test comes next."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 class Walker:

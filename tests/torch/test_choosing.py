@@ -164,7 +164,9 @@ def test_names_make_engines():
 
 
 def test_refuses_other_names_and_sizes():
-    with pytest.raises(ValueError, match="`engine` must be one of 'auto', 'local', 'pool', 'vectorised', 'simulated' or an engine"):
+    with pytest.raises(
+        ValueError, match="`engine` must be one of 'auto', 'local', 'pool', 'vectorised', 'ray', 'simulated' or an engine"
+    ):
         planned("gpu", make_task(), 8)
     for name, workers in (("local", 2), ("pool", 0)):
         with pytest.raises(ValueError, match="`workers` must be at least 1"):

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from mopbt import Direction, Domain, Grid, LogGrid
+from mopbt.spelling import meant
 from mopbt.tasks import data
 
 ScaleName = Literal["paper", "small", "smoke"]
@@ -48,7 +49,7 @@ _TABULAR = {
 _IMAGES = {
     "paper": Scale(width=2, depth=28, batch=128, steps=100, interval=2, lr=0.1),
     "small": Scale(
-        rows=4096, validation=1000, test=1000, width=1, depth=10, side=16, batch=64, updates=8, steps=50, interval=1, lr=0.05,
+        rows=4096, validation=600, test=600, width=1, depth=10, side=16, batch=64, updates=6, steps=50, interval=1, lr=0.05,
         population=16,
     ),
     "smoke": Scale(
@@ -58,8 +59,8 @@ _IMAGES = {
 _ATTACKED = {
     "paper": _IMAGES["paper"],
     "small": Scale(
-        rows=4096, validation=256, test=256, width=1, depth=10, side=16, batch=64, updates=8, steps=25, interval=1, lr=0.05,
-        attack=3, evaluation_attack=5, population=16,
+        rows=4096, validation=160, test=160, width=1, depth=10, side=16, batch=64, updates=8, steps=25, interval=1, lr=0.05,
+        attack=2, evaluation_attack=4, population=16,
     ),
     "smoke": Scale(
         rows=128, validation=32, test=32, width=1, depth=10, side=8, batch=32, updates=1, steps=3, interval=1, lr=0.05,
@@ -108,7 +109,8 @@ class PaperTask:
     def at(self, scale: str = "paper") -> Any:
         """Return the task in a scale, with its data loaded."""
         if scale not in self.scales:
-            raise ValueError(f"`scale` of {self.name} must be one of {', '.join(map(repr, self.scales))}, got {scale!r}")
+            near = meant(scale, self.scales)
+            raise ValueError(f"`scale` of {self.name} must be one of {', '.join(map(repr, self.scales))}, got {scale!r}{near}")
         return self.build(self, self.scales[scale])
 
     @property

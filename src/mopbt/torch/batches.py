@@ -28,9 +28,13 @@ class Batches:
         augment: Augment | None = None,
     ) -> None:
         if not tensors or not all(isinstance(t, Tensor) and t.dim() > 0 for t in tensors):
-            raise ValueError("Batches takes tensors with rows, such as Batches(inputs, labels, batch_size=256)")
+            got = ", ".join(type(t).__name__ for t in tensors) or "nothing"
+            raise ValueError(
+                f"Batches takes tensors with rows, such as Batches(inputs, labels, batch_size=256), got {got}; "
+                f"torch.as_tensor(...) makes one of an array"
+            )
         if len({len(t) for t in tensors}) > 1:
-            raise ValueError(f"the tensors must have equally many rows, got {[len(t) for t in tensors]}")
+            raise ValueError(f"the tensors must have equally many rows, got {[len(t) for t in tensors]}; a row is an example")
         if not isinstance(batch_size, int) or not 1 <= batch_size <= len(tensors[0]):
             raise ValueError(
                 f"`batch_size` must be a whole number from 1 to the number of rows {len(tensors[0])}, got {batch_size!r}"

@@ -81,7 +81,10 @@ class Layout:
         for name, place in self.places.items():
             if name not in tensors or tensors[name].shape != place.shape:
                 got = tuple(tensors[name].shape) if name in tensors else "nothing"
-                raise TaskError(f"the parameter {name!r} must have the shape {tuple(place.shape)} in every member, got {got}")
+                raise TaskError(
+                    f"the parameter {name!r} must have the shape {tuple(place.shape)} in every member, got {got}; build the same "
+                    f"model every time"
+                )
             place.of(out).copy_(tensors[name])
 
     def attach(self, module: nn.Module, stack: "Stack", member: int) -> None:

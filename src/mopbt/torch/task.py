@@ -4,6 +4,7 @@ A member is a tree of tensors, ``{"model": state_dict, "optimizer": {slot: {para
 changes the tree it starts from, so that one tree can be the start of several members.
 """
 
+import inspect
 import itertools
 import math
 import statistics
@@ -26,7 +27,8 @@ from mopbt.errors import CannotStack, MissingScore, MopbtError, TaskError
 from mopbt.objectives import Constraint, Direction
 from mopbt.rng import stream
 from mopbt.space import Domain
-from mopbt.task import problem_of
+from mopbt.spelling import meant
+from mopbt.task import Values, problem_of
 from mopbt.torch.batches import Batch, Batches
 from mopbt.torch.layers import Dropout, Tuned
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
@@ -99,14 +101,22 @@ class TorchTask:
     def __post_init__(self) -> None:
         given = [self.metrics is not None, self.validation is not None, self.evaluate_model is not None]
         if given not in ([True, True, False], [False, False, True]) or (self.test is not None and self.metrics is None):
-            raise ValueError("a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both")
+            names = [n for n in ("metrics", "validation", "test", "evaluate_model") if getattr(self, n) is not None]
+            raise ValueError(
+                f"a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both, got "
+                f"{' and '.join(f'`{name}`' for name in names) or 'none of them'}"
+            )
+        _check_parts(self)
         for name, data in (("validation", self.validation), ("test", self.test)):
             _check_rows(name, data)
-        if self.clip is not None and not self.clip > 0:
+        if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
             raise ValueError(f"`clip` must be a number above 0, or None, got {self.clip!r}")
         for name, rate in self.optimizer.rates().items():
             if isinstance(rate, str) and rate not in self.space:
-                raise ValueError(f"the optimizer's `{name}` names {rate!r}; the space has {', '.join(map(repr, self.space))}")
+                raise ValueError(
+                    f"the optimizer's `{name}` names {rate!r}; the space has {', '.join(map(repr, self.space))}: add it there, or "
+                    f"correct the name{meant(rate, self.space)}"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was built from the fields: a worker builds its own."""
@@ -175,7 +185,11 @@ class TorchTask:
         wanted = {"objectives": [o.name for o in problem.objectives], "constraints": [c.name for c in problem.constraints]}
         for role, names in wanted.items():
             if missing := [name for name in names if name not in scores]:
-                raise MissingScore(f"the metrics do not give {', '.join(map(repr, missing))}, which the {role} name")
+                given, near = ", ".join(map(repr, scores)) or "nothing", meant(missing[0], scores)
+                raise MissingScore(
+                    f"the metrics do not give {', '.join(map(repr, missing))}, which the {role} name; they give {given}: return it "
+                    f"as well, or correct the name{near}"
+                )
 
     def check_stack(self) -> None:
         """Train two members for an update as a stack, and measure them; raise CannotStack if that does not go."""
@@ -208,8 +222,8 @@ class TorchTask:
             grown = (peak_memory() - before) // members
             return Probe(one, many, self._disagreement(trees[:2], values[:2]), max(grown, 0))
 
-    def _sampled(self, n: int) -> list[dict[str, Any]]:
-        return [{name: d.decode(d.sample(stream(i, "probe", name))) for name, d in self.space.items()} for i in range(n)]
+    def _sampled(self, n: int) -> list[Values]:
+        return [Values({name: d.decode(d.sample(stream(i, "probe", name))) for name, d in self.space.items()}) for i in range(n)]
 
     def _probed(
         self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]], way: Way, *, least: int = 3, seconds: float = 0.0
@@ -253,7 +267,15 @@ class TorchTask:
     @cached_property
     def _built_device(self) -> torch.device:
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        return torch.device(automatic if self.device == "auto" else self.device)
+        try:
+            device = torch.device(automatic if self.device == "auto" else self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            raise ValueError(
+                f"`device` must be 'auto', or one that PyTorch has here, such as {automatic!r}, got {self.device!r}: "
+                f"{str(error).splitlines()[0]}"
+            ) from None
+        return device
 
     @cached_property
     def _built_module(self) -> nn.Module:
@@ -261,7 +283,10 @@ class TorchTask:
             module = self.model().to(self._device)
         for part in module.modules():
             if isinstance(part, Tuned) and part.name not in self.space:
-                raise TaskError(f"the model is tuned by {part.name!r}; the space has {', '.join(map(repr, self.space))}")
+                raise TaskError(
+                    f"the model is tuned by {part.name!r}; the space has {', '.join(map(repr, self.space))}: add it there, or "
+                    f"correct the name{meant(part.name, self.space)}"
+                )
         return module
 
     @cached_property
@@ -477,6 +502,39 @@ def one_thread() -> Iterator[None]:
 def peak_memory() -> int:
     """Return the most bytes of memory that this process has had so far; 0 where the system does not tell."""
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _check_parts(task: TorchTask) -> None:
+    """Raise TypeError where a part of a task is PyTorch's own and not what stands for it here."""
+    if isinstance(task.model, nn.Module) or not callable(task.model):
+        raise TypeError(
+            f"`model` must be a function that builds the model, got {_an(task.model)}; write model=lambda: ..., as each member has "
+            f"weights of its own"
+        )
+    if isinstance(task.optimizer, type) or not hasattr(task.optimizer, "rates"):
+        raise TypeError(
+            f"`optimizer` must be one of mopbt.torch (AdamW, SGD), as one object serves all members, got {_an(task.optimizer)}; "
+            f'write AdamW(lr="lr") for a tuned rate'
+        )
+    if not isinstance(task.data, Batches):
+        raise TypeError(
+            f"`data` must be Batches(inputs, labels, batch_size=256), got {_an(task.data)}; give it the tensors themselves"
+        )
+    try:
+        inspect.signature(task.loss.forward if isinstance(task.loss, nn.Module) else task.loss).bind(None, None, None)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"`loss` must take the model, a batch and the hyperparameters, got {_an(task.loss)} ({error}); write "
+            f"def loss(model, batch, hp): ..."
+        ) from None
+
+
+def _an(given: Any) -> str:
+    """Return in words what was given."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    name = type(given).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _check_rows(name: str, data: Any) -> None:

@@ -1,0 +1,16 @@
+"""Names that are misspelt: which one was probably meant, as the end of a message."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+
+def meant(name: Any, known: Iterable[Any]) -> str:
+    """Return ``"; perhaps 'lr' was meant"`` where one of the known names is near, else nothing.
+
+    >>> meant("acuracy", ["accuracy", "dsp"])
+    "; perhaps 'accuracy' was meant"
+    """
+    names = {str(k).lower(): str(k) for k in known}
+    near = get_close_matches(str(name).lower(), names, n=1)
+    return f"; perhaps {names[near[0]]!r} was meant" if near else ""

@@ -1,0 +1,1335 @@
+"""The mistakes that people make, what they are told, and that nothing is lost or begun by them.
+
+Each row of the tables says what somebody did and all of the message that they get ("…" stands for any text, HERE for the place
+where they are). Its last three columns are what every message owes them: what was got, what is allowed, and what to do; where
+what is allowed is all there is to do, the last column is the name of what is to be changed. They are parts of the message that do
+not overlap, so that a message which lacks one of them fails.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mopbt
+from mopbt import Budget, Categorical, Float, Grid, Int, LocalEngine, MoPbt, Ordinal, PoolEngine, Results, SimulatedEngine, Space
+from mopbt.algorithms import MoAsha, SingleObjectivePbt
+from mopbt.cli import main
+from mopbt.compare import compare
+from mopbt.errors import (
+    CannotStack,
+    CorruptCheckpoint,
+    CorruptJournal,
+    IncompatibleRun,
+    MissingScore,
+    RunLocked,
+    RunMismatch,
+    StoreError,
+    TaskError,
+    TaskFailed,
+    UnknownHyperparameter,
+    UnreadHyperparameter,
+    WorkerFailed,
+)
+from mopbt.export import export
+from mopbt.replay import replay
+from mopbt.stores.directory import DirectoryStore
+from mopbt.testing import ToyTask
+
+# What people have when they make a mistake: a finished run of the toy, a run of a program of their own, and some files.
+
+SPACE = {"rate": Float(0.1, 1.0)}
+SAID = {"space": SPACE, "objectives": {"up": "max", "down": "min"}, "steps": 4}
+QUIETLY = {"engine": "local", "progress": False}
+
+EXPERIMENT = """
+name = "mine"
+tasks = ["toy"]
+seeds = 1
+[algorithms]
+ours = { name = "mo-pbt", population = 4 }
+"""
+
+FILES = {
+    "notes.txt": "not a run\n",
+    "folder/notes.txt": "not a run\n",
+    "experiment.toml": EXPERIMENT,
+    "needs.py": "import no_such_package\n",
+    "broken.py": "def task(:\n",
+    "raises.py": "[][1]\n",
+    "with_arguments.py": "class Mine:\n    def __init__(self, data): ...\n",
+    "function.py": "def train(m): ...\n",
+    "shapes.py": """
+import torch
+from mopbt import Float
+from mopbt.torch import Batches, TorchTask
+x, y = torch.zeros(8, 4), torch.zeros(8)
+task = TorchTask(
+    lambda: torch.nn.Linear(5, 1), loss=lambda model, batch, hp: model(batch[0]).mean(), data=Batches(x, y, batch_size=4),
+    space={"lr": Float(1e-4, 1e-1)}, objectives={"loss": "min"}, max_step=2, evaluate_model=lambda model: {"loss": 0.0},
+)
+""",
+}
+
+
+def train(m):
+    state = {"x": 0.0}
+    m.track(state=state)
+    for _ in m.steps():
+        state["x"] += m.hp["rate"]
+    m.report(up=state["x"], down=state["x"] ** 2)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    place = tmp_path_factory.mktemp("mistakes")
+    said = {"out": place / "done", "population": 4, **QUIETLY}
+    mopbt.run(ToyTask(max_step=6), **said)
+    toml = place / "done" / "run.toml"  # as `mopbt run toy` would have left it
+    toml.write_text(toml.read_text().replace('name = "toy"', 'name = "toy"\norigin = "mopbt.testing:ToyTask"'))
+    mopbt.run(train, out=place / "ours", population=2, **SAID, **QUIETLY)
+    for name, text in FILES.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    return place
+
+
+@pytest.fixture
+def here(template, tmp_path, monkeypatch):
+    """Go to a copy of it all, and leave nothing of what commands do to their process."""
+    place = tmp_path / "here"
+    shutil.copytree(template, place)
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("MOPBT_DATA", str(place / "folder"))
+    monkeypatch.delenv("MOPBT_TRACEBACK", raising=False)
+    modules, handler = set(sys.modules), signal.getsignal(signal.SIGTERM)
+    yield place
+    signal.signal(signal.SIGTERM, handler)
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(place)):
+            del sys.modules[name]
+
+
+def everything(place):
+    """Return all files and directories of a place, with their bytes."""
+    return {path.relative_to(place): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+
+
+def check_message(message, row, place):
+    """Hold a message against a row: all of it, and each of the three things that it owes."""
+    said = message.replace(str(place), "HERE")
+    pattern = ".*".join(map(re.escape, row.message.split("…")))
+    assert re.fullmatch(pattern, said, re.DOTALL), f"\n{said}\nis not\n{row.message}"
+    owed = {"what was got": row.got, "what is allowed": row.allowed, "what to do": row.remedy}
+    spans = {}
+    for what, part in owed.items():
+        assert part, f"the row must say where the message has {what}"
+        assert part in said, f"{said}\ndoes not say {what}: {part!r}"
+        begin = said.index(part)
+        spans[what] = range(begin, begin + len(part))
+    for a, b in (("what was got", "what is allowed"), ("what is allowed", "what to do"), ("what was got", "what to do")):
+        assert not set(spans[a]) & set(spans[b]), f"{owed[a]!r} and {owed[b]!r} are the same part of the message"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One that is made in a program."""
+
+    did: str
+    do: Callable[[Path], Any]
+    error: type[Exception]
+    message: str
+    got: str
+    allowed: str
+    remedy: str
+
+
+def running(**said):
+    """Return a call of `run` for a training function, with something else than what would be right; None leaves it out."""
+    wanted = {key: value for key, value in ({"out": "new"} | SAID | QUIETLY | said).items() if value is not LEFT_OUT}
+    return lambda here: mopbt.run(train, **wanted)
+
+
+LEFT_OUT = object()
+
+
+def training(body):
+    """Return a run in memory of a training function with these lines."""
+    lines = body.strip().splitlines()
+    source = "\n".join(["def train(m):", "    state = {'x': 0.0}", *(f"    {line}" for line in lines)])
+
+    def go(here):
+        scope = {}
+        exec(source, scope)
+        mopbt.run(scope["train"], out=None, **SAID, **QUIETLY)
+
+    return go
+
+
+LOOP = "for _ in m.steps(): state['x'] += m.hp['rate']"
+GOOD = f"m.track(state=state)\n{LOOP}\n"
+
+
+def front(here):
+    return Results.open(here / "done").front()
+
+
+DOMAINS = "such as Float(1e-5, 0.1, log=True), Grid(0, 0.8, 10) or Categorical(['a', 'b'])"
+ENGINES = "'auto', 'local', 'pool', 'vectorised', 'ray', 'simulated' or an engine object"
+ALGORITHMS = (
+    "mo-pbt, random-search, pbt, pbt-random-scalarization, pbt-max-scalarization, mo-asha, bo-mo-asha, qnehvi, parego, nsga2"
+)
+
+IN_PROGRAMS = [
+    # Spaces.
+    Mistake(
+        *("a range as a tuple, as elsewhere", running(space={"rate": (0.1, 1)}), ValueError),
+        f"`space['rate']` must be a domain {DOMAINS}, got (0.1, 1); write Float(0.1, 1) for the range, or Ordinal([0.1, 1]) for "
+        "the two values",
+        *("got (0.1, 1)", "must be a domain such as Float", "write Float(0.1, 1)"),
+    ),
+    Mistake(
+        *("choices as a list, as elsewhere", running(space={"rate": [16, 32, 64]}), ValueError),
+        f"`space['rate']` must be a domain {DOMAINS}, got [16, 32, 64]; write Ordinal([...]) for values in an order, "
+        "Categorical([...]) for others",
+        *("got [16, 32, 64]", "must be a domain", "write Ordinal([...])"),
+    ),
+    Mistake(
+        *("a dict of constants", running(space={"rate": 0.1}), ValueError),
+        f"`space['rate']` must be a domain {DOMAINS}, got 0.1; a constant is not tuned: use it in training, and leave it out here",
+        *("got 0.1", "must be a domain", "leave it out here"),
+    ),
+    Mistake(
+        *("a domain's class", running(space={"rate": Float}), ValueError),
+        f"`space['rate']` must be a domain {DOMAINS}, got <class 'mopbt.space.Float'>; a domain needs its values, as in Float(...)",
+        *("got <class 'mopbt.space.Float'>", "must be a domain", "as in Float(...)"),
+    ),
+    Mistake(
+        *("a space without names", running(space=[Float(0, 1)]), TypeError),
+        "`space` must be a mapping of names to domains, such as {'lr': Float(1e-5, 0.1, log=True)}, got [Float(lo=0, hi=1, "
+        "log=False)]",
+        *("got [Float(lo=0, hi=1, log=False)]", "a mapping of names to domains", "such as {'lr': Float(1e-5, 0.1, log=True)}"),
+    ),
+    Mistake(
+        *("the ends in the wrong order", lambda here: Float(0.1, 1e-5), ValueError),
+        "Float: `lo` must be below `hi`, got 0.1 and 1e-05; the smaller end comes first",
+        *("got 0.1 and 1e-05", "`lo` must be below `hi`", "the smaller end comes first"),
+    ),
+    Mistake(
+        *("0 on a logarithmic scale", lambda here: Float(0, 0.1, log=True), ValueError),
+        "Float: `lo` must be above 0 on a logarithmic scale, got 0; give the smallest value above 0 (LogGrid(..., zero=True) has "
+        "an exact 0 before it)",
+        *("got 0;", "must be above 0 on a logarithmic scale", "give the smallest value above 0"),
+    ),
+    Mistake(
+        *("a number as a text, as YAML has 1e-5", lambda here: Float("1e-5", 0.1), ValueError),
+        "Float: `lo` must be a finite number, got '1e-5'; write it as a plain number, as in float(...)",
+        *("got '1e-5'", "must be a finite number", "as in float(...)"),
+    ),
+    Mistake(
+        *("a number of numpy's", lambda here: Float(np.float32(0.5), 1.0), ValueError),
+        "Float: `lo` must be a finite number, got np.float32(0.5); write it as a plain number, as in float(...)",
+        *("got np.float32(0.5)", "must be a finite number", "as in float(...)"),
+    ),
+    Mistake(
+        *("a step as the third argument", lambda here: Float(0, 1, 0.1), ValueError),
+        "Float: `log` must be True or False, got 0.1",
+        *("got 0.1", "True or False", "Float: `log`"),
+    ),
+    Mistake(
+        *("real ends of whole numbers", lambda here: Int(1, 8.0), ValueError),
+        "Int: `lo` and `hi` must be whole numbers, got 8.0; use Float for real numbers",
+        *("got 8.0", "must be whole numbers", "use Float"),
+    ),
+    Mistake(
+        *("a step where the number of values belongs", lambda here: Grid(0, 1, 0.1), ValueError),
+        "Grid: `n` must be a whole number of at least 2, got 0.1",
+        *("got 0.1", "a whole number of at least 2", "Grid: `n`"),
+    ),
+    Mistake(
+        *("one category as a text", lambda here: Categorical("adam"), ValueError),
+        "Categorical: `values` must be a list, such as ['a', 'b'] or [16, 32, 64], got 'adam'",
+        *("got 'adam'", "must be a list", "such as ['a', 'b']"),
+    ),
+    Mistake(
+        *("None among the values", lambda here: Categorical([None, 0.1]), ValueError),
+        "Categorical: values must be finite numbers, strings or booleans, got None; give it a name, and look that up in training",
+        *("got None", "finite numbers, strings or booleans", "give it a name"),
+    ),
+    Mistake(
+        *("a single value", lambda here: Ordinal([64]), ValueError),
+        "Ordinal: `values` must have at least two values, got [64]; what is not tuned stays out",
+        *("got [64]", "at least two values", "what is not tuned stays out"),
+    ),
+    Mistake(
+        *("a value by a misspelt name", lambda here: Space(SPACE).encode({"rte": 0.5}), ValueError),
+        "a configuration must name exactly 'rate'; unknown 'rte' and missing 'rate'; perhaps 'rate' was meant",
+        *("unknown 'rte'", "must name exactly 'rate'", "perhaps 'rate' was meant"),
+    ),
+    # Objectives and constraints.
+    Mistake(
+        *("a direction as it is called elsewhere", running(objectives={"up": "maximize", "down": "min"}), ValueError),
+        "objective 'up' must have the direction 'max' or 'min', got 'maximize'; perhaps 'max' was meant",
+        *("got 'maximize'", "'max' or 'min'", "perhaps 'max' was meant"),
+    ),
+    Mistake(
+        *("objectives without directions", running(objectives=["up", "down"]), ValueError),
+        "`objectives` must be a mapping like {'accuracy': 'max', 'dsp': 'min'}, got ['up', 'down']",
+        *("got ['up', 'down']", "must be a mapping", "like {'accuracy': 'max', 'dsp': 'min'}"),
+    ),
+    Mistake(
+        *("a constraint with =", running(constraints=["up = 3"]), ValueError),
+        "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got 'up = 3'; write >= or <=, as a score hardly "
+        "ever hits a number exactly",
+        *("got 'up = 3'", "(relations >=, >, <=, <)", "write >= or <="),
+    ),
+    Mistake(
+        *("a constraint in per cent", running(constraints=["up >= 70%"]), ValueError),
+        "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got 'up >= 70%'",
+        *("got 'up >= 70%'", "(relations >=, >, <=, <)", "like 'accuracy >= 0.7'"),
+    ),
+    Mistake(
+        *("a constraint as a function, as elsewhere", running(constraints=[len]), ValueError),
+        "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got <built-in function len>; a constraint is a "
+        "text: report what the function computes as a score, and limit that",
+        *("got <built-in function len>", "must read like 'accuracy >= 0.7'", "report what the function computes"),
+    ),
+    Mistake(
+        *("one constraint without a list", running(constraints="up >= 3"), ValueError),
+        "`constraints` must be a list like ['accuracy >= 0.7'], got 'up >= 3'",
+        *("got 'up >= 3'", "must be a list", "like ['accuracy >= 0.7']"),
+    ),
+    Mistake(
+        *("a reference point without names", running(reference=[0, 1]), ValueError),
+        "`reference` must give a number for each of 'up', 'down', got [0, 1]",
+        *("got [0, 1]", "a number for each of 'up', 'down'", "`reference`"),
+    ),
+    # Runs.
+    Mistake(
+        *("no steps", running(steps=LEFT_OUT), TypeError),
+        "a training function needs `steps=` as well, got `space=`, `objectives=`: write run(train, space={...}, objectives={...}, "
+        "steps=...)",
+        *("got `space=`, `objectives=`", "needs `steps=` as well", "write run(train"),
+    ),
+    Mistake(
+        *("steps that are no whole number", running(steps=1e3), ValueError),
+        "`max_step` (`steps` of a training function) must be a whole number of at least 1, got 1000.0",
+        *("got 1000.0", "a whole number of at least 1", "`steps` of a training function"),
+    ),
+    Mistake(
+        *("an interval that does not divide the steps", running(steps=10, interval=4), ValueError),
+        "`max_step` (`steps` of a training function) must be a multiple of `interval` (4), got 10; 8 would do",
+        *("got 10", "a multiple of `interval` (4)", "8 would do"),
+    ),
+    Mistake(
+        *("a population of one", running(population=1), ValueError),
+        "`population` must be a whole number of at least 2, got 1",
+        *("got 1", "a whole number of at least 2", "`population`"),
+    ),
+    Mistake(
+        *("no seed, as None", running(seed=None), ValueError),
+        "`seed` must be a whole number of at least 0, got None",
+        *("got None", "a whole number of at least 0", "`seed`"),
+    ),
+    Mistake(
+        *("a seed of numpy's", running(seed=np.int64(3)), ValueError),
+        "`seed` must be a whole number of at least 0, got np.int64(3); int(seed) is one",
+        *("got np.int64(3)", "a whole number of at least 0", "int(seed) is one"),
+    ),
+    Mistake(
+        *("a budget as a number", running(budget=3600), TypeError),
+        "`budget` must be a Budget, such as Budget(seconds=3600), got 3600",
+        *("got 3600", "must be a Budget", "such as Budget(seconds=3600)"),
+    ),
+    Mistake(
+        *("a budget as a text", lambda here: Budget(seconds="1h"), ValueError),
+        "`seconds` must be a number above 0, or None for no limit, got '1h'",
+        *("got '1h'", "a number above 0, or None for no limit", "`seconds`"),
+    ),
+    Mistake(
+        *("a file where the run should go", running(out="notes.txt"), ValueError),
+        "`out` must be a directory, got the file HERE/notes.txt; name one that is new, empty, or a run",
+        *("got the file HERE/notes.txt", "must be a directory", "name one that is new, empty, or a run"),
+    ),
+    Mistake(
+        *("a directory with other things in it", running(out="folder"), RunMismatch),
+        "HERE/folder is not a run and not empty (it has 'notes.txt'); use another directory for `out`",
+        *("(it has 'notes.txt')", "not a run and not empty", "use another directory"),
+    ),
+    Mistake(
+        *("a run with another seed", running(out="ours", population=2, seed=1), RunMismatch),
+        "HERE/ours was started with other settings: seed is 1, it was 0; use them again, or another directory",
+        *("seed is 1", "it was 0", "use them again, or another directory"),
+    ),
+    Mistake(
+        *("a run with another task", running(out="done"), RunMismatch),
+        "HERE/done was started with other settings: task is 'train', it was 'toy'; use them again, or another directory",
+        *("task is 'train'", "it was 'toy'", "use them again, or another directory"),
+    ),
+    Mistake(
+        *("storage without a journal", running(out=None, storage="elsewhere"), ValueError),
+        "`storage` needs `out` as well, got 'HERE/elsewhere' and None: the journal says what the checkpoints are; give `out` a "
+        "directory",
+        *("got 'HERE/elsewhere' and None", "needs `out` as well", "give `out` a directory"),
+    ),
+    # Tasks.
+    Mistake(
+        *("a task's class", lambda here: mopbt.run(ToyTask, out="new"), TypeError),
+        "the task must be an object, got the class ToyTask; pass ToyTask()",
+        *("got the class ToyTask", "must be an object", "pass ToyTask()"),
+    ),
+    Mistake(
+        *("a task's name in a program", lambda here: mopbt.run("toy", out="new"), TypeError),
+        "the task must be an object or a training function, got the text 'toy'; mopbt.catalogue.find_task('toy')[0] is the task "
+        "that `mopbt run` knows by this name",
+        *("got the text 'toy'", "an object or a training function", "mopbt.catalogue.find_task('toy')[0]"),
+    ),
+    Mistake(
+        *("something that is no task", lambda here: mopbt.run({"lr": 0.1}, out="new"), TypeError),
+        "dict object is not a task: it has no method `init`; see docs/write-a-task.md",
+        *("dict object", "it has no method `init`", "see docs/write-a-task.md"),
+    ),
+    Mistake(
+        *("a space for a task that has one", lambda here: mopbt.run(ToyTask(), out="new", space=SPACE), TypeError),
+        "`space`: for training functions only, got a ToyTask object, which says this itself; leave it out, or set it there",
+        *("got a ToyTask object", "for training functions only", "leave it out, or set it there"),
+    ),
+    # Training functions; what is wrong with them shows in the first interval.
+    Mistake(
+        *("a misspelt score", training(GOOD + "m.report(up=1.0, dwn=2.0)"), MissingScore),
+        "the task did not measure the objective 'down'; it measured 'up', 'dwn'; return it from `evaluate` (or pass it to "
+        "`report`), or correct the objective's name; perhaps 'dwn' was meant",
+        *("it measured 'up', 'dwn'", "the objective 'down'", "pass it to `report`"),
+    ),
+    Mistake(
+        *("scores as a dict, as elsewhere", training(GOOD + "m.report({'up': 1.0, 'down': 2.0})"), TaskError),
+        "report takes scores by name, as in report(accuracy=0.9) or report(**scores), got dict",
+        *("got dict", "scores by name", "report(**scores)"),
+    ),
+    Mistake(
+        *("scores that are returned, as elsewhere", training(GOOD + "return {'up': 1.0, 'down': 2.0}"), TaskError),
+        "the training function never called `report(...)`; call it after the last step, with each objective by name (what the "
+        "function returns is not read)",
+        *("what the function returns is not read", "never called `report(...)`", "call it after the last step"),
+    ),
+    Mistake(
+        *("scores that are no numbers", training(GOOD + "m.report(up=[0.1, 0.2], down=2.0)"), TaskError),
+        "the score 'up' must be a number, got [0.1, 0.2]; take one of it, such as the mean of an array",
+        *("got [0.1, 0.2]", "must be a number", "such as the mean of an array"),
+    ),
+    Mistake(
+        *("a model without a name", training(f"m.track(state)\n{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
+        "track takes objects by name, as in track(model=model), got dict without a name",
+        *("got dict without a name", "objects by name", "as in track(model=model)"),
+    ),
+    Mistake(
+        *("a plain number that is tracked", training(f"m.track(x=0.0)\n{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
+        "track(x=...) takes objects with `state_dict` and `load_state_dict`, numpy arrays and dicts, got float; put plain values "
+        "into a dict",
+        *("got float", "numpy arrays and dicts", "put plain values into a dict"),
+    ),
+    Mistake(
+        *("nothing that is tracked", training(f"{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
+        "the training function never called `track(...)`: nothing would be left of what it trained; call track(model=..., "
+        "optimizer=...) before the loop",
+        *("never called `track(...)`", "nothing would be left of what it trained", "call track(model=..., optimizer=...)"),
+    ),
+    Mistake(
+        *(
+            "a loop of one's own",
+            training("m.track(state=state)\nstate['x'] += m.hp['rate']\nm.report(up=1.0, down=2.0)"),
+            TaskError,
+        ),
+        "the training function never went through `steps()`; loop over it once: for step in m.steps(): ...",
+        *("never went through `steps()`", "loop over it once", "for step in m.steps(): ..."),
+    ),
+    Mistake(
+        *("stopping early", training("m.track(state=state)\nfor _ in m.steps(): break\nm.report(up=1.0, down=2.0)"), TaskError),
+        "the training function left the loop over `steps()` at step 0, the interval ends at 1; go through all of them, or raise an "
+        "exception to give up this interval",
+        *("at step 0", "the interval ends at 1", "go through all of them"),
+    ),
+    Mistake(
+        *("a hyperparameter that is not tuned", training("m.hp['rat']"), UnknownHyperparameter),
+        "training asked for the hyperparameter 'rat'; the space has 'rate': add it there, or correct the name; perhaps 'rate' was "
+        "meant",
+        *("asked for the hyperparameter 'rat'", "the space has 'rate'", "add it there, or correct the name"),
+    ),
+    Mistake(
+        *("a hyperparameter as an attribute", training("m.hp.rate"), TaskFailed),
+        "3 intervals in a row failed; …AttributeError: hyperparameters are read by key, as in hp['rate'], got .rate; there are "
+        "rate\n",
+        *("got .rate", "there are rate", "as in hp['rate']"),
+    ),
+    Mistake(
+        *(
+            "a hyperparameter that is never read",
+            training(GOOD.replace("m.hp['rate']", "1") + "m.report(up=1, down=1)"),
+            UnreadHyperparameter,
+        ),
+        "training never read 'rate': tuning it would change nothing; use it in training, or take it out of the space (where a "
+        "value matters only sometimes, read it before the `if`)",
+        *("never read 'rate'", "tuning it would change nothing", "use it in training, or take it out of the space"),
+    ),
+    Mistake(
+        *("binding what is no optimizer", training("m.bind(state, lr='rate')"), TaskError),
+        "bind takes an optimizer with `param_groups`, got dict; what is no optimizer reads `hp` itself",
+        *("got dict", "an optimizer with `param_groups`", "reads `hp` itself"),
+    ),
+    Mistake(
+        *("scores that are always NaN, and then a choice", lambda here: nan_front().pick("knee"), ValueError),
+        "the front is empty: no interval has reported finite scores yet; wait for the first, or look at `results.records()` for "
+        "what was measured and what failed",
+        *("the front is empty", "no interval has reported finite scores yet", "look at `results.records()`"),
+    ),
+    # Engines.
+    Mistake(
+        *("an engine as it is spelt elsewhere", running(engine="vectorized"), ValueError),
+        f"`engine` must be one of {ENGINES}, got 'vectorized'; perhaps 'vectorised' was meant",
+        *("got 'vectorized'", "must be one of 'auto', 'local', 'pool'", "perhaps 'vectorised' was meant"),
+    ),
+    Mistake(
+        *("an engine's class", running(engine=LocalEngine), TypeError),
+        f"`engine` must be one of {ENGINES}, got <class 'mopbt.engines.local.LocalEngine'>; pass LocalEngine()",
+        *("got <class 'mopbt.engines.local.LocalEngine'>", "or an engine object", "pass LocalEngine()"),
+    ),
+    Mistake(
+        *("no workers", lambda here: PoolEngine(0), ValueError),
+        "`workers` must be a whole number of at least 1, got 0",
+        *("got 0", "a whole number of at least 1", "`workers`"),
+    ),
+    Mistake(
+        *("a simulation's cost as a number", lambda here: SimulatedEngine(4, 1.5), ValueError),
+        "`cost` must be PerStep(1.5), Measured(), or a function of the work and a job, got 1.5",
+        *("got 1.5", "Measured(), or a function of the work and a job", "PerStep(1.5)"),
+    ),
+    Mistake(
+        *("stacks of what cannot be stacked", running(engine="vectorised"), CannotStack),
+        "the task 'train' has no `train_many`, so it cannot be stacked; use engine='pool', or leave `stack` at 1",
+        *("the task 'train'", "has no `train_many`", "use engine='pool'"),
+    ),
+    Mistake(
+        *(
+            "a task with something open",
+            lambda here: mopbt.run(unsendable(), out=None, **SAID, engine="pool", progress=False),
+            WorkerFailed,
+        ),
+        "the task cannot be sent to worker processes: TypeError: cannot pickle …; keep open files, locks and connections out of it "
+        "(open them where they are used), or use engine='local'",
+        *("TypeError: cannot pickle", "keep open files, locks and connections out of it", "or use engine='local'"),
+    ),
+    # Algorithms.
+    Mistake(
+        *("an algorithm's misspelt name", running(algorithm="mopbt"), ValueError),
+        f"`algorithm` must be one of {ALGORITHMS}, got 'mopbt'; perhaps 'mo-pbt' was meant",
+        *("got 'mopbt'", "must be one of mo-pbt, random-search", "perhaps 'mo-pbt' was meant"),
+    ),
+    Mistake(
+        *("an algorithm's class", running(algorithm=MoPbt), TypeError),
+        f"`algorithm` must be an object such as MoPbt(population=32), or the name of one ({ALGORITHMS}), got <class "
+        "'mopbt.algorithms.MoPbt'>; pass MoPbt()",
+        *("got <class 'mopbt.algorithms.MoPbt'>", "or the name of one", "pass MoPbt()"),
+    ),
+    Mistake(
+        *("a share in per cent", lambda here: MoPbt(fraction=25), ValueError),
+        "`fraction` must be in (0, 0.5], got 25",
+        *("got 25", "in (0, 0.5]", "`fraction`"),
+    ),
+    Mistake(
+        *("an option's value by another name", lambda here: MoPbt(explore="locally"), ValueError),
+        "`explore` must be one of 'local', 'random', got 'locally'; perhaps 'local' was meant",
+        *("got 'locally'", "one of 'local', 'random'", "perhaps 'local' was meant"),
+    ),
+    Mistake(
+        *("halving by one", lambda here: MoAsha(eta=1), ValueError),
+        "`eta` must be a whole number of at least 2, got 1",
+        *("got 1", "a whole number of at least 2", "`eta`"),
+    ),
+    Mistake(
+        *("a population of what has none", running(algorithm="mo-asha", population=8), ValueError),
+        "mo-asha has no population, got 8; leave it out, or set its own options: eta, grace, kind, within, scale",
+        *("got 8", "its own options: eta, grace", "leave it out"),
+    ),
+    Mistake(
+        *("one objective that is none", running(algorithm=SingleObjectivePbt(objective="dwn")), ValueError),
+        "`objective` must be one of 'up', 'down' or a number from 0 to 1, got 'dwn'; perhaps 'down' was meant",
+        *("got 'dwn'", "one of 'up', 'down' or a number from 0 to 1", "perhaps 'down' was meant"),
+    ),
+    # What a run found.
+    Mistake(
+        *("opening what is not there", lambda here: Results.open("dune"), StoreError),
+        "HERE/dune is not a run: it is not there; `mopbt list DIR` shows the runs below a directory",
+        *("HERE/dune", "is not a run", "`mopbt list DIR`"),
+    ),
+    Mistake(
+        *("the best in a misspelt objective", lambda here: front(here).pick(best="nera"), ValueError),
+        "`best` must be an objective ('near', 'far'), got 'nera'; perhaps 'near' was meant",
+        *("got 'nera'", "('near', 'far')", "perhaps 'near' was meant"),
+    ),
+    Mistake(
+        *("a word that is no choice", lambda here: front(here).pick("elbow"), ValueError),
+        "pick takes \"knee\", weights such as {'near': 2}, or best='near' (one of the three; `where` goes with each), got 'elbow' "
+        "and best=None",
+        *("got 'elbow'", "one of the three", 'pick takes "knee"'),
+    ),
+    Mistake(
+        *("a limit on a misspelt score", lambda here: front(here).pick("knee", where="nera >= 0.1"), ValueError),
+        "`where` must name one of 'far', 'near', got 'nera'; perhaps 'near' was meant",
+        *("got 'nera'", "one of 'far', 'near'", "perhaps 'near' was meant"),
+    ),
+    Mistake(
+        *("a limit that nothing reaches", lambda here: front(here).pick("knee", where="near >= 5"), ValueError),
+        "no model of the front has near >= 5; it reaches near …: relax `where`, or train longer",
+        *("near >= 5", "it reaches near", "relax `where`, or train longer"),
+    ),
+    Mistake(
+        *("a weight below 0 for what should be small", lambda here: front(here).pick({"near": 1, "far": -1}), ValueError),
+        "the weight of 'far' must be a number of at least 0, got -1",
+        *("got -1", "a number of at least 0", "the weight of 'far'"),
+    ),
+    Mistake(
+        *("loading by a word", lambda here: Results.open("done").load("best"), ValueError),
+        "a point must be an evaluated job of this run, or one of `results.front()`, got 'best'; on the front are …",
+        *("got 'best'", "an evaluated job of this run, or one of `results.front()`", "on the front are"),
+    ),
+    Mistake(
+        *("loading a list of jobs", lambda here: Results.open("done").load([1]), ValueError),
+        "a point must be an evaluated job of this run, or one of `results.front()`, got [1]; on the front are …",
+        *("got [1]", "an evaluated job of this run, or one of `results.front()`", "on the front are"),
+    ),
+    Mistake(
+        *("exporting into a directory", lambda here: export(Results.open("done"), front(here)[0], "folder"), ValueError),
+        "an export needs the name of a file, such as folder/model.safetensors, got the directory folder",
+        *("got the directory folder", "the name of a file", "such as folder/model.safetensors"),
+    ),
+    Mistake(
+        *("a replay without the task", lambda here: replay(Results.open("done"), front(here)[0]), TaskError),
+        "a replay needs the task: replay(results, point, task), or Results.open(path, task=task)",
+        *("a replay", "needs the task", "replay(results, point, task)"),
+    ),
+    Mistake(
+        *("a replay on another space", lambda here: replay(Results.open("done"), front(here)[0], function_task()), TaskError),
+        "the schedule has the hyperparameters ['weight', 'lr']; the task must take the same, got ['rate']; name the run's own "
+        "task, or one with its space",
+        *("got ['rate']", "the hyperparameters ['weight', 'lr']", "name the run's own task"),
+    ),
+    Mistake(
+        *("bytes of something else", lambda here: mopbt.loads(b"\x80\x04pickled"), ValueError),
+        "these bytes are not a state tree of mopbt: they do not begin with its header; `loads` reads what `dumps` wrote",
+        *("these bytes", "do not begin with its header", "`loads` reads what `dumps` wrote"),
+    ),
+    # Comparisons.
+    Mistake(
+        *(
+            "a misspelt scale",
+            lambda here: compare(experiment(here, "\n[scales.small]\nseeds = 1\n"), out="new", scale="smal"),
+            ValueError,
+        ),
+        "`scale` must be one of 'small', or left out, got 'smal'; perhaps 'small' was meant",
+        *("got 'smal'", "one of 'small', or left out", "perhaps 'small' was meant"),
+    ),
+    Mistake(
+        *("reusing what is not there", lambda here: compare("experiment.toml", out="new", reuse=["nowhere"]), ValueError),
+        "`reuse` must name directories with comparisons in or below them, got nowhere, which is not there",
+        *("got nowhere", "directories with comparisons in or below them", "`reuse`"),
+    ),
+]
+
+
+def nan_front():
+    said = SAID | {"objectives": {"up": "max"}}
+
+    def diverging(m):
+        train(m)
+        m.report(up=float("nan"))
+
+    return mopbt.run(diverging, out=None, population=2, **said, **QUIETLY).front()
+
+
+def unsendable():
+    lock = threading.Lock()
+
+    def train(m):
+        with lock:
+            pass
+
+    return train
+
+
+def function_task():
+    return mopbt.FunctionTask(train, **SAID)
+
+
+def experiment(here, more):
+    (here.parent / "other.toml").write_text(EXPERIMENT + more)
+    return here.parent / "other.toml"
+
+
+@pytest.mark.parametrize("row", IN_PROGRAMS, ids=lambda row: row.did)
+def test_a_mistake_in_a_program(row, here):
+    before = everything(here)
+    with pytest.raises(row.error) as caught:
+        row.do(here)
+    assert type(caught.value) is row.error
+    check_message(str(caught.value), row, here)
+    assert everything(here) == before, "nothing may be begun or changed"
+
+
+# PyTorch's own things where other ones belong.
+
+
+def torch_task(**said):
+    import torch
+
+    from mopbt.torch import AdamW, Batches, TorchTask
+
+    x, y = torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)
+    parts = {
+        "model": lambda: torch.nn.Linear(4, 2),
+        "loss": lambda model, batch, hp: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        "data": Batches(x, y, batch_size=4),
+        "space": {"lr": Float(1e-4, 1e-1, log=True)},
+        "objectives": {"accuracy": "max", "size": "min"},
+        "max_step": 2,
+        "optimizer": AdamW(lr="lr"),
+        "metrics": lambda outputs, targets: {"accuracy": 0.5, "size": 1.0},
+        "validation": (x, y),
+    } | {key: make(torch) if callable(make) else make for key, make in said.items()}
+    return TorchTask(parts.pop("model"), **parts)
+
+
+def torch_running(engine="local", **said):
+    return lambda here: mopbt.run(torch_task(**said), out="new", engine=engine, population=4, progress=False)
+
+
+def deciding(torch):
+    return lambda model, batch, hp: model(batch[0]).mean() * (1 if hp["lr"] > 0.01 else 2)
+
+
+WITH_TORCH = [
+    Mistake(
+        *("a model where its maker belongs", torch_running(model=lambda torch: torch.nn.Linear(4, 2)), TypeError),
+        "`model` must be a function that builds the model, got a Linear; write model=lambda: ..., as each member has weights of "
+        "its own",
+        *("got a Linear", "a function that builds the model", "write model=lambda: ..."),
+    ),
+    Mistake(
+        *("an optimizer of PyTorch's", torch_running(optimizer=lambda torch: torch.optim.AdamW), TypeError),
+        "`optimizer` must be one of mopbt.torch (AdamW, SGD), as one object serves all members, got the class AdamW; write "
+        'AdamW(lr="lr") for a tuned rate',
+        *("got the class AdamW", "one of mopbt.torch (AdamW, SGD)", 'write AdamW(lr="lr")'),
+    ),
+    Mistake(
+        *("a DataLoader", torch_running(data=lambda torch: torch.utils.data.DataLoader([1, 2])), TypeError),
+        "`data` must be Batches(inputs, labels, batch_size=256), got a DataLoader; give it the tensors themselves",
+        *("got a DataLoader", "must be Batches(inputs, labels, batch_size=256)", "give it the tensors themselves"),
+    ),
+    Mistake(
+        *("a loss of PyTorch's", torch_running(loss=lambda torch: torch.nn.CrossEntropyLoss()), TypeError),
+        "`loss` must take the model, a batch and the hyperparameters, got a CrossEntropyLoss (too many positional arguments); "
+        "write def loss(model, batch, hp): ...",
+        *("got a CrossEntropyLoss", "the model, a batch and the hyperparameters", "write def loss(model, batch, hp): ..."),
+    ),
+    Mistake(
+        *("no metrics", torch_running(metrics=None), ValueError),
+        "a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both, got `validation`",
+        *("got `validation`", "or `evaluate_model`, and not both", "needs `metrics` and `validation`"),
+    ),
+    Mistake(
+        *("metrics without an objective", torch_running(objectives={"acuracy": "max", "size": "min"}), MissingScore),
+        "the metrics do not give 'acuracy', which the objectives name; they give 'accuracy', 'size': return it as well, or correct "
+        "the name; perhaps 'accuracy' was meant",
+        *("they give 'accuracy', 'size'", "'acuracy', which the objectives name", "correct the name"),
+    ),
+    Mistake(
+        *(
+            "a loss that asks for what is not tuned",
+            torch_running(loss=lambda torch: lambda model, batch, hp: hp["lrr"]),
+            UnknownHyperparameter,
+        ),
+        "training asked for the hyperparameter 'lrr'; the space has 'lr': add it there, or correct the name; perhaps 'lr' was "
+        "meant",
+        *("asked for the hyperparameter 'lrr'", "the space has 'lr'", "add it there, or correct the name"),
+    ),
+    Mistake(
+        *("a rate that is not in the space", torch_running(space={"rate": Float(0.1, 1)}), ValueError),
+        "the optimizer's `lr` names 'lr'; the space has 'rate': add it there, or correct the name",
+        *("names 'lr'", "the space has 'rate'", "add it there, or correct the name"),
+    ),
+    Mistake(
+        *("arrays for tensors", torch_running(data=lambda torch: batches(np.zeros((8, 4)), np.zeros(8))), ValueError),
+        "Batches takes tensors with rows, such as Batches(inputs, labels, batch_size=256), got ndarray, ndarray; "
+        "torch.as_tensor(...) makes one of an array",
+        *("got ndarray, ndarray", "takes tensors with rows", "torch.as_tensor(...)"),
+    ),
+    Mistake(
+        *("a device that there is not", torch_running(device="gpu"), ValueError),
+        "`device` must be 'auto', or one that PyTorch has here, such as 'c…', got 'gpu': …",
+        *("got 'gpu'", "one that PyTorch has here", "`device` must be 'auto'"),
+    ),
+    Mistake(
+        *("a loss that decides by a value, in a stack", torch_running("vectorised", loss=deciding), CannotStack),
+        "the model or its loss cannot be stacked: …. The engine 'pool' will do.",
+        *("the model or its loss", "cannot be stacked", "The engine 'pool' will do."),
+    ),
+]
+
+
+def batches(*arrays):
+    from mopbt.torch import Batches
+
+    return Batches(*arrays, batch_size=4)
+
+
+@pytest.mark.parametrize("row", WITH_TORCH, ids=lambda row: row.did)
+def test_a_mistake_with_torch(row, here, one_thread):
+    test_a_mistake_in_a_program(row, here)
+
+
+# On the command line.
+
+
+@dataclass(frozen=True)
+class Command:
+    """A mistake that is made on the command line, perhaps with something that was done to a run before."""
+
+    command: str
+    code: int
+    message: str
+    got: str
+    allowed: str
+    remedy: str
+    before: Callable[[Path], Any] = lambda here: None  # its value is closed afterwards
+
+
+TASKS = "TASK must be one of adult-fairness, …, two-quadratics, or name an object like package.module:task or path/to/file.py:task"
+OF_MOPBT = "asynchronous, explore, fraction, inherit_step, population, resample, scale, start, within"
+
+
+def edit(name, old, new):
+    """Return what changes a text in a file."""
+
+    def change(here):
+        text = (here / name).read_text()
+        assert old in text, f"{name} has no {old!r}"
+        (here / name).write_text(text.replace(old, new))
+
+    return change
+
+
+def write(name, text):
+    """Return what writes a file."""
+    return lambda here: (here / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def journal(change):
+    """Return what changes the lines of the finished run's journal."""
+
+    def rewrite(here):
+        file = here / "done" / "journal.jsonl"
+        file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
+
+    return rewrite
+
+
+def line_of(body):
+    """Return a line of a journal with a checksum that fits."""
+    return body[:-1] + b',"crc":"' + f"{zlib.crc32(body):08x}".encode() + b'"}\n'
+
+
+def spoil_checkpoint(here):
+    file = Results.open(here / "done").checkpoint_file(front(here).pick(best="near"))
+    Path(file).write_bytes(Path(file).read_bytes()[:-1])
+
+
+ON_THE_COMMAND_LINE = [
+    # mopbt run
+    Command(
+        *("run toi", 2, f"{TASKS}, got 'toi'; perhaps 'toy' was meant"),
+        *("got 'toi'", "TASK must be one of adult-fairness", "perhaps 'toy' was meant"),
+    ),
+    Command(
+        *("run nothing.py:task", 2, "there is no file nothing.py; name one that is there, as in path/to/file.py:task"),
+        *("nothing.py;", "there is no file", "name one that is there"),
+    ),
+    Command(
+        *("run nothing:task", 2),
+        "there is no module 'nothing' here; a file is named with its ending, as in nothing.py:task",
+        *("'nothing'", "there is no module", "as in nothing.py:task"),
+    ),
+    Command(
+        *("run function.py:trian", 2, "function.py has no 'trian'; it has train: name one of them; perhaps 'train' was meant"),
+        *("no 'trian'", "it has train", "name one of them"),
+    ),
+    Command(
+        *("run function.py:train", 2),
+        "function.py:train is a function; wrap it in a task: task = mopbt.FunctionTask(train, space=..., objectives=..., "
+        "steps=...)",
+        *("function.py:train is a function", "wrap it in a task", "task = mopbt.FunctionTask(train"),
+    ),
+    Command(
+        *("run with_arguments.py:Mine", 2),
+        "with_arguments.py:Mine is a class that cannot be called without arguments (missing a required argument: 'data'); make an "
+        "object of it in its file, as in task = Mine(...), and name that",
+        *("missing a required argument: 'data'", "cannot be called without arguments", "as in task = Mine(...)"),
+    ),
+    Command(
+        *("run needs.py:task", 2),
+        "needs needs the module 'no_such_package', which is not installed: install it where mopbt is installed",
+        *("'no_such_package'", "which is not installed", "install it where mopbt is installed"),
+    ),
+    Command(
+        *("run broken.py:task", 2),
+        "broken cannot be imported: SyntaxError: invalid syntax (broken.py, line 1); mend it, or see with --traceback where it "
+        "comes from",
+        *("SyntaxError: invalid syntax (broken.py, line 1)", "cannot be imported", "mend it"),
+    ),
+    Command(
+        *("run raises.py:task", 2),
+        "raises cannot be imported: IndexError: list index out of range; mend it, or see with --traceback where it comes from",
+        *("IndexError: list index out of range", "cannot be imported", "mend it"),
+    ),
+    Command(
+        *("run shapes.py:task", 1),
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x4 and 5x1); the same command with --traceback shows where it "
+        "comes from",
+        *("(4x4 and 5x1)", "shapes cannot be multiplied", "--traceback shows where it comes from"),
+    ),
+    Command(
+        *("run toy --algorithm mopbt", 2, f"`algorithm` must be one of {ALGORITHMS}, got 'mopbt'; perhaps 'mo-pbt' was meant"),
+        *("got 'mopbt'", "must be one of mo-pbt", "perhaps 'mo-pbt' was meant"),
+    ),
+    Command(
+        *("run toy -o fracton=0.1", 2, f"mo-pbt has no option 'fracton'; it has {OF_MOPBT}; perhaps 'fraction' was meant"),
+        *("no option 'fracton'", "it has asynchronous, explore", "perhaps 'fraction' was meant"),
+    ),
+    Command(
+        *("run toy -o fraction:0.1", 2, "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction:0.1'"),
+        *("got 'fraction:0.1'", "must read KEY=VALUE", "as in fraction=0.1"),
+    ),
+    Command(
+        *("run toy --engine simulatd", 2, f"`engine` must be one of {ENGINES}, got 'simulatd'; perhaps 'simulated' was meant"),
+        *("got 'simulatd'", "must be one of 'auto', 'local'", "perhaps 'simulated' was meant"),
+    ),
+    Command(
+        *("run toy --engine vectorised", 1),
+        "the task 'toy' has no `train_many`, so it cannot be stacked; use engine='pool', or leave `stack` at 1",
+        *("the task 'toy'", "has no `train_many`", "use engine='pool'"),
+    ),
+    Command(
+        *("run toy --workers 0", 2),
+        "`workers` must be at least 1, and is for the engines with worker processes, got 0 for 'auto'; leave it out for as many as "
+        "there are cores",
+        *("got 0 for 'auto'", "must be at least 1", "leave it out"),
+    ),
+    Command(
+        *("run toy --cost 2", 2, "`cost` is for the simulated engine, got it for 'auto'; leave it out, or use engine='simulated'"),
+        *("got it for 'auto'", "is for the simulated engine", "leave it out, or use engine='simulated'"),
+    ),
+    Command(
+        *("run toy --scale small", 2, "toy comes in one size only, got the scale 'small'; leave it out"),
+        *("got the scale 'small'", "comes in one size only", "leave it out"),
+    ),
+    Command(
+        *("run adult-fairness --scale smal", 2),
+        "`scale` of adult-fairness must be one of 'paper', 'small', 'smoke', got 'smal'; perhaps 'small' was meant",
+        *("got 'smal'", "one of 'paper', 'small', 'smoke'", "perhaps 'small' was meant"),
+    ),
+    Command(
+        *("run celeba-fairness --scale smoke", 1),
+        "the data set 'celeba' is not here: put … into HERE/folder; MOPBT_DATA names another folder",
+        *("'celeba' is not here", "into HERE/folder", "MOPBT_DATA names another folder"),
+    ),
+    Command(
+        *("run toy --budget-jobs -3", 2, "`jobs` must be a whole number above 0, or None for no limit, got -3"),
+        *("got -3", "a whole number above 0", "`jobs`"),
+    ),
+    Command(
+        *("run toy --out notes.txt/run", 2),
+        "`out` must be a directory, got the file HERE/notes.txt; name one that is new, empty, or a run",
+        *("got the file HERE/notes.txt", "must be a directory", "name one that is new"),
+    ),
+    Command(
+        *("run toy --out done --population 4 --seed 7", 1),
+        "HERE/done was started with other settings: seed is 7, it was 0; max_step is 20, it was 6; use them again, or another "
+        "directory",
+        *("seed is 7", "it was 0", "use them again"),
+    ),
+    Command(
+        *("run toy --out done --population 4", 1),
+        "HERE/done is being driven by process …; wait for it, stop it, or use another directory (`mopbt show HERE/done` looks at a "
+        "run while it goes on)",
+        *("driven by process", "HERE/done is being", "wait for it, stop it, or use another directory"),
+        lambda here: DirectoryStore(here / "done"),
+    ),
+    Command(
+        *("run toy --out done --population 4", 1, "HERE/done has a journal but no run.toml; put it back, or use another directory"),
+        *("has a journal", "but no run.toml", "put it back, or use another directory"),
+        lambda here: (here / "done" / "run.toml").unlink(),
+    ),
+    # mopbt resume, show, front, lineage, list
+    Command(
+        *("resume dune", 1, "dune is not a run: it is not there; `mopbt list DIR` shows the runs below a directory"),
+        *("dune", "is not a run: it is not there", "`mopbt list DIR`"),
+    ),
+    Command(
+        *("resume folder", 1, "folder is not a run: it has no run.toml; `mopbt list DIR` shows the runs below a directory"),
+        *("folder is", "it has no run.toml", "`mopbt list DIR`"),
+    ),
+    Command(
+        *("resume ours", 2, "ours was started from a Python program, which holds its task: run that program again to go on"),
+        *("ours was started", "from a Python program, which holds its task", "run that program again"),
+    ),
+    Command(
+        *("show done/run.toml", 1),
+        "HERE/done/run.toml is not a run: it is a file, and a run is a directory; `mopbt list DIR` shows the runs below a "
+        "directory",
+        *("HERE/done/run.toml", "a run is a directory;", "`mopbt list DIR`"),
+    ),
+    Command(
+        *("front done --plot front.gif", 2),
+        "a figure needs a file in a directory that is there, which ends in one of .png, .pdf, .svg, such as front.png, got "
+        "front.gif",
+        *("got front.gif", "one of .png, .pdf, .svg", "such as front.png"),
+    ),
+    Command(
+        *("front done --beside ours", 2),
+        "ours has the objectives [('up', 'max'), ('down', 'min')]; to be held against each other, both need [('near', 'max'), "
+        "('far', 'max')]",
+        *("[('up', 'max'), ('down', 'min')]", "[('near', 'max'), ('far', 'max')]", "both need"),
+    ),
+    Command(
+        *("lineage done 999", 2),
+        "a point must be an evaluated job of this run, or one of `results.front()`, got 999; on the front are …",
+        *("got 999", "an evaluated job of this run", "on the front are"),
+    ),
+    Command(
+        *("list nowhere", 2, "there is no directory nowhere; name the one that holds your runs"),
+        *("nowhere", "there is no directory", "name the one that holds your runs"),
+    ),
+    # mopbt pick, replay
+    Command(
+        *("pick done --where near=0.5", 2),
+        "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got 'near=0.5'; write >= or <=, as a score hardly "
+        "ever hits a number exactly",
+        *("got 'near=0.5'", "(relations >=, >, <=, <)", "write >= or <="),
+    ),
+    Command(
+        *("pick done --best naer", 2, "`best` must be an objective ('near', 'far'), got 'naer'; perhaps 'near' was meant"),
+        *("got 'naer'", "('near', 'far')", "perhaps 'near' was meant"),
+    ),
+    Command(
+        *("pick done --weight near:2", 2, "--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got 'near:2'"),
+        *("got 'near:2'", "must read OBJECTIVE=NUMBER", "as in accuracy=2"),
+    ),
+    Command(
+        *("pick done --export models/mine.safetensors", 1),
+        "there is no directory models to export into; make it first, or name one that is there",
+        *("directory models", "there is no", "make it first"),
+    ),
+    Command(
+        *("pick done --best near --export mine.safetensors", 1),
+        "checkpoint HERE/done/checkpoints/….ckpt is damaged: its bytes do not fit the checksum in the journal; put back a copy, or "
+        "train the model again with `mopbt replay RUN …`",
+        *("is damaged", "its bytes do not fit the checksum in the journal", "put back a copy, or train the model again"),
+        spoil_checkpoint,
+    ),
+    Command(
+        *("replay ours 0", 2, "HERE/ours was started from a Python program, which holds its task: name it with --task"),
+        *("HERE/ours was started", "from a Python program, which holds its task", "name it with --task"),
+    ),
+    Command(
+        *("replay done 0 --export models/mine", 1),
+        "there is no directory models to export into; make it first, or name one that is there",
+        *("directory models", "there is no", "make it first"),
+    ),
+    Command(
+        *("replay done 0 --seed -1", 2, "`seed` must be a whole number of at least 0, got -1"),
+        *("got -1", "a whole number of at least 0", "`seed`"),
+    ),
+    # mopbt report, dashboard, export
+    Command(
+        *("report done --out pages/mine.html", 2),
+        "`out` must be a file in a directory that is there, such as report.html, got pages/mine.html",
+        *("got pages/mine.html", "a file in a directory that is there", "such as report.html"),
+    ),
+    Command(
+        *("report done ours", 2),
+        "ours has the objectives up max, down min, and done has near max, far max; runs that are shown beside each other need the "
+        "same: write a report of each",
+        *("ours has the objectives up max, down min", "need the same", "write a report of each"),
+    ),
+    Command(
+        *("dashboard nowhere", 2, "there is no directory nowhere; name the one that holds your runs"),
+        *("nowhere", "there is no directory", "name the one that holds your runs"),
+    ),
+    Command(
+        *("dashboard . --token secret", 2),
+        "`token` must have 12 to 128 letters, digits, - and _, as it stands in an address, got 6 characters; leave it out to get a "
+        "new one",
+        *("got 6 characters", "12 to 128 letters, digits, - and _", "leave it out to get a new one"),
+    ),
+    Command(
+        *("dashboard . --host 203.0.113.1", 2),
+        "the dashboard cannot listen at 203.0.113.1, port 8765 (…); `port` 0 takes one that is free, `host` 127.0.0.1 is this "
+        "machine",
+        *("203.0.113.1, port 8765", "cannot listen at", "`port` 0 takes one that is free"),
+    ),
+    Command(
+        *("export done logs --to tensorbord", 2, "--to must be one of tensorboard, mlflow, wandb, optuna, got 'tensorbord'"),
+        *("got 'tensorbord'", "one of tensorboard, mlflow, wandb, optuna", "--to"),
+    ),
+    # mopbt compare, and its files
+    Command(
+        *("compare nothing.toml", 2),
+        "there is no file nothing.toml; name an experiment's file, such as experiments/self-check.toml",
+        *("nothing.toml;", "there is no file", "name an experiment's file"),
+    ),
+    Command(
+        *("compare notes.txt", 2, 'notes.txt is not TOML: …; texts need quotes there, as in name = "mine"'),
+        *("notes.txt", "is not TOML", "texts need quotes there"),
+    ),
+    Command(
+        *("compare experiment.toml", 2),
+        "experiment.toml: an experiment has no 'seed'; it has name, tasks, algorithms, about, seeds, workers, cost, time_of, "
+        "engine, keep_models, figures, scales; perhaps 'seeds' was meant",
+        *("has no 'seed'", "it has name, tasks, algorithms", "perhaps 'seeds' was meant"),
+        edit("experiment.toml", "seeds =", "seed ="),
+    ),
+    Command(
+        *("compare experiment.toml", 2, "experiment.toml: `tasks` must be a list of texts, at least one of them, got 'toy'"),
+        *("got 'toy'", "a list of texts, at least one of them", "experiment.toml: `tasks`"),
+        edit("experiment.toml", '["toy"]', '"toy"'),
+    ),
+    Command(
+        *("compare experiment.toml", 2, f"`tasks` of 'mine': {TASKS}, got 'toi'; perhaps 'toy' was meant"),
+        *("got 'toi'", "must be one of adult-fairness", "perhaps 'toy' was meant"),
+        edit("experiment.toml", '["toy"]', '["toi"]'),
+    ),
+    Command(
+        *("compare experiment.toml", 2),
+        "experiment.toml: algorithm 'ours' must be a table with a name, such as { name = \"mo-pbt\" }, got 'mo-pbt'",
+        *("got 'mo-pbt'", "must be a table with a name", 'such as { name = "mo-pbt" }'),
+        edit("experiment.toml", '{ name = "mo-pbt", population = 4 }', '"mo-pbt"'),
+    ),
+    Command(
+        *("compare experiment.toml", 2),
+        f"experiment.toml: algorithm 'ours': mo-pbt has no option 'populaton'; it has {OF_MOPBT}; perhaps 'population' was meant; "
+        "an entry may also have constraints, seed_offset, tasks, time_of",
+        *("no option 'populaton'", "it has asynchronous", "perhaps 'population' was meant"),
+        edit("experiment.toml", "population", "populaton"),
+    ),
+    Command(
+        *("compare experiment.toml", 2),
+        "a figure must be one of progress, fronts, …, got 'frontiers'; perhaps 'fronts' was meant",
+        *("got 'frontiers'", "one of progress, fronts", "perhaps 'fronts' was meant"),
+        edit("experiment.toml", "seeds = 1", 'seeds = 1\nfigures = ["frontiers"]'),
+    ),
+    Command(
+        *("compare experiment.toml --jobs 0", 2, "`jobs` must be a whole number of at least 1, got 0"),
+        *("got 0", "a whole number of at least 1", "`jobs`"),
+    ),
+    Command(
+        *("compare experiment.toml --out folder", 1),
+        "HERE/folder is not a comparison and not empty (it has 'notes.txt'); use another directory for `out`",
+        *("(it has 'notes.txt')", "is not a comparison and not empty", "use another directory"),
+    ),
+    Command(
+        *("compare experiment.toml --out nowhere --only-report", 1),
+        "nowhere is not a comparison: it has no experiment.toml; `mopbt compare EXPERIMENT --out nowhere` makes one",
+        *("nowhere is not", "it has no experiment.toml", "`mopbt compare EXPERIMENT --out nowhere` makes one"),
+    ),
+    # run.toml and the journal
+    Command(
+        *("show done", 1),
+        "HERE/done/run.toml has format 2 (mopbt …); mopbt … reads format 1; install the version that wrote it, or start a new run "
+        "in another directory",
+        *("has format 2", "reads format 1", "install the version that wrote it"),
+        edit("done/run.toml", "format = 1", "format = 2"),
+    ),
+    Command(
+        *("resume done", 1),
+        "done/run.toml cannot be read: …; put back the file that the run was started with",
+        *("done/run.toml", "cannot be read", "put back the file"),
+        write("done/run.toml", "seed: 0\n"),
+    ),
+    Command(
+        *("resume done", 1),
+        "done/run.toml is not a run's settings: it has 'sead', mopbt … knows format, mopbt, created, seed, …; perhaps 'seed' was "
+        "meant; put back the file that the run was started with",
+        *("it has 'sead'", "knows format, mopbt, created, seed", "put back the file"),
+        edit("done/run.toml", "seed =", "sead ="),
+    ),
+    Command(
+        *("resume done", 1),
+        "done/run.toml is not a run's settings: `seed` must be a whole number of at least 0, got 'zero'; put back the file that "
+        "the run was started with",
+        *("got 'zero'", "a whole number of at least 0", "put back the file"),
+        edit("done/run.toml", "seed = 0", 'seed = "zero"'),
+    ),
+    Command(
+        *("show done", 1),
+        "HERE/done/run.toml is not a run's settings: it lacks 'max_step'; put back the file that the run was started with",
+        *("lacks 'max_step'", "is not a run's settings", "put back the file"),
+        edit("done/run.toml", "max_step = 6\n", ""),
+    ),
+    Command(
+        *("resume done", 2, f"`engine` must be one of {ENGINES}, got 'lokal'; perhaps 'local' was meant"),
+        *("got 'lokal'", "must be one of 'auto'", "perhaps 'local' was meant"),
+        edit("done/run.toml", '[engine]\nname = "local"', '[engine]\nname = "lokal"'),
+    ),
+    Command(
+        *("resume done", 1),
+        "line 2 of HERE/done/journal.jsonl is damaged: its checksum does not fit; … others are good; `mopbt resume HERE/done "
+        "--repair` makes up for it from them, and keeps the damaged file",
+        *("line 2 of HERE/done/journal.jsonl", "its checksum does not fit", "`mopbt resume HERE/done --repair`"),
+        journal(lambda lines: [lines[0], lines[1].replace(b"near", b"nera"), *lines[2:]]),
+    ),
+    Command(
+        *("show done", 1),
+        "HERE/done/journal.jsonl is not a journal: none of its 2 lines has a checksum that fits; put back the file that the run "
+        "wrote, or use another directory",
+        *("HERE/done/journal.jsonl", "none of its 2 lines has a checksum that fits", "put back the file that the run wrote"),
+        write("done/journal.jsonl", '{"step": 1, "loss": 0.3}\n' * 3),
+    ),
+    Command(
+        *("resume done", 1),
+        "line 4 of HERE/done/journal.jsonl does not follow from those before it (jobs so far: 2); a line was lost, doubled or "
+        "moved: put back the file that the run wrote",
+        *("line 4 of", "does not follow from those before it (jobs so far: 2)", "put back the file that the run wrote"),
+        journal(lambda lines: lines[:3] + lines[2:]),
+    ),
+    Command(
+        *("show done", 1),
+        "line 3 of HERE/done/journal.jsonl does not follow from those before it (jobs so far: 1); a line was lost, doubled or "
+        "moved: put back the file that the run wrote",
+        *("line 3 of", "does not follow from those before it (jobs so far: 1)", "put back the file that the run wrote"),
+        journal(lambda lines: lines[:2] + lines[3:]),
+    ),
+    Command(
+        *("resume done", 1),
+        "HERE/done/journal.jsonl: a line of the journal is whole but says something that mopbt … does not understand (KeyError: "
+        "'seconds'); install the version that wrote it",
+        *("(KeyError: 'seconds')", "does not understand", "install the version that wrote it"),
+        journal(lambda lines: [*lines, line_of(b'{"reports":[{"job":0,"minutes":3}]}'), lines[-1]]),
+    ),
+]
+
+
+def mopbt_says(command, capsys, monkeypatch):
+    """Run a command in this process and return its exit code, and what it printed."""
+    monkeypatch.setattr(sys, "argv", ["mopbt", *shlex.split(command)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr()
+
+
+@pytest.mark.parametrize("row", ON_THE_COMMAND_LINE, ids=lambda row: row.command)
+def test_a_mistake_on_the_command_line(row, here, capsys, monkeypatch):
+    opened = row.before(here)
+    with closing(opened) if hasattr(opened, "close") else nullcontext():
+        before = everything(here)
+        code, printed = mopbt_says(row.command, capsys, monkeypatch)
+        again, traced = mopbt_says(f"{row.command} --traceback", capsys, monkeypatch)
+        assert everything(here) == before, "nothing may be begun or changed"
+    message = printed.err.removesuffix("\n")
+    assert (code, printed.out) == (row.code, "")
+    assert message.startswith("mopbt: ")
+    check_message(message.removeprefix("mopbt: "), row, here)
+    assert again == code
+    assert traced.err.startswith("Traceback (most recent call last):\n") or "\n\nTraceback" in traced.err
+    assert traced.err.endswith(printed.err)
+
+
+BEFORE_ANY_COMMAND = [
+    ("fly", "mopbt", "fly"),
+    ("rum toy", "mopbt", "'run'"),
+    ("run", "mopbt run", "'TASK'"),
+    ("run toy --sed 3", "mopbt run", "--seed"),
+    ("run toy --seed one", "mopbt run", "--seed"),
+    ("lineage done best", "mopbt lineage", "JOB"),
+    ("dashboard . --port 99999", "mopbt dashboard", "--port"),
+    ("export done logs", "mopbt export", "--to"),
+]
+
+
+@pytest.mark.parametrize(("command", "whose", "part"), BEFORE_ANY_COMMAND, ids=[row[0] for row in BEFORE_ANY_COMMAND])
+def test_what_the_command_line_cannot_parse(command, whose, part, here, capsys, monkeypatch):
+    before = everything(here)
+    code, printed = mopbt_says(command, capsys, monkeypatch)
+    assert code == 2
+    assert printed.err.startswith(f"Usage: {whose} ")
+    assert f"Try '{whose} --help' for help." in printed.err
+    assert part in printed.err.partition("Error: ")[2]
+    assert "Traceback" not in printed.err
+    assert everything(here) == before
+
+
+# What happens after the mistake.
+
+
+def test_the_same_call_goes_on_after_a_training_function_was_mended(here):
+    def wrong(m):
+        train(m)
+        m.report(up=0.5, dwn=0.5)
+
+    said = SAID | QUIETLY | {"out": "new", "population": 2, "name": "mine"}
+    with pytest.raises(MissingScore):
+        mopbt.run(wrong, **said)
+    assert len(mopbt.run(train, **said)) == 8
+
+
+def test_a_directory_in_which_nothing_was_reported_may_go(here):
+    said = SAID | QUIETLY | {"out": "new", "population": 2}
+    with pytest.raises(MissingScore):
+        mopbt.run(train, constraints=["upp >= 1"], **said)
+    with pytest.raises(RunMismatch, match=r"another directory \(or remove this one: nothing has been reported in it\)$"):
+        mopbt.run(train, constraints=["up >= 1"], **said)
+
+
+def test_a_torn_last_line_is_no_mistake(here):
+    file = here / "done" / "journal.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    assert len(Results.open("done")) == 11
+    assert file.read_bytes() == whole[:-9]
+    assert len(mopbt.run(ToyTask(max_step=6), out="done", population=4, **QUIETLY)) == 12
+
+
+def test_a_checkpoint_that_is_damaged_is_said_and_the_others_load(here):
+    spoil_checkpoint(here)
+    results = Results.open("done")
+    spoilt = results.front().pick(best="near")
+    with pytest.raises(CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job}`$"):
+        results.load(spoilt)
+    assert all(results.load(point) for point in results.front() if point.job != spoilt.job)
+
+
+def test_a_locked_run_is_said_in_a_program_too(here):
+    with closing(DirectoryStore(here / "ours")), pytest.raises(RunLocked, match=f"is being driven by process {os.getpid()} on "):
+        mopbt.run(train, out="ours", population=2, **SAID, **QUIETLY)
+
+
+@pytest.mark.parametrize("error", [CorruptJournal, IncompatibleRun])
+def test_errors_of_journals_are_of_the_tree(error):
+    assert issubclass(error, StoreError)
+
+
+def test_there_are_rows_enough_and_no_two_alike():
+    rows = [row.did for row in (*IN_PROGRAMS, *WITH_TORCH)] + [(row.command, row.message) for row in ON_THE_COMMAND_LINE]
+    assert len(rows) == len(set(rows)) >= 120
