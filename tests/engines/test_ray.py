@@ -186,7 +186,7 @@ def test_weights_stay_away_from_the_driver_and_warm_in_their_actors(tmp_path):
         checksums |= {job: report.checksum for job, report in collect(engine, 4).items()}
     engine.close()
     notes = (tmp_path / "notes").read_text().splitlines()
-    assert len({line for line in notes if line.startswith("train")}) == 2
+    assert len({line for line in notes if line.startswith("train")}) <= 2  # a quick one may do all before the other is ready
     assert sum(line.startswith("train") for line in notes) == 16
     assert notes.count("load") <= 4  # 12 jobs go on from a checkpoint; most find the model in memory
     assert len(heard) >= 16

@@ -202,8 +202,9 @@ class _Stage:
                 continue
             engine = self.experiment.engine if subject.may_stack or self.experiment.engine == "vectorised" else "local"
             known: Mapping[str, Any] = {"cost": self.experiment.cost, "engine": engine}
-            if known["cost"] == "measured" and engine == "auto" and task in self.others.tasks:
-                known = self.others.tasks[task]  # the same machine, and runs that can be taken over
+            theirs = self.others.tasks.get(task, {})
+            if known["cost"] == "measured" and theirs and engine in ("auto", theirs["engine"]):
+                known = theirs  # the same machine, and runs that can be taken over
             elif known["cost"] == "measured" or engine == "auto":
                 self.board.note(f"measuring {task}")
                 order = {"task": subject.reference, "stack": self.experiment.workers, **known}

@@ -92,7 +92,7 @@ class Experiment:
     engine: Literal["auto", "local", "vectorised"] = "auto"  # what really trains
     keep_models: bool = False  # of finished runs
     figures: tuple[str, ...] = ()  # those of the report; none: all that make sense
-    scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by scale: its own `seeds`, `workers`, or labels
+    scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by scale: its own `seeds`, `workers`, `engine`, or labels
     source: str = field(default="", compare=False, repr=False)  # the file's text
 
     def __post_init__(self) -> None:
@@ -208,7 +208,7 @@ def _check_scales(experiment: Experiment) -> None:
     if not isinstance(experiment.scales, Mapping) or not all(isinstance(own, Mapping) for own in experiment.scales.values()):
         raise ValueError(f"`scales` must be a table for each scale, such as [scales.small], got {experiment.scales!r}")
     for scale, own in experiment.scales.items():
-        _check_keys(f"the scale {scale!r}", own, ["seeds", "workers", "algorithms"])
+        _check_keys(f"the scale {scale!r}", own, ["seeds", "workers", "engine", "algorithms"])
         for label in own.get("algorithms", ()):
             check_choice(f"algorithms of {scale}", label, tuple(experiment.algorithms))
         replace(experiment, scales={}, **{key: value for key, value in own.items() if key != "algorithms"})
