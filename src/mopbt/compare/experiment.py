@@ -92,7 +92,7 @@ class Experiment:
     engine: Literal["auto", "local", "vectorised"] = "auto"  # what really trains
     keep_models: bool = False  # of finished runs
     figures: tuple[str, ...] = ()  # those of the report; none: all that make sense
-    scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by scale: its own `seeds`, `workers`, `engine`, or labels
+    scales: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by scale: own `seeds`, `workers`, `engine`, or labels
     source: str = field(default="", compare=False, repr=False)  # the file's text
 
     def __post_init__(self) -> None:
