@@ -248,7 +248,8 @@ def _draw_band(ax: "Axes", x: Array, values: Array, label: str, styles: Mapping[
     shade = 0.22 if style.leads else 0.1
     ax.fill_between(x, values.min(axis=0), values.max(axis=0), step="post", color=style.colour, alpha=shade, lw=0)
     # Markers of algorithms that lie close stand side by side.
-    ax.plot(x, values.mean(axis=0), drawstyle="steps-post", **_line(style), markevery=(0.02 + 0.22 * place, 0.25))
+    every = (0.02 + 0.22 * place, 0.25) if len(x) > 1 else None  # matplotlib cannot space marks on a line of one point
+    ax.plot(x, values.mean(axis=0), drawstyle="steps-post", **_line(style), markevery=every)
 
 
 def _curves(runs: Sequence[MeasuredRun]) -> Array:
