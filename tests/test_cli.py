@@ -150,12 +150,40 @@ def test_a_task_of_ones_own_by_file_module_class_and_function(tmp_path):
     mopbt("resume", "../mine.py_Mine", cwd=tmp_path / "below")  # a file is found from anywhere
 
 
-WRONG = [  # as processes; tests/test_errors_people_make.py has many more
+WRONG = [
     (["run", "nosuch"], 2, "or name an object like package.module:task or path/to/file.py:task, got 'nosuch'"),
+    (["run", "nosuch:task"], 2, "there is no module 'nosuch' here; a file is named with its ending, as in nosuch.py:task"),
+    (["run", "nosuch.py:task"], 2, "there is no file nosuch.py"),
+    (["run", "mine.py:other"], 2, "mine.py has no 'other'; it has"),
     (["run", "mine.py:train"], 2, "is a function; wrap it in a task: task = mopbt.FunctionTask(train"),
+    (["run", "mine.py:mopbt"], 2, "is not a task: it has no method `init`"),
+    (["run", "toy", "--algorithm", "sgd"], 2, "`algorithm` must be one of mo-pbt, random-search, pbt, pbt-random-scalarization"),
+    (["run", "toy", "-o", "tau=0.2"], 2, "mo-pbt has no option 'tau'; it has asynchronous, explore, fraction"),
+    (["run", "toy", "-o", "fraction"], 2, "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction'"),
+    (["run", "toy", "-o", "fraction=0.9"], 2, "`fraction` must be in (0, 0.5], got 0.9"),
+    (["run", "toy", "-o", "within=best"], 2, "`within` must be one of 'scattered', 'crowded', 'hypervolume', got 'best'"),
+    (["run", "toy", "--population", "1"], 2, "`population` must be a whole number of at least 2, got 1"),
     (["run", "toy", "--population", "many"], 2, "--population"),
+    (["run", "toy", "--engine", "cloud"], 2, "`engine` must be one of 'auto', 'local', 'pool', 'vectorised'"),
+    (
+        ["run", "toy", "--engine", "local", "--workers", "3"],
+        2,
+        "`workers` must be at least 1, and is for the engines with worker processes, got 3 for 'local'",
+    ),
+    (["run", "toy", "--algorithm", "mo-asha", "-o", "eta=1"], 2, "`eta` must be a whole number of at least 2, got 1"),
+    (["run", "toy", "--algorithm", "mo-asha", "--population", "8"], 2, "mo-asha has no option 'population'; it has eta, grace"),
+    (["run", "toy", "--algorithm", "pbt", "-o", "objective=speed"], 2, "`objective` must be one of 'near', 'far' or a number"),
+    (["run", "toy", "--engine", "pool", "--cost", "2"], 2, "`cost` is for the simulated engine, got it for 'pool'"),
+    (["run", "toy", "--engine", "simulated", "--cost", "much"], 2, "`cost` must be virtual seconds per step above 0, such as 1.5"),
+    (["run", "toy", "--scale", "small"], 2, "toy comes in one size only, got the scale 'small'"),
+    (["run", "toy", "--budget-seconds", "0"], 2, "`seconds` must be a number above 0"),
+    (["run", "toy", "--seed", "-4"], 2, "`seed` must be a whole number of at least 0, got -4"),
+    (["run"], 2, "TASK"),
     (["fly"], 2, "fly"),
     (["resume", "nowhere"], 1, "nowhere is not a run: it is not there"),
+    (["show", "nowhere"], 1, "nowhere is not a run"),
+    (["list", "nowhere"], 2, "there is no directory nowhere"),
+    (["lineage", "runs/toy", "12345"], 2, "a point must be an evaluated job of this run, or one of `results.front()`, got 12345"),
 ]
 
 
@@ -166,6 +194,27 @@ def test_wrong_input_gets_a_message_and_no_traceback(place, arguments, code, mes
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not (place / "runs" / "mine").exists()
+
+
+BROKEN = """
+import mopbt
+def train(m):
+    for step in m.steps():
+        raise RuntimeError("the loader is broken" if m.hp["rate"] >= 0 else "")
+task = mopbt.FunctionTask(train, space={"rate": mopbt.Grid(0, 1, 3)}, objectives={"up": "max", "down": "min"}, steps=4)
+"""
+
+
+def test_training_that_fails_is_told_in_a_line_and_in_full_when_asked_for(tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    command = ["run", "broken.py:task", "--out", "run", "--population", 4, "--engine", "local", "--quiet"]
+    told = mopbt(*command, cwd=tmp_path, code=1).stderr
+    assert "intervals in a row failed; mend the task and run the same again" in told
+    assert "RuntimeError: the loader is broken (broken.py, line 5)" in told
+    assert "the same command with --traceback shows where it comes from" in told
+    assert "Traceback" not in told
+    asked = mopbt("--traceback", *command, cwd=tmp_path, code=1).stderr
+    assert 'broken.py", line 5, in train' in asked
 
 
 def test_a_traceback_is_shown_when_asked_for(place):

@@ -473,7 +473,7 @@ IN_PROGRAMS = [
     Mistake(
         *("a hyperparameter as an attribute", training("m.hp.rate"), TaskFailed),
         "3 intervals in a row failed; …AttributeError: hyperparameters are read by key, as in hp['rate'], got .rate; there are "
-        "rate\n",
+        "rate (<string>, line 3)",
         *("got .rate", "there are rate", "as in hp['rate']"),
     ),
     Mistake(

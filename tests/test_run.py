@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mopbt
-from mopbt import Budget, Float, LocalEngine, MoPbt, PoolEngine, Results, run
+from mopbt import Budget, Float, LocalEngine, MoPbt, PoolEngine, Results, errors, run
 from mopbt.engines.base import Work
 from mopbt.errors import (
     IncompatibleRun,
@@ -477,3 +478,20 @@ def test_diverged_members_are_counted(tmp_path):
     run(NanToy(max_step=8), out=tmp_path, population=10, engine="local", seed=1, progress=seen.append)
     assert seen[-1].diverged > 0
     assert seen[-1].failures == 0
+
+
+def test_a_traceback_comes_to_its_last_line_and_the_tasks_own_place():
+    ours = f'  File "{errors.__file__}", line 9, in call\n    train()\n'
+    theirs = '  File "/home/me/loop.py", line 12, in train\n    boom()\n'
+    head, end = "Traceback (most recent call last):\n", "ValueError: no such luck\n"
+    assert errors.last_line(head + ours + theirs + end) == "ValueError: no such luck (loop.py, line 12)"
+    assert errors.last_line(head + theirs + ours + end) == "ValueError: no such luck (loop.py, line 12)"
+    assert errors.last_line(head + ours + end) == "ValueError: no such luck"
+    assert errors.last_line("the worker died") == "the worker died"
+    assert errors.last_line("") == "an error without a message"
+
+
+def test_a_failed_task_survives_being_sent():
+    failed = pickle.loads(pickle.dumps(TaskFailed("all failed:", "Traceback\nValueError: x")))
+    assert str(failed) == "all failed: ValueError: x"
+    assert failed.__notes__ == ["Traceback\nValueError: x"]

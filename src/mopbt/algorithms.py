@@ -1,5 +1,6 @@
 """The algorithms by the paper's names: settings that make a scheduler for a problem."""
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol, get_args
@@ -39,7 +40,7 @@ class Algorithm(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _PopulationBased:
+class _PopulationBased(ABC):
     """What the variants of population based training share: they differ in how members are ranked."""
 
     population: int = POPULATION
@@ -79,9 +80,9 @@ class _PopulationBased:
             start=self.start,
         )
 
+    @abstractmethod
     def rank(self, problem: Problem) -> Rank:
         """Return how members are ranked."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,18 @@ Wrong arguments are plain ``ValueError`` or ``TypeError``; everything else is be
     └── DataMissing               a data set is not there, or not whole
 """
 
+import re
+
+_HERE = __file__.rpartition("/")[0]
+
+
+def last_line(traceback: str) -> str:
+    """Return what a traceback comes to: its last line, and where in the task's own code (not in ours) it comes from."""
+    lines = [line.strip() for line in traceback.strip().splitlines()] or ["an error without a message"]
+    others = [line for line in lines if not line.startswith(f'File "{_HERE}/')]
+    places = [match for line in others if (match := re.match(r'File "(?:.*/)?([^"/]+)", line (\d+)', line))]
+    return lines[-1] + (f" ({places[-1][1]}, line {places[-1][2]})" if places else "")
+
 
 class MopbtError(Exception):
     """The root of all errors of this library that are not wrong arguments."""
@@ -50,7 +62,15 @@ class MissingScore(TaskError):
 
 
 class TaskFailed(TaskError):
-    """So many intervals failed in a row that going on makes no sense."""
+    """The task's own code failed so that going on makes no sense; its traceback is a note of this error.
+
+    The message has the traceback's last line, so that a command line can say what is wrong without showing code.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(f"{message} {last_line(traceback)}" if traceback else message)
+        if traceback:
+            self.add_note(traceback)
 
 
 class StoreError(MopbtError):

@@ -6,7 +6,7 @@ from typing import Any
 
 from mopbt.algorithms import check_count
 from mopbt.engines.base import Warm, Work, perform
-from mopbt.errors import TaskError
+from mopbt.errors import TaskError, TaskFailed
 from mopbt.results import Ancestor, Point, Results
 from mopbt.state import Job
 from mopbt.stores.memory import MemoryCheckpoints
@@ -61,7 +61,7 @@ def replay(
         report = perform(work, job, checksum, warm)
         work.checkpoints.drop([job.id - 1])
         if report.error:
-            raise TaskError(f"the replay failed between the steps {job.begin} and {job.end}:\n{report.error}")
+            raise TaskFailed(f"the replay failed between the steps {job.begin} and {job.end}:", report.error)
         checksum = report.checksum
     assert report is not None
     data = work.checkpoints.load(jobs[-1].id, checksum)

@@ -193,9 +193,8 @@ class Session:
         hopeless = self.failures == self.reports and len(set(errors)) == 1
         if len(errors) >= (3 if hopeless else max(3, len(self.state.trials), getattr(self.scheduler, "population", 0))):
             error = next(r.error for r in reversed(reports) if r.error)
-            raise TaskFailed(
-                f"{len(errors)} intervals in a row failed; mend the task and run the same again to go on. The last one:\n{error}"
-            )
+            summary = f"{len(errors)} intervals in a row failed; mend the task and run the same again to go on. The last one:"
+            raise TaskFailed(summary, error)
 
     def _show(self, reports: Sequence[Report]) -> None:
         self.watch(

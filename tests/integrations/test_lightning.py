@@ -141,6 +141,7 @@ def test_an_heir_trains_with_its_own_rate_and_not_with_its_donors():
         optimizer.param_groups[0]["lr"] = 0.003
 
     same(heir["model"], by_hand(4, changes=[(2, slower)])[0])
+    assert heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == 0.003
 
 
 def test_a_schedule_goes_on_where_it_stood_on_the_heirs_scale():

@@ -25,7 +25,8 @@ def main() -> None:
     try:
         app(args=[argument for argument in sys.argv[1:] if argument != "--traceback"], prog_name="mopbt")
     except (MopbtError, ValueError, TypeError, OSError) as error:
-        _explain(error, str(error))
+        where = "; the same command with --traceback shows where it comes from" if hasattr(error, "__notes__") else ""
+        _explain(error, f"{error}{where}")
         sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
     except Exception as error:  # of a task's own code, or a defect
         _explain(error, f"{type(error).__name__}: {error}; the same command with --traceback shows where it comes from")

@@ -8,6 +8,7 @@ import typer
 
 from mopbt.cli.app import EXIT_CODES, QuietOption, Terminated, app
 from mopbt.cli.printing import out
+from mopbt.errors import last_line
 
 
 @app.command("compare", epilog=EXIT_CODES)
@@ -58,5 +59,5 @@ def compare_algorithms(
         out.print(f"Missing runs: {len(comparison.missing)}; {again} goes on with them.", soft_wrap=True)
     if comparison.failures:
         for planned, error in comparison.failures.items() if quiet else ():
-            print(f"{planned}: {error.strip()}", file=sys.stderr)
+            print(f"{planned}: {last_line(error)}", file=sys.stderr)
         raise typer.Exit(1)

@@ -19,6 +19,7 @@ from typing import Any
 from mopbt.compare.evaluations import Marker, about_of
 from mopbt.compare.experiment import Experiment, PlannedRun
 from mopbt.engines.pool import available_cores
+from mopbt.errors import last_line
 from mopbt.stores.directory import write_atomically
 from mopbt.version import __version__
 
@@ -83,7 +84,7 @@ class Board:
                 self._took[run] = float(answer["finished"]["real"])
             else:
                 self._failed += 1
-                self.note(f"{run}: failed: {answer['failed'].strip()}")
+                self.note(f"{run}: failed: {last_line(answer['failed'])}")
             self._show()
 
     def _show(self) -> None:

@@ -210,7 +210,7 @@ class _Stage:
                 order = {"task": subject.reference, "stack": self.experiment.workers, **known}
                 answer = crew.submit({"measure": order}).result()
                 if "failed" in answer:
-                    raise TaskFailed(f"{task} cannot be measured: {answer['failed']}")
+                    raise TaskFailed(f"{task} cannot be measured:", answer["failed"])
                 known = answer["measured"]
             self.record.tasks[task] = known
             self.record.write(self.out, self.finished)

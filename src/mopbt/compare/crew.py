@@ -263,7 +263,7 @@ def _cost(task: Any) -> float:
     work = Work(task, problem, 0, MemoryCheckpoints())
     configs = problem.space.stratified(4, stream(0, "cost"))
     reports = [perform(work, Job(i, i, config, None, 0, problem.interval), "", Warm(0)) for i, config in enumerate(configs)]
-    if error := "\n".join(report.error for report in reports if report.error):
-        raise TaskFailed(error)
+    if error := next((report.error for report in reports if report.error), ""):
+        raise TaskFailed("an interval failed:", error)
     seconds = statistics.median(report.took for report in reports[1:]) / problem.interval
     return max(round(float(f"{seconds:.3g}"), 6), LEAST)

@@ -15,6 +15,7 @@ the paper have no use for negative ones.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +39,7 @@ class Learner(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthetic:
+class Synthetic(ABC):
     """What the problems share. A subclass says how a learner starts, what a step does to it, and what it scores.
 
     A learner learns for `max_step` steps in its life, wherever it is copied to: so nothing beats the front by training longer.
@@ -64,29 +65,29 @@ class Synthetic:
     # What a subclass says.
 
     @property
+    @abstractmethod
     def space(self) -> Mapping[str, Domain]:
         """Return the hyperparameters that are tuned, by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def front(self, n: int, *, constant: bool = False) -> Front:
         """Return `n` points (n, K) spread over the true front; with `constant`, over what constant hyperparameters can reach."""
-        raise NotImplementedError
 
+    @abstractmethod
     def best_hypervolume(self, *, constant: bool = False) -> float:
         """Return the hypervolume of the whole front above `reference`; with `constant`, of what constants can reach."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _start(self) -> tuple[float, ...]:
         """Return the state of a fresh learner."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _step(self, state: Columns, values: Mapping[str, Any]) -> Columns:
         """Return the state after one step; sums and products alone, which are the same for a float and for an array's element."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _scores(self, state: tuple[float, ...]) -> tuple[float, ...]:
         """Return the true score of each objective."""
-        raise NotImplementedError
 
     # What follows from it.
 
@@ -229,13 +230,13 @@ class Arc(Synthetic):
     def _lowest(self) -> float:
         return 0.5 * (1 - self.pull) ** self.max_step
 
+    @abstractmethod
     def _quality(self, left: float) -> float:
         """Return the quality of a learner that has so much left to learn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _best_quality(self, constant: bool) -> float:
         """Return the best quality after `max_step` steps."""
-        raise NotImplementedError
 
 
 class Annealing(Arc):
