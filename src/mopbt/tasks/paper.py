@@ -41,7 +41,7 @@ class Scale:
 # rate for tables is measured, that for images is not yet: docs/tasks.md says how. `smoke` only shows that everything works.
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
-    "small": Scale(validation=4000, test=2000, width=32, depth=1, batch=128, updates=16, steps=50, interval=1, lr=1e-2),
+    "small": Scale(validation=2500, test=1500, width=32, depth=1, batch=128, updates=16, steps=50, interval=1, lr=1e-2),
     "smoke": Scale(
         rows=256, validation=200, test=200, width=8, depth=1, batch=64, updates=2, steps=3, interval=1, lr=1e-3, population=4
     ),

@@ -45,6 +45,7 @@ Metrics = Callable[..., Mapping[str, float]]
 GradientsOf = Callable[[Batch, int | None], Tensor]  # of a batch and the axis of the members in it: rows (N, P)
 Way = Callable[[Stack, Sequence[Mapping[str, Any]]], GradientsOf]  # how a stack with these hyperparameters is trained
 ROWS_AT_A_TIME = 2**16  # rows times members in one evaluation
+ROWS_ENOUGH = 1024  # with so many, members are evaluated one by one: a core is full, and copies for the stack cost a third more
 
 
 @dataclass(frozen=True)
@@ -444,10 +445,8 @@ class TorchTask:
 
     def _outputs(self, stack: Stack, inputs: Tensor) -> Sequence[Tensor]:
         n = len(stack.updates)
-        chunks = torch.split(inputs, max(ROWS_AT_A_TIME // n, 1))
-        if n == 1:
-            self._attach(stack, 0)
-            return [torch.cat([self._module(chunk) for chunk in chunks])]
+        if n == 1 or (self._device.type == "cpu" and len(inputs) >= ROWS_ENOUGH):
+            return [self._outputs_of(stack, member, inputs) for member in range(n)]
 
         names = (*self._layout.places, *stack.others)
         cells = self._layout.cells(self._module, names)
@@ -459,8 +458,12 @@ class TorchTask:
         state = (*self._layout.by_name(stack.parameters).values(), *stack.others.values())
         with self._stacking():
             stacked = vmap(outputs_of_member, in_dims=(0, None), randomness="different")
-            outputs = [stacked(state, chunk) for chunk in chunks]
+            outputs = [stacked(state, chunk) for chunk in torch.split(inputs, max(ROWS_AT_A_TIME // n, 1))]
         return list(torch.cat(outputs, dim=1))
+
+    def _outputs_of(self, stack: Stack, member: int, inputs: Tensor) -> Tensor:
+        self._attach(stack, member)
+        return torch.cat([self._module(chunk) for chunk in torch.split(inputs, ROWS_AT_A_TIME)])
 
     @contextmanager
     def _stacking(self) -> Iterator[None]:
