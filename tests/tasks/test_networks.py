@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import mopbt
 from mopbt.task import Values
-from mopbt.tasks.networks import FTTransformer, WideBlock, WideResNet
+from mopbt.tasks.networks import Attention, FTTransformer, WideBlock, WideResNet
 from mopbt.torch import SGD, Batches, Dropout, TorchTask
 
 ADULT = (6, [9, 16, 7, 15, 6, 5, 2, 42])
@@ -157,6 +157,19 @@ def test_dropouts_stand_where_rtdl_has_them():
     masked = ours(x)
     torch.testing.assert_close(masked, by_rtdl(theirs, x, 5), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(masked, pair(5, [3, 1, 4], blocks=3)[1](x), atol=0.1)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_the_class_token_reads_as_any_other_does(heads):
+    attention = Attention(16, heads, 0.0).double()
+    nn.init.normal_(attention.qkv.bias)
+    x = torch.randn(6, 5, 16, dtype=torch.float64, requires_grad=True)
+    alone, among = attention(x, 1), attention(x, 5)[:, :1]
+    torch.testing.assert_close(alone, among)
+    weights = torch.randn_like(alone)
+    ours, theirs = (torch.autograd.grad((out * weights).sum(), [x, *attention.parameters()]) for out in (alone, among))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_each_dropout_has_the_name_that_it_was_given():

@@ -148,23 +148,27 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, queries: int) -> Tensor:
         """Return what the first `queries` of tokens (B, T, width) read, shape (B, queries, width)."""
-        q, k, v = self._projected(x, queries)
-        scores = q @ k.transpose(-1, -2)
-        read = self.dropout(scores.softmax(-1)) @ v
-        read = read.transpose(1, 2).reshape(len(x), queries, -1)
-        mixed: Tensor = self.output(read)
+        mixed: Tensor = self.output(self._read_by_first(x) if queries == 1 else self._read(x)[:, :queries])
         return mixed
 
-    def _projected(self, x: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, scaled, keys and values, shape (B, heads, tokens, width / heads)."""
-        width = x.shape[-1]
-        if queries == x.shape[1]:
-            q, k, v = self.qkv(x).chunk(3, -1)
-        else:
-            q = F.linear(x[:, :queries], self.qkv.weight[:width], self.qkv.bias[:width])
-            k, v = F.linear(x, self.qkv.weight[width:], self.qkv.bias[width:]).chunk(2, -1)
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))
-        return q * (width // self.heads) ** -0.5, k, v
+    def _read(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        scores = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
+        read = self.dropout(scores.softmax(-1)) @ v
+        return read.transpose(1, 2).flatten(2)
+
+    def _read_by_first(self, x: Tensor) -> Tensor:
+        """Return what the first token reads, without keys and values of the others: q (K x) = (q K) x, and p (V x) = V (p x).
+
+        The bias of the keys adds the same to all scores of a head, which the softmax does not see.
+        """
+        wq, wk, wv = (part.unflatten(0, (self.heads, -1)) for part in self.qkv.weight.chunk(3))  # (heads, width / heads, width)
+        bq, _, bv = (part.unflatten(0, (self.heads, -1)) for part in self.qkv.bias.chunk(3))
+        q = torch.einsum("bw,hdw->bhd", x[:, 0], wq) + bq
+        scores = torch.einsum("bhd,hdw->bhw", q * q.shape[-1] ** -0.5, wk) @ x.transpose(-1, -2)
+        shares = self.dropout(scores.softmax(-1)[:, :, None])[:, :, 0]  # a query's place: the mask is that of `_read`
+        read = torch.einsum("bhw,hdw->bhd", shares @ x, wv) + shares.sum(-1, keepdim=True) * bv
+        return read.flatten(1)[:, None]
 
 
 class FeedForward(nn.Module):
