@@ -79,11 +79,11 @@ class Result:
 
     objectives: tuple[float, ...] | None
     violation: float = 0.0
+    sound: bool = field(init=False)  # it can be ranked: the job neither failed nor measured NaN or an infinity
 
-    @property
-    def sound(self) -> bool:
-        """Tell whether the result can be ranked: the job neither failed nor measured NaN or an infinity."""
-        return self.objectives is not None and all(map(isfinite, (*self.objectives, self.violation)))
+    def __post_init__(self) -> None:
+        sound = self.objectives is not None and all(map(isfinite, (*self.objectives, self.violation)))
+        object.__setattr__(self, "sound", sound)  # once: large populations are asked for it all the time
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,20 +91,21 @@ class Pbt:
 
     def _donors(self, state: State, deciding: Sequence[Trial]) -> dict[int, Trial]:
         """Return the donor of each deciding member that is to be replaced."""
-        live = [t for t in state.trials if t.latest is not None and t.status != "finished"]
-        sound, failed = [t for t in live if t.sound], [t for t in live if not t.sound]
-        if not deciding or not sound:
+        if not deciding:
+            return {}
+        live = [(t, latest) for t in state.trials if t.status != "finished" and (latest := t.latest) is not None]
+        sound, failed = [(t, r) for t, r in live if r.sound], [t for t, r in live if not r.sound]
+        if not sound:
             return {}
         moment = (deciding[0].id, deciding[0].step) if self.asynchronous else (deciding[0].step,)
-        results = [t.latest for t in sound]
         size = quantile_size(len(live), self.fraction)
         order = self.rank(
-            np.array([r.objectives for r in results]),  # type: ignore[union-attr]
-            np.array([r.violation for r in results]),  # type: ignore[union-attr]
+            np.array([r.objectives for _, r in sound]),
+            np.array([r.violation for _, r in sound]),
             stream(state.seed, "rank", *moment),
             (size, len(live) - size),
         )
-        ranked = {t.id: t for t in [*(sound[i] for i in order), *failed]}  # who failed is worse than all others
+        ranked = {t.id: t for t in [*(sound[i][0] for i in order), *failed]}  # who failed is worse than all others
         replaced = truncation(
             list(ranked),
             lambda id: self._stream(state, "exploit", ranked[id]),
