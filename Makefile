@@ -36,6 +36,7 @@ docs: $(VENV)/.docs
 # All comparisons in the scale `small`: many hours on two cores. Stop it at any moment; the same command goes on.
 EXPERIMENTS := tables-5-7-tabular tables-5-7-images $(filter-out tables-%,$(basename $(notdir $(wildcard experiments/*.toml))))
 experiments: $(VENV)/.bench
+	mkdir -p results/small
 	for name in $(EXPERIMENTS); do \
 	  $(BIN)/mopbt compare experiments/$$name.toml --scale small --out results/small/$$name --reuse results/small || exit 1; \
 	done

@@ -15,7 +15,7 @@ TESTS = str(Path(__file__).parent)
 
 def mopbt(*arguments, cwd, code=0, **options):
     environment = {**os.environ, "COLUMNS": "160"} | options.pop("env", {})
-    program = [sys.executable, "-c", "from mopbt.cli import main; main()", *map(str, arguments)]
+    program = [sys.executable, "-m", "mopbt", *map(str, arguments)]
     done = subprocess.run(program, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment, **options)
     assert done.returncode == code, done.stdout + done.stderr
     return done

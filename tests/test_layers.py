@@ -35,6 +35,7 @@ LAYERS = {
         *("report.story", "report.following", "report.page", "report.dashboard"),
     },
     4.1: {"integrations", *(f"integrations.{name}" for name in ("ray_tune", "sklearn", "lightning", "trackers", "optuna"))},
+    4.3: {"__main__"},
     4.2: {
         f"cli{name}"
         for name in (

@@ -154,7 +154,7 @@ class Attention(nn.Module):
     def _read(self, x: Tensor) -> Tensor:
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         scores = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
-        read = self.dropout(scores.softmax(-1)) @ v
+        read: Tensor = self.dropout(scores.softmax(-1)) @ v
         return read.transpose(1, 2).flatten(2)
 
     def _read_by_first(self, x: Tensor) -> Tensor:
@@ -162,12 +162,12 @@ class Attention(nn.Module):
 
         The bias of the keys adds the same to all scores of a head, which the softmax does not see.
         """
-        wq, wk, wv = (part.unflatten(0, (self.heads, -1)) for part in self.qkv.weight.chunk(3))  # (heads, width / heads, width)
-        bq, _, bv = (part.unflatten(0, (self.heads, -1)) for part in self.qkv.bias.chunk(3))
+        wq, wk, wv = self.qkv.weight.view(3, self.heads, -1, x.shape[-1])  # of each head: (width / heads, width)
+        bq, _, bv = self.qkv.bias.view(3, self.heads, -1)
         q = torch.einsum("bw,hdw->bhd", x[:, 0], wq) + bq
         scores = torch.einsum("bhd,hdw->bhw", q * q.shape[-1] ** -0.5, wk) @ x.transpose(-1, -2)
         shares = self.dropout(scores.softmax(-1)[:, :, None])[:, :, 0]  # a query's place: the mask is that of `_read`
-        read = torch.einsum("bhw,hdw->bhd", shares @ x, wv) + shares.sum(-1, keepdim=True) * bv
+        read: Tensor = torch.einsum("bhw,hdw->bhd", shares @ x, wv) + shares.sum(-1, keepdim=True) * bv
         return read.flatten(1)[:, None]
 
 
