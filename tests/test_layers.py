@@ -23,6 +23,7 @@ LAYERS = {
     3: {"settings", "progress", "display", "results", "mending", "run", "export", "replay"},
     4: {
         *("", "catalogue", "testing", "report", "report.figures", "report.tables", "report.comparison"),
+        *("report.sheet", "report.over_time", "report.where", "report.endings"),
         *(
             "compare",
             "compare.experiment",
@@ -69,7 +70,7 @@ HEAVY = {
         *("tasks.networks", "tasks.augment", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
     "pandas": {"results"},
-    "matplotlib": {"report.figures", "report.comparison"},
+    "matplotlib": {"report.figures", "report.sheet", "report.over_time", "report.where", "report.endings", "report.comparison"},
     "sklearn": {"tasks.adult", "tasks.adult_linear", "tasks.data", "integrations.sklearn"},
     "joblib": {"integrations.sklearn"},
     "lightning": {"integrations.lightning"},

@@ -11,31 +11,11 @@ from mopbt.algorithms import MoAsha, MoPbt, RandomSearch
 from mopbt.compare import PlannedRun
 from mopbt.errors import MissingExtra
 from mopbt.metrics import log_hypervolume_difference
-from mopbt.report.comparison import (
-    BLACK,
-    BLUE,
-    FIGURES,
-    FRONT,
-    GREEN,
-    GREY,
-    LEAD,
-    ORANGE,
-    PURPLE,
-    SKY,
-    SPARE,
-    STYLES,
-    attained,
-    attainment_difference,
-    bin_edges,
-    draw,
-    histogram,
-    median_run,
-    styles_of,
-    trivial_shares,
-    trivials,
-    write_report,
-)
+from mopbt.report.comparison import FIGURES, draw, write_report
+from mopbt.report.over_time import trivial_shares, trivials
+from mopbt.report.sheet import BLACK, BLUE, FRONT, GREEN, GREY, LEAD, ORANGE, PURPLE, SKY, SPARE, STYLES, styles_of
 from mopbt.report.tables import measure
+from mopbt.report.where import attained, attainment_difference, bin_edges, histogram, median_run
 from mopbt.tasks.synthetic import TradeOff
 from report.test_tables import comparison_of, problem_of, run_of
 

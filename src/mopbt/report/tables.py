@@ -201,6 +201,16 @@ def _of_label(runs: Iterable[MeasuredRun], label: str) -> tuple[MeasuredRun, ...
 # Statistics
 
 
+def final_hypervolumes(runs: Sequence[MeasuredRun]) -> Array:
+    """Return the hypervolume (R,) of each run at its end."""
+    return np.array([run.hypervolumes[-1] for run in runs])
+
+
+def mean_hypervolume(runs: Sequence[MeasuredRun]) -> float:
+    """Return the mean hypervolume, by which others are divided; 1 where it is 0."""
+    return float(final_hypervolumes(runs).mean()) or 1.0
+
+
 def sign_flip_test(differences: ArrayLike) -> float:
     """Return the two-sided p-value of paired differences (n,): how often random signs move their sum as far from 0.
 

@@ -1,0 +1,122 @@
+"""A run of MO-PBT on each of the paper's nine tasks in the scale `small`: the table and the figure of docs/tasks.md.
+
+Run it with ``python benchmarks/tasks.py [TASK ...]``; it needs the extras `torch` and `plot`, and the data sets (`mopbt tasks` says
+which are here). Runs stay in ``--out``, and the same command goes on. The machine should do nothing else: times are its own.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import torch
+
+from mopbt import Results, run
+from mopbt.engines.pool import available_cores
+from mopbt.tasks.paper import TASKS
+
+DOCS = Path(__file__).parent.parent / "docs"
+BEGIN, END = "<!-- table: written by benchmarks/tasks.py -->\n", "<!-- end of table -->\n"
+NINE = [name for name in TASKS if not name.endswith("-31")]
+HEAD = [
+    "task",
+    "hypervolume",
+    "of the test rows",
+    "models on the front",
+    "trivial at the end",
+    "time",
+    "of an interval",
+    "not training",
+]
+BLUE, ORANGE, FAINT = "#0072b2", "#d55e00", "#c8c8c8"
+
+
+def trivial(name: str, task: Any, scores: dict[str, float]) -> bool:
+    """Tell whether a classifier is of no use: no better on the validation rows than one that always gives the same answer."""
+    labels = task.evaluate_model.keywords["held_out"][0][1] if task.validation is None else task.validation[1]
+    if "recall" in scores:
+        return scores["recall"] == 0 or scores["precision"] <= labels.float().mean()
+    return scores["accuracy"] <= torch.bincount(labels).max() / len(labels) + 1e-9
+
+
+def test_hypervolume(results: Results) -> float:
+    """Return the hypervolume of the front's models on the test rows."""
+    from mopbt.metrics import hypervolume
+
+    signs = [1 if o.direction == "max" else -1 for o in results.problem.objectives]
+    names = [o.name for o in results.problem.objectives]
+    points = [[s * p.scores[f"test/{n}"] for n, s in zip(names, signs, strict=True)] for p in results.front()]
+    reference = [s * TASKS[results.problem.name].reference[n] for n, s in zip(names, signs, strict=True)]
+    return hypervolume(points, reference)
+
+
+def row(name: str, out: Path) -> list[str]:
+    """Train, and return the cells of a task's row."""
+    task = TASKS[name].at("small")
+    begin, cpu = time.perf_counter(), sum(os.times()[:4])
+    results = run(task, out=out / name, progress=False)
+    took, cpu = time.perf_counter() - begin, sum(os.times()[:4]) - cpu
+    points, work = list(results.points()), sum(r["took"] for r in results.records())
+    last = [p for p in points if p.step == task.max_step]
+    print(f"{name}: {len(points)} intervals in {took:.0f} s ({cpu:.0f} s CPU)", flush=True)
+    return [
+        f"`{name}`",
+        f"{results.hypervolume():.4f}",
+        f"{test_hypervolume(results):.4f}",
+        f"{len(results.front())}",
+        f"{sum(trivial(name, task, p.scores) for p in last)} of {len(last)}",
+        f"{results.seconds / 60:.1f} min",
+        f"{1000 * work / len(points):.0f} ms",
+        f"{100 * (1 - work / (available_cores() * results.seconds)):.0f} %",
+    ]
+
+
+def draw(names: Sequence[str], out: Path, file: Path) -> None:
+    """Draw all evaluations, the front and the front's models on the test rows; of three objectives the first two."""
+    figure, axes = plt.subplots(
+        -(-len(names) // 3), 3, figsize=(11, 3.2 * -(-len(names) // 3)), squeeze=False, layout="constrained"
+    )
+    for ax, name in zip(axes.flat, names, strict=False):
+        results = Results.open(out / name)
+        x, y, *more = (o.name for o in results.problem.objectives)
+        front = list(results.front())
+        points = list(results.points())
+        ax.plot([p.scores[x] for p in points], [p.scores[y] for p in points], ".", color=FAINT, ms=2, label="evaluations")
+        kinds = {"": (BLUE, "front, validation rows"), "test/": (ORANGE, "the same models, test rows")}
+        for prefix, (colour, label) in kinds.items():
+            ax.plot(
+                [p.scores[prefix + x] for p in front], [p.scores[prefix + y] for p in front], "o", color=colour, ms=3, label=label
+            )
+        ax.set(xlabel=x, ylabel=y)
+        ax.set_title(name + (f" (third objective: {more[0]})" if more else ""), fontsize=9)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in list(axes.flat)[len(names) :]:
+        ax.set_axis_off()
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, markerscale=2)
+    figure.savefig(file, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="*", default=NINE, help="which (default: all nine)")
+    parser.add_argument("--out", type=Path, default=Path("runs/tasks"), help="where the runs are")
+    arguments = parser.parse_args()
+    rows = [row(name, arguments.out) for name in arguments.tasks]
+    lines = [f"| {' | '.join(cells)} |\n" for cells in (HEAD, ["---"] * len(HEAD), *rows)]
+    print("".join(lines))
+    if list(arguments.tasks) == NINE:
+        page = DOCS / "tasks.md"
+        before, _, rest = page.read_text().partition(BEGIN)
+        page.write_text(before + BEGIN + "".join(lines) + END + rest.partition(END)[2])
+        draw(NINE, arguments.out, DOCS / "tasks.png")
+
+
+if __name__ == "__main__":
+    main()
