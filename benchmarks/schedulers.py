@@ -9,7 +9,7 @@ import argparse
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from measuring import Row, show
 
@@ -23,7 +23,7 @@ from mopbt.task import problem_of
 from mopbt.tasks.synthetic import TradeOff
 
 SIZES = (32, 1_000, 10_000)
-JOBS = 300  # measured at each size; a synchronous population is measured over a whole generation
+TURNS = 3  # of all workers, and at least 100 jobs, are measured at each size: trials at all rungs; of a synchronous one all of n
 PROBLEM = problem_of(TradeOff(max_step=100))
 
 
@@ -53,10 +53,12 @@ class Play:
 
 def cost(algorithm: Algorithm, n: int, jobs: int) -> float:
     """Return CPU seconds of the scheduler per job, once `n` trials have reported."""
-    play = Play(algorithm.scheduler(PROBLEM), max(n // 10, 3), State(0))
+    scheduler = algorithm.scheduler(PROBLEM)
+    first = replace(algorithm, asynchronous=False).scheduler(PROBLEM) if isinstance(algorithm, MoPbt) else scheduler
+    play = Play(first, max(n // 10, 3), State(0))  # a first generation without decisions: they would take most of the time
     while len(play.state.trials) < n or play.jobs < n:
         play.step()
-    play.seconds, play.jobs = 0.0, 0
+    play.scheduler, play.seconds, play.jobs = scheduler, 0.0, 0
     for _ in range(jobs):
         play.step()
     return play.seconds / play.jobs
@@ -71,7 +73,7 @@ def growth() -> list[Row]:
         "MO-ASHA, promotion": lambda n: MoAsha(kind="promotion"),
     }
     for name, make in kinds.items():
-        costs = {n: cost(make(n), n, n if name.startswith("sync") else min(n, JOBS)) for n in SIZES}
+        costs = {n: cost(make(n), n, n if name.startswith("sync") else max(TURNS * n // 10, 100)) for n in SIZES}
         print(f"{name}: " + ", ".join(f"{1000 * c:.3f} ms a job at n = {n:,}" for n, c in costs.items()), flush=True)
         for small, large in ((32, 1_000), (1_000, 10_000)):
             allowed = large * math.log(large) / (small * math.log(small))

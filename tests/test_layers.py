@@ -55,7 +55,7 @@ LAYERS = {
     4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
     5: {
         *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.augment"),
-        *("tasks.data", "tasks.losses", "tasks.scores", "tasks.paper"),
+        *("tasks.rows", "tasks.tables", "tasks.images", "tasks.data", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
 }
 LAYER = {module: layer for layer, modules in LAYERS.items() for module in modules}
@@ -71,7 +71,7 @@ HEAVY = {
     },
     "pandas": {"results"},
     "matplotlib": {"report.figures", "report.sheet", "report.over_time", "report.where", "report.endings", "report.comparison"},
-    "sklearn": {"tasks.adult", "tasks.adult_linear", "tasks.data", "integrations.sklearn"},
+    "sklearn": {"tasks.adult", "tasks.adult_linear", "tasks.tables", "tasks.data", "integrations.sklearn"},
     "joblib": {"integrations.sklearn"},
     "lightning": {"integrations.lightning"},
     "optuna": {"integrations.optuna"},

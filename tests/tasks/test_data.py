@@ -18,9 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mopbt.errors import DataMissing, MissingExtra, MopbtError
-from mopbt.tasks import data
+from mopbt.tasks import data, images, tables
 from mopbt.tasks.adult import CATEGORICAL, load_adult
-from mopbt.tasks.data import Columns, ImageRows, TabularRows, explain, load_images, load_tabular, prepare, state, subset
+from mopbt.tasks.data import explain, load_images, load_tabular, state
+from mopbt.tasks.images import ArrayUnpickler
+from mopbt.tasks.rows import PARTS, ImageRows, Tabular, TabularRows, subset
+from mopbt.tasks.tables import Columns, prepare
 
 SHARED = Path(os.environ.get("MOPBT_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
 COMPACT = {
@@ -54,7 +57,7 @@ def load(name, folder=None):
 
 
 def parts(found):
-    return [getattr(found, part) for part in data.PARTS]
+    return [getattr(found, part) for part in PARTS]
 
 
 def columns(part):
@@ -67,7 +70,7 @@ def assert_same(one, other):
         for name, column in columns(mine).items():
             np.testing.assert_array_equal(column, columns(theirs)[name])
             assert column is None or column.dtype == columns(theirs)[name].dtype
-    if isinstance(one, data.Tabular):
+    if isinstance(one, Tabular):
         assert (one.cardinalities, one.substituted) == (other.cardinalities, other.substituted)
 
 
@@ -429,12 +432,10 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(pickled, tmp_path
 def test_only_what_arrays_are_made_of_may_be_named(named):
     module, name = named.split()
     with pytest.raises(pickle.UnpicklingError, match=f"it names {module}.{name}, "):
-        data.ArrayUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
+        ArrayUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
     array = np.arange(6, dtype=np.uint8).reshape(2, 3)
     for protocol in (3, 4):
-        np.testing.assert_array_equal(
-            data.ArrayUnpickler(io.BytesIO(pickle.dumps([array, 1, "a", 2.5], protocol))).load()[0], array
-        )
+        np.testing.assert_array_equal(ArrayUnpickler(io.BytesIO(pickle.dumps([array, 1, "a", 2.5], protocol))).load()[0], array)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
@@ -510,7 +511,7 @@ def test_the_short_side_of_an_image_becomes_32(tmp_path):
 
     for size, shape in (((178, 218), (39, 32)), ((218, 178), (32, 39)), ((64, 64), (32, 32)), ((100, 199), (63, 32))):
         Image.new("L", size, 7).save(tmp_path / "x.png")
-        x = data._shrunk([tmp_path / "x.png"])
+        x = images._shrunk([tmp_path / "x.png"])
         assert x.shape == (1, 3, *shape)
         assert (x == 7).all()
 
@@ -612,7 +613,7 @@ def test_openml_is_asked_once_and_gives_what_its_file_gives(name, monkeypatch, t
 def test_the_sizes_of_the_papers_higgs_come_out():
     y = np.arange(98_050) < 51_827
     x = np.random.default_rng(0).normal(size=(98_050, 1))
-    found = data._split_in_three(x, y.astype(float), as_large_as_test=False)
+    found = tables._split_in_three(x, y.astype(float), as_large_as_test=False)
     assert [len(part.target) for part in parts(found)] == [62_752, 15_688, 19_610]
     assert [part.target.sum() for part in parts(found)] == [33_170, 8_292, 10_365]
 
@@ -746,7 +747,7 @@ def test_what_is_prepared_is_kept_and_used(click, celeba, monkeypatch):
 def test_the_cache_remembers_everything(substituted, tmp_path):
     found = prepare(drawn(0), drawn(1), drawn(2), substituted=substituted)
     data._to_cache(tmp_path / "x.npz", found)
-    assert_same(found, data._from_cache(tmp_path / "x.npz", data.Tabular))
+    assert_same(found, data._from_cache(tmp_path / "x.npz", Tabular))
     assert found.cardinalities == (5, 5)
 
 

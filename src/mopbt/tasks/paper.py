@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mopbt import Direction, Domain, Grid, LogGrid
 from mopbt.spelling import meant
 from mopbt.tasks import data
+from mopbt.tasks.rows import PARTS, ImageRows, TabularRows, subset
 
 ScaleName = Literal["paper", "small", "smoke"]
 
@@ -49,7 +50,7 @@ _TABULAR = {
 _IMAGES = {
     "paper": Scale(width=2, depth=28, batch=128, steps=100, interval=2, lr=0.1),
     "small": Scale(
-        rows=4096, validation=600, test=600, width=1, depth=10, side=16, batch=64, updates=6, steps=50, interval=1, lr=0.05,
+        rows=4096, validation=600, test=400, width=1, depth=10, side=16, batch=64, updates=6, steps=50, interval=1, lr=0.02,
         population=16,
     ),
     "smoke": Scale(
@@ -59,8 +60,8 @@ _IMAGES = {
 _ATTACKED = {
     "paper": _IMAGES["paper"],
     "small": Scale(
-        rows=4096, validation=160, test=160, width=1, depth=10, side=16, batch=64, updates=8, steps=25, interval=1, lr=0.05,
-        attack=2, evaluation_attack=4, population=16,
+        rows=4096, validation=256, test=160, width=1, depth=10, side=12, batch=64, updates=8, steps=25, interval=1, lr=0.05,
+        attack=2, evaluation_attack=3, population=16,
     ),
     "smoke": Scale(
         rows=128, validation=32, test=32, width=1, depth=10, side=8, batch=32, updates=1, steps=3, interval=1, lr=0.05,
@@ -152,7 +153,7 @@ def tabular(task: PaperTask, scale: Scale) -> Any:
     from mopbt.torch import AdamW, Batches, TorchTask
 
     table = data.load_tabular(task.dataset)
-    parts = [_rows(getattr(table, part), n) for part, n in zip(data.PARTS, (scale.rows, scale.validation, scale.test), strict=True)]
+    parts = [_rows(getattr(table, part), n) for part, n in zip(PARTS, (scale.rows, scale.validation, scale.test), strict=True)]
     is_fairness = "dsp" in task.objectives
     train, validation, test = (tuple(map(torch.from_numpy, _columns(part, is_fairness))) for part in parts)
     dropouts: dict[str, Any] = {name: name for name in DROPOUTS}
@@ -299,11 +300,11 @@ def _sgd(scale: Scale) -> Any:
 
 
 def _rows(part: Any, n: int) -> Any:
-    size = len(part.target if isinstance(part, data.TabularRows) else part.y)
-    return data.subset(part, n, seed=0) if 0 < n < size else part
+    size = len(part.target if isinstance(part, TabularRows) else part.y)
+    return subset(part, n, seed=0) if 0 < n < size else part
 
 
-def _columns(part: data.TabularRows, with_groups: bool) -> list[Any]:
+def _columns(part: TabularRows, with_groups: bool) -> list[Any]:
     """Return the columns of a part as arrays: features (n, f), target (n,), and the sensitive attribute (n,) if it is wanted."""
     import numpy as np
 
@@ -311,13 +312,13 @@ def _columns(part: data.TabularRows, with_groups: bool) -> list[Any]:
     return [features, part.target, *([part.sensitive] if with_groups else [])]
 
 
-def _image_parts(task: PaperTask, scale: Scale) -> list[data.ImageRows]:
+def _image_parts(task: PaperTask, scale: Scale) -> list[ImageRows]:
     loaded = data.load_images(task.dataset)
     sizes = (scale.rows, scale.validation, scale.test)
-    return [_shrunk(_rows(getattr(loaded, part), n), scale.side) for part, n in zip(data.PARTS, sizes, strict=True)]
+    return [_shrunk(_rows(getattr(loaded, part), n), scale.side) for part, n in zip(PARTS, sizes, strict=True)]
 
 
-def _shrunk(part: data.ImageRows, side: int) -> data.ImageRows:
+def _shrunk(part: ImageRows, side: int) -> ImageRows:
     """Shrink images to a shorter side, by the means of their pixels."""
     import torch
 
@@ -327,7 +328,7 @@ def _shrunk(part: data.ImageRows, side: int) -> data.ImageRows:
     factor = side / min(height, width)
     size = (round(height * factor), round(width * factor))
     shrunk = torch.nn.functional.interpolate(torch.from_numpy(part.x).float(), size, mode="area")
-    return data.ImageRows(shrunk.round().to(torch.uint8).numpy(), part.y, part.sensitive)
+    return ImageRows(shrunk.round().to(torch.uint8).numpy(), part.y, part.sensitive)
 
 
 _FT, _WRN = "FT-Transformer on", "WideResNet on"
