@@ -232,6 +232,7 @@ SIDES = tuple(20 * m // 9 // 2 * 2 for m in MAGNITUDES)  # of Cutout, pixels
 
 _TABLE = np.array([STRENGTHS.get(name, (0,) * 10) for name in OPERATIONS], dtype=np.float64)
 _BOTH_WAYS = np.array([name in MOVES for name in OPERATIONS])  # either way with equal probability
+_IN_PIXELS = np.array([name.startswith("translate") for name in OPERATIONS])
 _NONE = -1
 
 # Policies: which operations an image gets.
@@ -362,6 +363,8 @@ class Augmentation:
         cutout: Whether there are squares cut out, and by which hyperparameters.
         mean: Of the channels, to normalise by.
         deviation: Of the channels.
+        reach: What distances in pixels are multiplied by: those of translations, of `crop` and of Cutout's squares, which are meant
+            for images of 32 pixels.
     """
 
     policy: Policy | None = None
@@ -370,8 +373,11 @@ class Augmentation:
     cutout: Cutout | None = None
     mean: tuple[float, float, float] | None = None
     deviation: tuple[float, float, float] | None = None
+    reach: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.reach < np.inf:
+            raise ValueError(f"`reach` must be a positive number, such as 0.5 for images of 16 pixels, got {self.reach!r}")
         if not isinstance(self.crop, int) or self.crop < 0:
             raise ValueError(f"`crop` must be a whole number of pixels of at least 0, got {self.crop!r}")
         if (self.mean is None) != (self.deviation is None):
@@ -420,10 +426,13 @@ class Augmentation:
         plan = Plan(*np.full((2, rows, 0), _NONE)) if self.policy is None else self.policy.plan(own, rows, rng)
         signs = np.where(rng.random(plan.operations.shape) < 0.5, -1, 1)
         strengths = _TABLE[plan.operations, plan.magnitudes] * np.where(_BOTH_WAYS[plan.operations], signs, 1)
-        shifts = rng.integers(-self.crop, self.crop + 1, size=(rows, 2))
+        strengths = np.where(_IN_PIXELS[plan.operations], np.rint(strengths * self.reach), strengths)
+        crop = round(self.crop * self.reach)
+        shifts = rng.integers(-crop, crop + 1, size=(rows, 2))
         flips = (rng.random(rows) < 0.5) & self.flip
         centres = rng.integers((height, width), size=(rows, 2))
         sides = np.zeros(rows, dtype=np.int64) if self.cutout is None else self.cutout.sides(own, rows, rng)
+        sides = (sides * self.reach).astype(np.int64) // 2 * 2
         return Draws(*map(torch.from_numpy, (plan.operations, strengths, shifts, flips, centres, sides)))
 
     def _applied(self, images: Tensor, draws: "Draws") -> Tensor:

@@ -60,7 +60,7 @@ _IMAGES = {
 _ATTACKED = {
     "paper": _IMAGES["paper"],
     "small": Scale(
-        rows=4096, validation=256, test=160, width=1, depth=10, side=12, batch=64, updates=8, steps=25, interval=1, lr=0.15,
+        rows=8192, validation=400, test=200, width=1, depth=10, side=8, batch=64, updates=20, steps=25, interval=1, lr=0.05,
         attack=2, evaluation_attack=3, population=16,
     ),
     "smoke": Scale(
@@ -185,7 +185,8 @@ def images_for_fairness(task: PaperTask, scale: Scale) -> Any:
     from mopbt.torch import Batches, TorchTask
 
     parts = _image_parts(task, scale)
-    augmentation = _augmentation(task.policy, {"crop": 0, "flip": False, "mean": IMAGENET_MEAN, "deviation": IMAGENET_DEVIATION})
+    given = {"crop": 0, "flip": False, "mean": IMAGENET_MEAN, "deviation": IMAGENET_DEVIATION}
+    augmentation = _augmentation(task.policy, given | _smaller(scale))
     tensors = [(torch.from_numpy(p.x), torch.from_numpy(p.y), torch.from_numpy(p.sensitive)) for p in parts]
     train, validation, test = tensors
     return TorchTask(
@@ -207,7 +208,7 @@ def images_under_attack(task: PaperTask, scale: Scale) -> Any:
     from mopbt.torch import Batches, TorchTask
 
     train, *measured = _image_parts(task, scale)
-    augmentation = _augmentation(task.policy, {})
+    augmentation = _augmentation(task.policy, _smaller(scale))
     held_out = [(augmentation.plain(torch.from_numpy(p.x)), torch.from_numpy(p.y)) for p in measured]
     return TorchTask(
         _wide_resnet(scale, int(train.y.max()) + 1),
@@ -285,6 +286,11 @@ def _augmentation(policy: str, options: Mapping[str, Any]) -> Any:
     from mopbt.tasks.augment import Augmentation, Cutout, PerOperation, RandAugment
 
     return Augmentation(RandAugment() if policy == "rand-augment" else PerOperation(), cutout=Cutout(), **options)
+
+
+def _smaller(scale: Scale) -> dict[str, float]:
+    """Return what makes augmentations as strong on smaller images as they are on those of the paper."""
+    return {"reach": scale.side / 32}
 
 
 def _wide_resnet(scale: Scale, classes: int) -> Any:

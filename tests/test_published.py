@@ -1,0 +1,62 @@
+"""What is published under results/ is what its own files say."""
+
+import csv
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PUBLISHED = sorted(folder for folder in (ROOT / "results" / "small").glob("*") if (folder / "tables.csv").exists())
+
+
+@pytest.fixture(scope="module")
+def page():
+    spec = importlib.util.spec_from_file_location("page", ROOT / "results" / "page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_has_the_tables_of_the_results(page):
+    text = page.PAGE.read_text()
+    assert page.renewed(text) == text, "run python results/page.py"
+    assert len(re.findall(r"<!-- (?:row|table): ", text)) > 1
+
+
+def test_a_table_of_the_page_is_made_of_the_two_files(page):
+    table = page.row_table("adult-precision-recall").splitlines()
+    (line,) = (line for line in table if line.startswith("| MO-PBT |"))
+    cells = [cell.strip(" *") for cell in line.strip("|").split("|")]
+    assert cells[1] == "70.59 ± 0.13"  # paper, Table 5
+    assert cells[3] == "69.95 ± 0.18"  # Table 6
+    assert cells[5] == "40.39 ± 2.62"  # Table 7
+    assert cells[7] == "+2.8 %"  # 70.59 / 68.69
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_means_are_those_of_the_runs(folder):
+    with open(folder / "runs.csv", newline="") as file:
+        runs = list(csv.DictReader(file))
+    with open(folder / "tables.csv", newline="") as file:
+        cells = [row for row in csv.DictReader(file) if row["table"] == "hypervolume"]
+    assert cells
+    for cell in cells:
+        values = [float(r["hypervolume"]) for r in runs if (r["task"], r["algorithm"]) == (cell["task"], cell["algorithm"])]
+        assert len(values) == int(cell["runs"])
+        assert sum(values) / len(values) == pytest.approx(float(cell["mean"]))
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_who_reads_a_result_can_do_it_again(folder):
+    about = json.loads((folder / "about.json").read_text())
+    experiment = ROOT / "experiments" / f"{folder.name}.toml"
+    assert (folder / "experiment.toml").read_text() == experiment.read_text()
+    for session in about["sessions"]:
+        assert session["command"].startswith(f"mopbt compare experiments/{folder.name}.toml")
+        assert "/tmp" not in session["command"]
+        assert session["machine"]["cores"]
+        assert {"mopbt", "python", "numpy", "torch"} <= set(session["versions"])
+    assert about["seconds"] > 0
