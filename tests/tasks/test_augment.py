@@ -1,5 +1,6 @@
 """Operations on whole batches must do to each image what Pillow does; a member's augmentation must not depend on its company."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -328,6 +329,20 @@ def test_signs_are_drawn_for_moves_alone():
         assert set(strengths.tolist()) == ({expected, -expected} if name in MOVES else {expected})
         if name in MOVES:
             assert (strengths > 0).double().mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_distances_shrink_with_the_images_and_nothing_else_does():
+    shape, values = torch.Size([400, 3, 16, 16]), [4, 5, 1.0, 9]
+    whole, half = (replace(FULL, reach=reach)._drawn(1, values, shape) for reach in (1.0, 0.5))
+    assert torch.equal(half.operations, whole.operations)
+    moved = torch.isin(whole.operations, torch.tensor([OPERATIONS.index(f"translate_{axis}") for axis in "xy"]))
+    assert set(whole.strengths[moved].tolist()) == {-17.0, 17.0}
+    assert set(half.strengths[moved].tolist()) == {-8.0, 8.0}  # 8.5, rounded to even
+    assert torch.equal(half.strengths[~moved], whole.strengths[~moved])
+    assert (set(whole.sides.tolist()), set(half.sides.tolist())) == ({20}, {10})
+    assert sorted(set(half.shifts.flatten().tolist())) == list(range(-2, 3))
+    with pytest.raises(ValueError, match=r"`reach` must be a positive number, such as 0.5 for images of 16 pixels, got 0"):
+        Augmentation(reach=0)
 
 
 def test_without_a_policy_crop_flip_or_cutout_images_only_become_numbers():
