@@ -9,8 +9,8 @@ MADE_FROM := pyproject.toml constraints.txt
 
 # MO-PBT and random search train the same networks for the same number of steps, on real data that comes with the package.
 demo: $(VENV)/.demo
-	$(BIN)/mopbt run adult-fairness --scale small --population 16 --out runs/demo
-	$(BIN)/mopbt run adult-fairness --scale small --population 16 --algorithm random-search --out runs/demo-random-search
+	$(BIN)/mopbt run adult-fairness --scale small --out runs/demo
+	$(BIN)/mopbt run adult-fairness --scale small --algorithm random-search --out runs/demo-random-search
 	$(BIN)/mopbt front runs/demo --beside runs/demo-random-search --plot runs/demo.png
 
 test: $(VENV)/.test

@@ -30,9 +30,9 @@ def paper(task: str) -> Numbers:
 def ours(task: str) -> Numbers:
     """Return our numbers of a task."""
     found = {}
-    for file in (HERE / "small" / name / "tables.csv" for name in MAIN):
+    for file in filter(Path.exists, (HERE / "small" / name / "tables.csv" for name in MAIN)):
         with open(file, newline="") as lines:
-            rows = [row for row in csv.DictReader(lines) if row["task"] == task] if file.exists() else []
+            rows = [row for row in csv.DictReader(lines) if row["task"] == task]
         for row in rows:
             found[MEASURES[row["table"]], row["algorithm"]] = (100 * float(row["mean"]), 100 * float(row["deviation"] or 0))
     return found
