@@ -12,8 +12,8 @@ from mopbt.compare import PlannedRun
 from mopbt.errors import MissingExtra
 from mopbt.metrics import log_hypervolume_difference
 from mopbt.report.comparison import FIGURES, draw, write_report
-from mopbt.report.over_time import trivial_shares, trivials
-from mopbt.report.sheet import BLACK, BLUE, FRONT, GREEN, GREY, LEAD, ORANGE, PURPLE, SKY, SPARE, STYLES, styles_of
+from mopbt.report.over_time import draw_band, trivial_shares, trivials
+from mopbt.report.sheet import BLACK, BLUE, FRONT, GREEN, GREY, LEAD, ORANGE, PURPLE, SKY, SPARE, STYLES, sheet, styles_of
 from mopbt.report.tables import measure
 from mopbt.report.where import attained, attainment_difference, bin_edges, histogram, median_run
 from mopbt.tasks.synthetic import TradeOff
@@ -452,3 +452,11 @@ def test_real_runs_make_a_whole_report(tmp_path):
     assert max(final, key=final.get) == "MO-PBT"
     assert f"**{100 * final['MO-PBT']:.2f} ±" in (tmp_path / "tables.md").read_text(encoding="utf-8")
     assert {"progress.png", "attainment-trade-off.png"} <= {file.name for file in files}
+
+
+@pytest.mark.parametrize("values", [[[np.nan, np.nan, np.nan]], [[np.nan, 0.5, np.nan]], [[0.1, 0.5, 0.7]]])
+def test_a_band_without_numbers_can_be_drawn(values, tmp_path):
+    figure, (ax,) = sheet(1, height=2.0)
+    draw_band(ax, np.arange(3.0), np.array(values), "MO-PBT", styles_of(["MO-PBT"]))
+    figure.savefig(tmp_path / "band.png")
+    assert (tmp_path / "band.png").stat().st_size > 0

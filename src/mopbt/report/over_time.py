@@ -90,9 +90,10 @@ def draw_band(ax: "Axes", x: Array, values: Array, label: str, styles: Mapping[s
     style, place = styles[label], list(styles).index(label) / len(styles)
     shade = 0.22 if style.leads else 0.1
     ax.fill_between(x, values.min(axis=0), values.max(axis=0), step="post", color=style.colour, alpha=shade, lw=0)
-    # Markers of algorithms that lie close stand side by side.
-    every = (0.02 + 0.22 * place, 0.25) if len(x) > 1 else None  # matplotlib cannot space marks on a line of one point
-    ax.plot(x, values.mean(axis=0), drawstyle="steps-post", **line_of(style), markevery=every)
+    mean = values.mean(axis=0)
+    # Markers of algorithms that lie close stand side by side; matplotlib cannot space them on a line of fewer than two points.
+    every = (0.02 + 0.22 * place, 0.25) if np.isfinite(mean).sum() > 1 else None
+    ax.plot(x, mean, drawstyle="steps-post", **line_of(style), markevery=every)
 
 
 def _curves(runs: Sequence[MeasuredRun]) -> Array:
