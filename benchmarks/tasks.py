@@ -20,6 +20,7 @@ import torch
 
 from mopbt import Results, run
 from mopbt.engines.pool import available_cores
+from mopbt.metrics import hypervolume
 from mopbt.tasks.paper import TASKS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -38,7 +39,7 @@ HEAD = [
 BLUE, ORANGE, FAINT = "#0072b2", "#d55e00", "#c8c8c8"
 
 
-def trivial(name: str, task: Any, scores: dict[str, float]) -> bool:
+def trivial(task: Any, scores: dict[str, float]) -> bool:
     """Tell whether a classifier is of no use: no better on the validation rows than one that always gives the same answer."""
     labels = task.evaluate_model.keywords["held_out"][0][1] if task.validation is None else task.validation[1]
     if "recall" in scores:
@@ -48,13 +49,9 @@ def trivial(name: str, task: Any, scores: dict[str, float]) -> bool:
 
 def test_hypervolume(results: Results) -> float:
     """Return the hypervolume of the front's models on the test rows."""
-    from mopbt.metrics import hypervolume
-
-    signs = [1 if o.direction == "max" else -1 for o in results.problem.objectives]
-    names = [o.name for o in results.problem.objectives]
-    points = [[s * p.scores[f"test/{n}"] for n, s in zip(names, signs, strict=True)] for p in results.front()]
-    reference = [s * TASKS[results.problem.name].reference[n] for n, s in zip(names, signs, strict=True)]
-    return hypervolume(points, reference)
+    objectives, reference = results.problem.objectives, TASKS[results.problem.name].reference
+    points = [[o.sign * p.scores[f"test/{o.name}"] for o in objectives] for p in results.front()]
+    return hypervolume(points, [o.sign * reference[o.name] for o in objectives])
 
 
 def row(name: str, out: Path) -> list[str]:
@@ -71,7 +68,7 @@ def row(name: str, out: Path) -> list[str]:
         f"{results.hypervolume():.4f}",
         f"{test_hypervolume(results):.4f}",
         f"{len(results.front())}",
-        f"{sum(trivial(name, task, p.scores) for p in last)} of {len(last)}",
+        f"{sum(trivial(task, p.scores) for p in last)} of {len(last)}",
         f"{results.seconds / 60:.1f} min",
         f"{1000 * work / len(points):.0f} ms",
         f"{100 * (1 - work / (available_cores() * results.seconds)):.0f} %",
@@ -80,9 +77,8 @@ def row(name: str, out: Path) -> list[str]:
 
 def draw(names: Sequence[str], out: Path, file: Path) -> None:
     """Draw all evaluations, the front and the front's models on the test rows; of three objectives the first two."""
-    figure, axes = plt.subplots(
-        -(-len(names) // 3), 3, figsize=(11, 3.2 * -(-len(names) // 3)), squeeze=False, layout="constrained"
-    )
+    rows = -(-len(names) // 3)
+    figure, axes = plt.subplots(rows, 3, figsize=(11, 3.2 * rows), squeeze=False, layout="constrained")
     for ax, name in zip(axes.flat, names, strict=False):
         results = Results.open(out / name)
         x, y, *more = (o.name for o in results.problem.objectives)
@@ -91,9 +87,8 @@ def draw(names: Sequence[str], out: Path, file: Path) -> None:
         ax.plot([p.scores[x] for p in points], [p.scores[y] for p in points], ".", color=FAINT, ms=2, label="evaluations")
         kinds = {"": (BLUE, "front, validation rows"), "test/": (ORANGE, "the same models, test rows")}
         for prefix, (colour, label) in kinds.items():
-            ax.plot(
-                [p.scores[prefix + x] for p in front], [p.scores[prefix + y] for p in front], "o", color=colour, ms=3, label=label
-            )
+            xs, ys = ([p.scores[prefix + objective] for p in front] for objective in (x, y))
+            ax.plot(xs, ys, "o", color=colour, ms=3, label=label)
         ax.set(xlabel=x, ylabel=y)
         ax.set_title(name + (f" (third objective: {more[0]})" if more else ""), fontsize=9)
         ax.spines[["top", "right"]].set_visible(False)

@@ -680,14 +680,20 @@ def experiment(here, more):
     return here.parent / "other.toml"
 
 
-@pytest.mark.parametrize("row", IN_PROGRAMS, ids=lambda row: row.did)
-def test_a_mistake_in_a_program(row, here):
+def error_of(row, here):
+    """Make a mistake in a program and return the error; nothing may be begun or changed."""
     before = everything(here)
     with pytest.raises(row.error) as caught:
         row.do(here)
-    assert type(caught.value) is row.error
-    check_message(str(caught.value), row, here)
     assert everything(here) == before, "nothing may be begun or changed"
+    return caught.value
+
+
+@pytest.mark.parametrize("row", IN_PROGRAMS, ids=lambda row: row.did)
+def test_a_mistake_in_a_program(row, here):
+    error = error_of(row, here)
+    assert type(error) is row.error
+    check_message(str(error), row, here)
 
 
 # PyTorch's own things where other ones belong.
@@ -798,7 +804,9 @@ def batches(*arrays):
 
 @pytest.mark.parametrize("row", WITH_TORCH, ids=lambda row: row.did)
 def test_a_mistake_with_torch(row, here, one_thread):
-    test_a_mistake_in_a_program(row, here)
+    error = error_of(row, here)
+    assert type(error) is row.error
+    check_message(str(error), row, here)
 
 
 # On the command line.
