@@ -107,6 +107,15 @@ def test_front_draws_a_picture(place):
     assert (place / "front.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_front_holds_a_run_against_another(place):
+    mopbt(
+        "run", "toy", "--algorithm", "random-search", "--population", 6, "--engine", "local", "--quiet", "--out", "other", cwd=place
+    )
+    lines = mopbt("front", "runs/toy", "--beside", "other", "--plot", "both.png", cwd=place).stdout.splitlines()
+    assert [line.split()[0] for line in lines if ": mo-pbt" in line or "dominated:" in line][:2] == ["hypervolume:", "dominated:"]
+    assert (place / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_list_shows_a_run_that_cannot_be_read_with_the_reason(tmp_path):
     mopbt("run", "toy", "--population", 4, "--engine", "local", "--budget-jobs", 2, "--quiet", cwd=tmp_path, code=3)
     other = tmp_path / "runs" / "other"

@@ -323,9 +323,9 @@ def test_runs_are_compared_under_one_reference_by_hand():
 
 def test_without_a_reference_of_the_task_the_fronts_make_one():
     stories = [reports_of([(1.0, 2.0), (2.0, 1.0)], "one"), reports_of([(4.0, 0.0)], "two")]
-    for story in stories:
-        story.problem = replace(story.problem, reference=None)
-    np.testing.assert_allclose(common_reference(stories), [1.0 - 0.3, 0.0 - 0.2])  # the worst, less a tenth of the range
+    problems = [replace(story.problem, reference=None) for story in stories]
+    reference = common_reference(problems, [story.points() for story in stories])
+    np.testing.assert_allclose(reference, [1.0 - 0.3, 0.0 - 0.2])  # the worst, less a tenth of the range
 
 
 def test_runs_with_other_objectives_are_not_compared():

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.table import Table
 
 from mopbt.cli.app import JsonOption, RunArgument, app
 from mopbt.cli.printing import as_text, out, plain, point_json, print_front, print_json, summary_of, table_of
 from mopbt.errors import MopbtError
-from mopbt.objectives import signed
+from mopbt.report.against import check_same_objectives, held_against
 from mopbt.results import Results
 
 
@@ -41,7 +40,9 @@ def front(
 ) -> None:
     """List the models on the front of a run, with their hyperparameters and files."""
     results = Results.open(path)
-    other = _beside(results, beside)
+    other = None if beside is None else Results.open(beside)
+    if other is not None:
+        check_same_objectives(results, other)
     if plot is not None:
         from mopbt.report.figures import plot_front
 
@@ -51,7 +52,8 @@ def front(
         return
     print_front(results, path, max(len(results.front()), 1) if other is None else 12)
     if other is not None:
-        out.print(_held_against(results, other), soft_wrap=True)
+        for said in held_against(results, other):
+            out.print(said, soft_wrap=True, markup=False)
     if plot is not None:
         out.print(f"drawn into {plot}", soft_wrap=True)
 
@@ -99,26 +101,6 @@ def list_runs(
             *(as_text(s[key]) for key in ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state"))
         )
     out.print(table)
-
-
-def _beside(results: Results, path: Path | None) -> Results | None:
-    """Open another run of the same task."""
-    if path is None:
-        return None
-    other = Results.open(path)
-    mine, theirs = ([(o.name, o.direction) for o in r.problem.objectives] for r in (results, other))
-    if mine != theirs:
-        raise ValueError(f"{path} has the objectives {theirs}; to be held against each other, both need {mine}")
-    return other
-
-
-def _held_against(results: Results, other: Results) -> str:
-    """Return in a sentence what a run has that the other lacks."""
-    mine, theirs = (np.array([signed(r.problem.objectives, p.scores) for p in r.front()]) for r in (results, other))
-    beaten = sum(bool(((mine >= point).all(axis=1) & (mine > point).any(axis=1)).any()) for point in theirs)
-    names = [r.settings.algorithm["name"] for r in (results, other)]
-    volumes = f"hypervolume {results.hypervolume():.5g} against {other.hypervolume():.5g}"
-    return f"{names[0]} against {names[1]}: {volumes}; {beaten} of the other's {len(theirs)} models are dominated."
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -59,6 +59,8 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
         dots = _draw_evaluations(ax, points, x, y)
         name = results.settings.algorithm["name"] if beside else ""
         if beside is not None:
+            if len(objectives) == 2:
+                _draw_gain(ax, front, other, x, y, worst=views[y][y.sign < 0])
             _draw_front(
                 ax, other, x, y, line=len(objectives) == 2, colour=OTHER, label=f"front of {beside.settings.algorithm['name']}"
             )
@@ -120,6 +122,20 @@ def _draw_front(ax: "Axes", front: Sequence[Point], x: Objective, y: Objective, 
     style: dict[str, Any] = {"drawstyle": "steps-pre" if x.direction == "max" else "steps-post"} if line else {"linestyle": "none"}
     size = 5.0 if len(front) <= 60 else 3.4
     ax.plot(xs, ys, marker="o", ms=size, mec="white", mew=0.4, lw=1.2, color=colour, label=label, zorder=3, **style)
+
+
+def _draw_gain(ax: "Axes", front: Sequence[Point], other: Sequence[Point], x: Objective, y: Objective, *, worst: float) -> None:
+    """Shade what only one of two fronts dominates, each in its own colour."""
+    at = sorted({x.sign * p.scores[x.name] for p in [*front, *other]})
+
+    def edge(points: Sequence[Point]) -> list[float]:
+        pairs = [(x.sign * p.scores[x.name], y.sign * p.scores[y.name]) for p in points]
+        return [max((b for a, b in pairs if a >= value), default=y.sign * worst) for value in at]
+
+    mine, theirs = edge(front), edge(other)
+    for low, high, colour in ((theirs, mine, FRONT), (mine, theirs, OTHER)):
+        bottom, top = [y.sign * v for v in low], [y.sign * max(pair) for pair in zip(low, high, strict=True)]
+        ax.fill_between([x.sign * v for v in at], bottom, top, step="pre", color=colour, alpha=0.25, linewidth=0, zorder=2)
 
 
 def _dress(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective, View]) -> None:

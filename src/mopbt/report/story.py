@@ -22,6 +22,7 @@ from mopbt.settings import Settings
 from mopbt.space import Domain, Float, Int
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
+from mopbt.task import Problem
 
 DRAWN = 4000  # of the evaluations beside the front, and of the exploits
 TIMES = 400  # of a hypervolume curve
@@ -306,7 +307,7 @@ def compared(stories: Sequence[Story]) -> dict[str, Any]:
     """Return what several runs of one problem are worth beside each other, as JSON has it, under one common reference point."""
     check_comparable(stories)
     objectives, fronts = stories[0].problem.objectives, [story.points() for story in stories]
-    reference = common_reference(stories)
+    reference = common_reference([story.problem for story in stories], fronts)
     joint = np.concatenate(fronts)
     best = joint[metrics.non_dominated(joint)]
     signs = np.array([o.sign for o in objectives], dtype=float)
@@ -338,12 +339,12 @@ def check_comparable(stories: Sequence[Story]) -> None:
             )
 
 
-def common_reference(stories: Sequence[Story]) -> Array:
+def common_reference(problems: Sequence[Problem], fronts: Sequence[Array]) -> Array:
     """Return one reference point (K,) for all runs: the task's where they share it, else the paper's rule over all their fronts."""
-    given = {story.problem.reference for story in stories}
+    given = {problem.reference for problem in problems}
     if len(given) == 1 and (reference := given.pop()) is not None:
         return np.array(reference)
-    points = np.concatenate([story.points() for story in stories])
+    points = np.concatenate(fronts)
     return metrics.own_reference(points) if len(points) else np.zeros(points.shape[1])
 
 

@@ -38,11 +38,13 @@ class Scale:
 
 
 # The paper's sizes need a GPU. `small` is for a comparison on two cores: rows, width and length are cut, the 50 exploit steps not
-# (25 under attack), as with few of them MO-PBT and random search come out level; an interval is part of an epoch. Its learning
-# rates are measured: docs/tasks.md says how. `smoke` only shows that everything works.
+# (25 under attack), as with few of them MO-PBT and random search come out level; an interval is a pass over few rows or part of
+# one. Its learning rates are measured: docs/tasks.md says how. `smoke` only shows that everything works.
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
-    "small": Scale(validation=2500, test=1500, width=32, depth=1, batch=128, updates=16, steps=50, interval=1, lr=1e-2),
+    "small": Scale(
+        rows=2048, validation=2500, test=1500, width=32, depth=1, batch=64, updates=32, steps=50, interval=1, lr=1e-2
+    ),
     "smoke": Scale(
         rows=256, validation=200, test=200, width=8, depth=1, batch=64, updates=2, steps=3, interval=1, lr=1e-3, population=4
     ),

@@ -1,0 +1,63 @@
+"""What one run has gained over another of the same task."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mopbt.objectives import signed, unsigned
+from mopbt.report.story import common_reference
+from mopbt.results import Results
+
+Array = NDArray[np.float64]
+
+
+def check_same_objectives(results: Results, other: Results) -> None:
+    """Raise ValueError unless two runs can be held against each other."""
+    mine, theirs = ([(o.name, o.direction) for o in r.problem.objectives] for r in (results, other))
+    if mine != theirs:
+        raise ValueError(f"{other.path} has the objectives {theirs}; to be held against each other, both need {mine}")
+
+
+def held_against(results: Results, other: Results) -> list[str]:
+    """Return in sentences what a run has that the other lacks: hypervolume, models that dominate, and time."""
+    check_same_objectives(results, other)
+    runs = (results, other)
+    mine, theirs = (r.settings.algorithm["name"] for r in runs)
+    front, others = (_points(r) for r in runs)
+    if not len(front) or not len(others):
+        return [f"{theirs if len(front) else mine} has no model that could be held against the other's"]
+    objectives = results.problem.objectives
+    reference = unsigned(objectives, common_reference([r.problem for r in runs], [front, others]).tolist())
+    volume, of_other = (r.hypervolume(reference) for r in runs)
+    more = f" ({100 * (volume / of_other - 1):+.1f} %)" if of_other else ""
+    beaten, lost = _dominated(others, by=front), _dominated(front, by=others)
+    said = [
+        f"hypervolume: {mine} {volume:.5g}, {theirs} {of_other:.5g}{more}",
+        f"dominated: {beaten} of the {len(others)} models of {theirs} by one of {mine}; the other way round {lost} of {len(front)}",
+    ]
+    if len(objectives) == 2:
+        level, best = _at_the_middle(front, others)
+        first, second = objectives
+        sense = ">=" if second.direction == "max" else "<="
+        has = [f"{first.sign * value:.4g}" if np.isfinite(value) else "has no such model" for value in best]
+        said.append(f"{first.name} where {second.name} {sense} {second.sign * level:.4g}: {mine} {has[0]}, {theirs} {has[1]}")
+    if volume > of_other:
+        curve = [reached for _, reached in results.hypervolume_curve(reference)]
+        after = 1 + int(np.argmax(np.array(curve) > of_other))
+        said.append(f"sooner: {mine} was past the hypervolume of {theirs} after {after:,} of its {len(curve):,} intervals")
+    return said
+
+
+def _points(results: Results) -> Array:
+    rows = [signed(results.problem.objectives, p.scores) for p in results.front() if not p.violation]
+    return np.array(rows, dtype=float).reshape(len(rows), len(results.problem.objectives))
+
+
+def _at_the_middle(front: Array, other: Array) -> tuple[float, list[float]]:
+    """Return the second objective in the middle of the other front, and the best that each has in the first where it is reached."""
+    level = float(np.sort(other[:, 1])[len(other) // 2])
+    return level, [float(points[points[:, 1] >= level, 0].max(initial=-np.inf)) for points in (front, other)]
+
+
+def _dominated(points: Array, by: Array) -> int:
+    """Count the points that one of the others dominates."""
+    return sum(bool(((by >= point).all(axis=1) & (by > point).any(axis=1)).any()) for point in points)

@@ -1,0 +1,107 @@
+"""What one run has gained over another, by hand-worked examples."""
+
+from dataclasses import replace
+
+import pytest
+from matplotlib.collections import PolyCollection
+
+from mopbt.objectives import Objective
+from mopbt.report import figures
+from mopbt.report.against import held_against
+from mopbt.report.figures import plot_front
+from mopbt.results import Results
+from mopbt.settings import Settings
+from mopbt.state import Job, Report
+from mopbt.stores.base import Exchange
+from mopbt.task import problem_of
+from mopbt.testing import ToyTask
+
+GAIN = (Objective("gain", "max"), Objective("cost", "min"))
+
+
+def run_of(points, name, *, reference=(0.0, -4.0), objectives=GAIN):
+    """Return a run of one member that reported these scores, one after the other."""
+    problem = replace(problem_of(ToyTask(interval=1, max_step=20)), objectives=objectives, reference=reference)
+    results = Results(Settings(problem, {"name": name}, 0), None)
+    jobs = tuple(Job(i, i, (0, 0), None, 0, 1) for i in range(len(points)))
+    reports = [
+        Report(
+            i,
+            tuple(o.sign * value for o, value in zip(objectives, point, strict=True)),
+            scores={o.name: value for o, value in zip(objectives, point, strict=True)},
+            seconds=i + 1.0,
+        )
+        for i, point in enumerate(points)
+    ]
+    results.fold([Exchange(jobs=jobs), *(Exchange(reports=(r,)) for r in reports)])
+    return results
+
+
+MINE = [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]  # dominates 3 + 2 + 1 of the square between no gain and a cost of 4
+THEIRS = [(0.5, 0.5), (1.5, 2.0), (2.5, 3.0)]  # 0.5 x 3.5 + 1 x 2 + 1 x 1
+
+
+def test_by_hand():
+    assert held_against(run_of(MINE, "mine"), run_of(THEIRS, "theirs")) == [
+        "hypervolume: mine 6, theirs 4.75 (+26.3 %)",
+        "dominated: 2 of the 3 models of theirs by one of mine; the other way round 0 of 3",
+        "gain where cost <= 2: mine 2, theirs 1.5",
+        "sooner: mine was past the hypervolume of theirs after 2 of its 3 intervals",  # 3, 3 + 2 = 5 > 4.75, 6
+    ]
+
+
+def test_the_worse_run_has_nothing_sooner():
+    assert held_against(run_of(THEIRS, "theirs"), run_of(MINE, "mine")) == [
+        "hypervolume: theirs 4.75, mine 6 (-20.8 %)",
+        "dominated: 0 of the 3 models of mine by one of theirs; the other way round 2 of 3",
+        "gain where cost <= 2: theirs 1.5, mine 2",
+    ]
+
+
+def test_runs_without_a_reference_of_their_task_get_one_in_common():
+    one, two = ([(1.0, 1.0)], [(2.0, 2.0), (1.5, 1.5)])
+    said = held_against(run_of(one, "one", reference=None), run_of(two, "two", reference=None))
+    assert said[0] == "hypervolume: one 0.11, two 0.41 (-73.2 %)"  # above (0.9, -2.1): 0.1 x 1.1, and 0.6 x 0.6 + 0.5 x 0.1
+    assert said[2] == "gain where cost <= 1.5: one 1, two 1.5"
+
+
+def test_a_level_that_a_run_does_not_reach():
+    said = held_against(run_of([(2.0, 2.0)], "one"), run_of([(1.0, 1.0)], "two"))
+    assert said[2] == "gain where cost <= 1: one has no such model, two 1"
+
+
+def test_three_objectives():
+    three = (*GAIN, Objective("size", "min"))
+    runs = [run_of([point], "run", reference=(0.0, -4.0, -4.0), objectives=three) for point in ((1.0, 1.0, 1.0), (1.0, 2.0, 1.0))]
+    assert [line.split(":")[0] for line in held_against(*runs)] == ["hypervolume", "dominated", "sooner"]
+
+
+def test_a_run_without_a_model():
+    assert held_against(run_of([], "one"), run_of(MINE, "mine")) == ["one has no model that could be held against the other's"]
+
+
+def test_other_objectives_are_refused():
+    with pytest.raises(ValueError, match="both need"):
+        held_against(run_of(MINE, "mine"), run_of(THEIRS, "theirs", objectives=GAIN[::-1], reference=(-4.0, 0.0)))
+
+
+@pytest.mark.parametrize("directions", [("max", "min"), ("max", "max"), ("min", "min"), ("min", "max")])
+def test_the_figure_shades_what_one_front_alone_dominates(directions, tmp_path, monkeypatch):
+    signs = [1 if d == "max" else -1 for d in directions]
+    objectives = tuple(map(Objective, ("x", "y"), directions))
+    given = {"objectives": objectives, "reference": None}
+    # larger is better in these: mine is above theirs by a square of 1 at the left and at the right, and below by one in the middle
+    mine, theirs = [(1.0, 4.0), (2.0, 1.0), (3.0, 1.0)], [(1.0, 3.0), (2.0, 2.0)]
+    runs = [run_of([(signs[0] * a, signs[1] * b) for a, b in points], "run", **given) for points in (mine, theirs)]
+    made = []
+    monkeypatch.setattr(figures, "_figure", lambda size, make=figures._figure: made.append(make(size)) or made[0])
+    plot_front(runs[0], tmp_path / "front.png", beside=runs[1])
+    shades = [c for c in made[0].axes[0].collections if isinstance(c, PolyCollection)]
+    gained, lost = (sum(_area(path.vertices) for path in shade.get_paths()) for shade in shades)
+    low = signs[1] * made[0].axes[0].get_ylim()[signs[1] < 0]
+    assert (gained, lost) == pytest.approx(((3 - 2) * (1 - low), 1.0))
+
+
+def _area(vertices):
+    x, y = vertices[:, 0], vertices[:, 1]
+    return abs((x[:-1] * y[1:] - x[1:] * y[:-1]).sum()) / 2
