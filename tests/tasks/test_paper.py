@@ -13,11 +13,11 @@ from mopbt.catalogue import find_task, registered
 from mopbt.rng import stream
 from mopbt.task import Values, problem_of
 from mopbt.tasks import data
-from mopbt.tasks.paper import SCALES, TASKS
+from mopbt.tasks.paper import SCALES, TASKS, tabular
 from mopbt.testing import TaskConformance
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-TABULAR = [name for name, task in TASKS.items() if task.size == "tabular"]
+TABULAR = [name for name, task in TASKS.items() if task.build is tabular]
 
 
 @pytest.fixture(autouse=True)

@@ -43,12 +43,13 @@ class Scale:
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
     "small": Scale(
-        rows=2048, validation=2500, test=1500, width=32, depth=1, batch=64, updates=32, steps=50, interval=1, lr=1e-2
+        rows=2048, validation=2500, test=1500, width=32, depth=1, batch=64, updates=32, steps=50, interval=1, lr=3e-3
     ),
     "smoke": Scale(
         rows=256, validation=200, test=200, width=8, depth=1, batch=64, updates=2, steps=3, interval=1, lr=1e-3, population=4
     ),
 }
+_FAIR = {**_TABULAR, "small": replace(_TABULAR["small"], lr=1e-2)}
 _IMAGES = {
     "paper": Scale(width=2, depth=28, batch=128, steps=100, interval=2, lr=0.1),
     "small": Scale(
@@ -70,7 +71,12 @@ _ATTACKED = {
         attack=2, evaluation_attack=2, population=4,
     ),
 }  # fmt: skip
-SCALES: dict[str, Mapping[str, Scale]] = {"tabular": _TABULAR, "images": _IMAGES, "images under attack": _ATTACKED}
+SCALES: dict[str, Mapping[str, Scale]] = {
+    "tabular": _TABULAR,
+    "tabular, fair": _FAIR,
+    "images": _IMAGES,
+    "images under attack": _ATTACKED,
+}
 
 DROPOUTS: dict[str, Domain] = {f"{where}_dropout": Grid(0, 0.8, 10) for where in ("attention", "ffn", "residual")}
 TABULAR_SPACE: dict[str, Domain] = {"weight_decay": LogGrid(1e-6, 0.1, 10, zero=True), **DROPOUTS}
@@ -120,7 +126,7 @@ class PaperTask:
     def space(self) -> Mapping[str, Domain]:
         """Return the hyperparameters."""
         weight = ROBUSTNESS_WEIGHT if "robust_accuracy" in self.objectives else FAIRNESS_WEIGHT
-        if self.size == "tabular":
+        if self.build is tabular:
             return TABULAR_SPACE | (CLASS_WEIGHT if "precision" in self.objectives else FAIRNESS_WEIGHT)
         space: dict[str, Domain] = _augmentation(self.policy, {}).space
         return space | weight
@@ -348,8 +354,8 @@ higgs_precision_recall = PaperTask("higgs-precision-recall", f"{_FT} Higgs", "hi
 click_precision_recall = PaperTask(
     "click-precision-recall", f"{_FT} Click prediction", "click", PRECISION_RECALL, "tabular", tabular
 )
-adult_fairness = PaperTask("adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular", tabular)
-adult_fairness_3 = PaperTask("adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular", tabular)
+adult_fairness = PaperTask("adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular, fair", tabular)
+adult_fairness_3 = PaperTask("adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular, fair", tabular)
 celeba_fairness = PaperTask("celeba-fairness", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS, "images", **_FACES)
 celeba_fairness_3 = PaperTask("celeba-fairness-3", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS_3, "images", **_FACES)
 cifar10_robustness = PaperTask("cifar10-robustness", f"{_WRN} CIFAR-10", "cifar10", ROBUSTNESS, "images under attack", **_ATTACK)
