@@ -55,8 +55,8 @@ def test_the_papers_search_spaces():
 
 
 def test_the_papers_sizes():
-    tabular, images = SCALES["tabular"]["paper"], SCALES["images"]["paper"]
-    assert (tabular.width, tabular.depth, tabular.batch, tabular.steps, tabular.interval, tabular.lr) == (192, 3, 512, 100, 2, 1e-5)
+    table, images = SCALES["tabular"]["paper"], SCALES["images"]["paper"]
+    assert (table.width, table.depth, table.batch, table.steps, table.interval, table.lr) == (192, 3, 512, 100, 2, 1e-5)
     assert (images.width, images.depth, images.batch, images.steps, images.interval, images.lr) == (2, 28, 128, 100, 2, 0.1)
     assert (images.attack, images.evaluation_attack) == (10, 20)
     for scales in SCALES.values():
