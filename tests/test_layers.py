@@ -33,7 +33,7 @@ LAYERS = {
             "compare.others",
             "compare.conducting",
         ),
-        *("report.story", "report.following", "report.page", "report.dashboard"),
+        *("report.story", "report.against", "report.following", "report.page", "report.dashboard"),
     },
     4.1: {"integrations", *(f"integrations.{name}" for name in ("ray_tune", "sklearn", "lightning", "trackers", "optuna"))},
     4.3: {"__main__"},
@@ -54,7 +54,7 @@ LAYERS = {
     },
     4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
     5: {
-        *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.augment"),
+        *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.operations", "tasks.augment"),
         *("tasks.rows", "tasks.tables", "tasks.images", "tasks.data", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
 }
@@ -67,7 +67,7 @@ HEAVY = {
     "torch": {
         *("proposals.gp", "tree"),
         *("torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"),
-        *("tasks.networks", "tasks.augment", "tasks.losses", "tasks.scores", "tasks.paper"),
+        *("tasks.networks", "tasks.operations", "tasks.augment", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
     "pandas": {"results"},
     "matplotlib": {"report.figures", "report.sheet", "report.over_time", "report.where", "report.endings", "report.comparison"},
@@ -83,7 +83,7 @@ HEAVY = {
 }
 
 # What these define is PyTorch's, or Ray's: nobody imports them who does not use it.
-OF_TORCH = {"tasks.networks", "tasks.augment", "tasks.losses", "tasks.scores"}
+OF_TORCH = {"tasks.networks", "tasks.operations", "tasks.augment", "tasks.losses", "tasks.scores"}
 OF_RAY = {"integrations.ray_tune"}
 OF_OTHERS = {"integrations.sklearn", "integrations.lightning"}  # as these are scikit-learn's and Lightning's
 

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 import mopbt
 from mopbt.rng import stream
 from mopbt.task import Values
-from mopbt.tasks import augment
-from mopbt.tasks.augment import MOVES, OPERATIONS, SIDES, STRENGTHS, Augmentation, Cutout, PerOperation, RandAugment, operated
+from mopbt.tasks import augment, operations
+from mopbt.tasks.augment import SIDES, STRENGTHS, Augmentation, Cutout, PerOperation, RandAugment
+from mopbt.tasks.operations import MOVES, OPERATIONS, operated
 from mopbt.torch import SGD, Batches, TorchTask
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -194,7 +195,7 @@ def test_crop_and_flip_are_pillows():
     rng = np.random.default_rng(3)
     images = rng.integers(0, 256, (30, 9, 7, 3)).astype(np.uint8)
     shifts, flips = rng.integers(-4, 5, (30, 2)), rng.random(30) < 0.5
-    got = pixels(augment.crop_and_flip(tensor(images), torch.from_numpy(shifts), torch.from_numpy(flips)))
+    got = pixels(operations.crop_and_flip(tensor(images), torch.from_numpy(shifts), torch.from_numpy(flips)))
     for i, (down, right) in enumerate(shifts.tolist()):
         left, top = 4 - right, 4 - down
         image = ImageOps.expand(Image.fromarray(images[i]), 4).crop((left, top, left + 7, top + 9))
@@ -204,7 +205,7 @@ def test_crop_and_flip_are_pillows():
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 8), st.integers(0, 8), st.sampled_from(SIDES))
 def test_cut_out_puts_zeros_into_the_square_and_nothing_else(height, width, y, x, side):
     images, half = torch.ones(1, 3, height, width), side // 2
-    got = augment.cut_out(images, torch.tensor([[y, x]]), torch.tensor([side]))
+    got = operations.cut_out(images, torch.tensor([[y, x]]), torch.tensor([side]))
     expected = images.clone()
     expected[:, :, max(y - half, 0) : y + half, max(x - half, 0) : x + half] = 0
     assert torch.equal(got, expected)

@@ -42,9 +42,7 @@ class Scale:
 # one. Its learning rates are measured: docs/tasks.md says how. `smoke` only shows that everything works.
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
-    "small": Scale(
-        rows=2048, validation=2500, test=1500, width=32, depth=1, batch=64, updates=32, steps=50, interval=1, lr=3e-3
-    ),
+    "small": Scale(rows=2048, validation=2500, test=1500, width=32, depth=1, batch=64, updates=32, steps=50, interval=1, lr=3e-3),
     "smoke": Scale(
         rows=256, validation=200, test=200, width=8, depth=1, batch=64, updates=2, steps=3, interval=1, lr=1e-3, population=4
     ),
