@@ -35,7 +35,10 @@ LAYERS = {
         ),
         *("report.story", "report.against", "report.following", "report.page", "report.dashboard"),
     },
-    4.1: {"integrations", *(f"integrations.{name}" for name in ("ray_tune", "sklearn", "lightning", "trackers", "optuna"))},
+    4.1: {
+        "integrations",
+        *(f"integrations.{name}" for name in ("ray_tune", "sklearn", "lightning", "tracking", "trackers", "optuna")),
+    },
     4.3: {"__main__"},
     4.2: {
         f"cli{name}"

@@ -18,18 +18,8 @@ import mopbt
 from integrations.recorder import Recorder
 from mopbt.errors import MissingExtra
 from mopbt.integrations import trackers
-from mopbt.integrations.trackers import (
-    MLflow,
-    TensorBoard,
-    WandB,
-    evaluations_of,
-    follow,
-    standings_of,
-    to_mlflow,
-    to_tensorboard,
-    to_wandb,
-    track,
-)
+from mopbt.integrations.trackers import MLflow, TensorBoard, WandB, follow, to_mlflow, to_tensorboard, to_wandb, track
+from mopbt.integrations.tracking import evaluations_of, standings_of
 from mopbt.testing import ToyTask
 from toys import SlowToy
 
