@@ -1017,9 +1017,9 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("front done --beside ours", 2),
-        "ours has the objectives [('up', 'max'), ('down', 'min')]; to be held against each other, both need [('near', 'max'), "
-        "('far', 'max')]",
-        *("[('up', 'max'), ('down', 'min')]", "[('near', 'max'), ('far', 'max')]", "both need"),
+        "HERE/ours has the objectives up max, down min, and HERE/done has near max, far max; runs that are held against each other "
+        "need the same",
+        *("HERE/ours has the objectives up max, down min", "HERE/done has near max, far max", "need the same"),
     ),
     Command(
         *("lineage done 999", 2),

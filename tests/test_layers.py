@@ -37,7 +37,10 @@ LAYERS = {
     },
     4.1: {
         "integrations",
-        *(f"integrations.{name}" for name in ("ray_tune", "sklearn", "lightning", "tracking", "trackers", "optuna")),
+        *(
+            f"integrations.{name}"
+            for name in ("ray_experiment", "ray_tune", "sklearn", "lightning", "tracking", "trackers", "optuna")
+        ),
     },
     4.3: {"__main__"},
     4.2: {
@@ -55,7 +58,7 @@ LAYERS = {
             ".seeing",
         )
     },
-    4.5: {"torch", "torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
+    4.5: {"torch", "torch.batches", "torch.given", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
     5: {
         *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.operations", "tasks.augment"),
         *("tasks.rows", "tasks.tables", "tasks.images", "tasks.data", "tasks.losses", "tasks.scores", "tasks.paper"),
@@ -69,7 +72,7 @@ HEAVY = {
     "linear_operator": {"proposals.gp"},
     "torch": {
         *("proposals.gp", "tree"),
-        *("torch.batches", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"),
+        *("torch.batches", "torch.given", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"),
         *("tasks.networks", "tasks.operations", "tasks.augment", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
     "pandas": {"results"},
@@ -78,8 +81,8 @@ HEAVY = {
     "joblib": {"integrations.sklearn"},
     "lightning": {"integrations.lightning"},
     "optuna": {"integrations.optuna"},
-    "ray": {"engines.ray", "integrations.ray_tune"},
-    "pyarrow": {"integrations.ray_tune"},
+    "ray": {"engines.ray", "integrations.ray_tune", "integrations.ray_experiment"},
+    "pyarrow": {"integrations.ray_tune", "integrations.ray_experiment"},
     "fsspec": {"stores.remote"},
     "rich": {"display", "compare.board", "cli.printing", "cli.reading", "cli.listing"},
     "typer": {"cli.app", "cli.running", "cli.reading", "cli.choosing", "cli.exporting", "cli.comparing", "cli.seeing"},
@@ -87,7 +90,7 @@ HEAVY = {
 
 # What these define is PyTorch's, or Ray's: nobody imports them who does not use it.
 OF_TORCH = {"tasks.networks", "tasks.operations", "tasks.augment", "tasks.losses", "tasks.scores"}
-OF_RAY = {"integrations.ray_tune"}
+OF_RAY = {"integrations.ray_tune", "integrations.ray_experiment"}
 OF_OTHERS = {"integrations.sklearn", "integrations.lightning"}  # as these are scikit-learn's and Lightning's
 
 

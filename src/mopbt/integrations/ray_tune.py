@@ -13,14 +13,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow.fs
 import ray
 from ray.train._internal.session import _TrainingResult
-from ray.tune import Checkpoint, ResultGrid
+from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 from ray.tune.result import SHOULD_CHECKPOINT, TIME_TOTAL_S, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
@@ -28,20 +27,20 @@ from ray.tune.search import SearchGenerator
 
 from mopbt.algorithms import Algorithm, MoAsha, MoPbt, algorithm_of, options_of
 from mopbt.archive import Archive, entry_of
-from mopbt.errors import MissingExtra, RunMismatch, Stalled, StoreError, TaskError
+from mopbt.errors import MissingExtra, RunMismatch, Stalled, TaskError
+from mopbt.integrations.ray_experiment import Experiment, Log
 from mopbt.objectives import Constraint, Direction, signed, total_violation
-from mopbt.results import Front, Point, Results
 from mopbt.schedulers.asha import Asha
 from mopbt.schedulers.base import Scheduler
 from mopbt.settings import Settings
 from mopbt.space import Domain
 from mopbt.state import Job, Report, State, needed, ordered, updated
 from mopbt.stores.base import Exchange
-from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.task import make_problem
 
+__all__ = ["MOASHA", "MOPBT", "Experiment", "check_version"]
+
 TESTED = ((2, 60), (2, 61))  # Ray from the first version up to, and without, the second
-FOLDER = "mopbt"  # beside the trials of an experiment
 IDLE = 100  # rounds of Tune's loop in which nothing can go on before this counts as stalled
 
 
@@ -74,7 +73,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         self._seed = seed
         self._samples = 0
         self._settings(self._made(2))  # wrong options are told now
-        self._log: _Log | None = None
+        self._log: Log | None = None
         self._members: dict[str, int] = {}  # Tune's ids of trials, and ours
         self._trials: dict[int, Trial] = {}  # those that Tune has in this session
         self._results: dict[int, Mapping[str, Any]] = {}  # of members that are being saved
@@ -173,7 +172,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
     def _begin(self, controller: Any, trial: Trial) -> None:
         if isinstance(controller.search_alg, SearchGenerator):
             raise ValueError(f"{type(self).__name__} proposes configurations itself; leave `search_alg` out of TuneConfig")
-        log = _Log(trial.storage.storage_filesystem, trial.storage.experiment_fs_path)
+        log = Log(trial.storage.storage_filesystem, trial.storage.experiment_fs_path)
         recorded = log.settings()
         members = self._samples if recorded is None else _members_of(recorded)
         algorithm = self._made(members)
@@ -427,86 +426,6 @@ class MOASHA(_TuneScheduler):
     def _until(self, step: int) -> int:
         assert isinstance(self._decider, Asha)
         return min((rung for rung in self._decider.rungs if rung >= step), default=self._problem.max_step)
-
-
-@dataclass(frozen=True, eq=False)
-class Experiment:
-    """What an experiment under one of these schedulers found. Open it in any process, also while it goes on."""
-
-    results: Results  # points, lineages, schedules, hypervolume; models come from `checkpoint`
-    path: str
-    filesystem: pyarrow.fs.FileSystem
-    _paths: Mapping[int, str]
-
-    @staticmethod
-    def open(experiment: ResultGrid | Path | str) -> "Experiment":
-        """Read an experiment: what `Tuner.fit` returned, or the folder or URL where Tune keeps it."""
-        if isinstance(experiment, ResultGrid):
-            files, path = experiment.filesystem, experiment.experiment_path
-        elif "://" in str(experiment):
-            files, path = pyarrow.fs.FileSystem.from_uri(str(experiment))
-        else:
-            files, path = pyarrow.fs.LocalFileSystem(), str(Path(experiment).absolute())
-        log = _Log(files, path)
-        settings = log.settings()
-        if settings is None:
-            raise StoreError(f"{path} is not an experiment under MOPBT or MOASHA: it has no {FOLDER}/run.toml")
-        records = log.read()
-        results = Results(settings, MemoryCheckpoints())
-        results.fold([Exchange.from_json(exchange) for record in records for exchange in record["exchanges"]])
-        return Experiment(results, path, files, {int(job): p for r in records for job, p in r.get("paths", {}).items()})
-
-    def front(self) -> Front:
-        """Return the models that no other dominates; each can be loaded."""
-        return self.results.front()
-
-    def checkpoint(self, point: Point | int) -> Checkpoint:
-        """Return the checkpoint of a point of the front, or of a job; others are gone."""
-        job = point.job if isinstance(point, Point) else point
-        path = posixpath.join(self.path, self._paths.get(job, ""))
-        if job not in self._paths or self.filesystem.get_file_info(path).type != pyarrow.fs.FileType.Directory:
-            raise StoreError(f"the checkpoint of job {job} is gone: only those of the front and of the last members are kept")
-        return Checkpoint(path, self.filesystem)
-
-
-class _Log:
-    """The journal of an experiment: a file for each record, as not all file systems can append."""
-
-    def __init__(self, files: pyarrow.fs.FileSystem, experiment: str) -> None:
-        self.folder = posixpath.join(experiment, FOLDER)
-        self._files = files
-        self._next = 0
-
-    def settings(self) -> Settings | None:
-        """Return what the experiment was started with, if it is one of ours."""
-        path = posixpath.join(self.folder, "run.toml")
-        if self._files.get_file_info(path).type != pyarrow.fs.FileType.File:
-            return None
-        return Settings.from_toml(self._text(path), Path(path))
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return all records, in order."""
-        found = self._files.get_file_info(pyarrow.fs.FileSelector(self.folder, allow_not_found=True))
-        paths = sorted(info.path for info in found if info.path.endswith(".json"))
-        self._next = len(paths)
-        return [json.loads(self._text(path)) for path in paths]
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Write a record: there whole or not at all."""
-        self.write(f"{self._next:08}.json", json.dumps(record))
-        self._next += 1
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file under another name first, so that nobody reads half of it."""
-        path = posixpath.join(self.folder, name)
-        self._files.create_dir(self.folder, recursive=True)
-        with self._files.open_output_stream(f"{path}.tmp") as stream:
-            stream.write(text.encode())
-        self._files.move(f"{path}.tmp", path)
-
-    def _text(self, path: str) -> str:
-        with self._files.open_input_stream(path) as stream:
-            return str(stream.read().decode())
 
 
 def check_version(version: str = ray.__version__) -> None:

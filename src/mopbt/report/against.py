@@ -12,9 +12,12 @@ Array = NDArray[np.float64]
 
 def check_same_objectives(results: Results, other: Results) -> None:
     """Raise ValueError unless two runs can be held against each other."""
-    mine, theirs = ([(o.name, o.direction) for o in r.problem.objectives] for r in (results, other))
-    if mine != theirs:
-        raise ValueError(f"{other.path} has the objectives {theirs}; to be held against each other, both need {mine}")
+    if results.problem.objectives != other.problem.objectives:
+        mine, theirs = (", ".join(f"{o.name} {o.direction}" for o in r.problem.objectives) for r in (results, other))
+        raise ValueError(
+            f"{other.path} has the objectives {theirs}, and {results.path} has {mine}; runs that are held against each other need "
+            "the same"
+        )
 
 
 def held_against(results: Results, other: Results) -> list[str]:

@@ -4,7 +4,6 @@ A member is a tree of tensors, ``{"model": state_dict, "optimizer": {slot: {para
 changes the tree it starts from, so that one tree can be the start of several members.
 """
 
-import inspect
 import itertools
 import math
 import statistics
@@ -21,7 +20,7 @@ from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mopbt import tree
-from mopbt.engines.base import checked_scores, global_seeds
+from mopbt.engines.base import global_seeds
 from mopbt.engines.worker import memory_kept
 from mopbt.errors import CannotStack, MissingScore, MopbtError, TaskError
 from mopbt.objectives import Constraint, Direction
@@ -30,6 +29,7 @@ from mopbt.space import Domain
 from mopbt.spelling import meant
 from mopbt.task import Values, problem_of
 from mopbt.torch.batches import Batch, Batches
+from mopbt.torch.given import check_parts, check_rows, named_numbers
 from mopbt.torch.layers import Dropout, Tuned
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
 from mopbt.torch.stack import Layout, Stack, Tree, lent
@@ -107,9 +107,9 @@ class TorchTask:
                 f"a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both, got "
                 f"{' and '.join(f'`{name}`' for name in names) or 'none of them'}"
             )
-        _check_parts(self)
+        check_parts(self.model, self.loss, self.data, self.optimizer)
         for name, data in (("validation", self.validation), ("test", self.test)):
-            _check_rows(name, data)
+            check_rows(name, data)
         if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
             raise ValueError(f"`clip` must be a number above 0, or None, got {self.clip!r}")
         for name, rate in self.optimizer.rates().items():
@@ -426,7 +426,7 @@ class TorchTask:
             return self._broken_scores()
         self._attach(stack, member)
         self._module.eval()  # each time: the function may have changed it
-        return _named_numbers(self.evaluate_model(self._module), "evaluate_model")
+        return named_numbers(self.evaluate_model(self._module), "evaluate_model")
 
     def _scores(self, stack: Stack, data: tuple[Tensor, ...], prefix: str) -> list[dict[str, float]]:
         assert self.metrics is not None
@@ -434,7 +434,7 @@ class TorchTask:
         outputs = self._outputs(stack, inputs)
         scores = []
         for i, out in enumerate(outputs):
-            own = self._broken_scores() if stack.is_broken(i) else _named_numbers(self.metrics(out, *targets), "metrics")
+            own = self._broken_scores() if stack.is_broken(i) else named_numbers(self.metrics(out, *targets), "metrics")
             scores.append({prefix + name: score for name, score in own.items()})
         return scores
 
@@ -505,51 +505,3 @@ def one_thread() -> Iterator[None]:
 def peak_memory() -> int:
     """Return the most bytes of memory that this process has had so far; 0 where the system does not tell."""
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _check_parts(task: TorchTask) -> None:
-    """Raise TypeError where a part of a task is PyTorch's own and not what stands for it here."""
-    if isinstance(task.model, nn.Module) or not callable(task.model):
-        raise TypeError(
-            f"`model` must be a function that builds the model, got {_an(task.model)}; write model=lambda: ..., as each member has "
-            f"weights of its own"
-        )
-    if isinstance(task.optimizer, type) or not hasattr(task.optimizer, "rates"):
-        raise TypeError(
-            f"`optimizer` must be one of mopbt.torch (AdamW, SGD), as one object serves all members, got {_an(task.optimizer)}; "
-            f'write AdamW(lr="lr") for a tuned rate'
-        )
-    if not isinstance(task.data, Batches):
-        raise TypeError(
-            f"`data` must be Batches(inputs, labels, batch_size=256), got {_an(task.data)}; give it the tensors themselves"
-        )
-    try:
-        inspect.signature(task.loss.forward if isinstance(task.loss, nn.Module) else task.loss).bind(None, None, None)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"`loss` must take the model, a batch and the hyperparameters, got {_an(task.loss)} ({error}); write "
-            f"def loss(model, batch, hp): ..."
-        ) from None
-
-
-def _an(given: Any) -> str:
-    """Return in words what was given."""
-    if isinstance(given, type):
-        return f"the class {given.__name__}"
-    name = type(given).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
-
-
-def _check_rows(name: str, data: Any) -> None:
-    if data is None:
-        return
-    if not isinstance(data, tuple | list) or not data or not all(isinstance(t, Tensor) and t.dim() for t in data):
-        raise ValueError(f"`{name}` must be tensors with rows, such as (inputs, labels), got {type(data).__name__}")
-    if len({len(t) for t in data}) > 1:
-        raise ValueError(f"the tensors of `{name}` must have equally many rows, got {[len(t) for t in data]}")
-
-
-def _named_numbers(scores: Any, source: str) -> dict[str, float]:
-    if not isinstance(scores, Mapping):
-        raise TaskError(f"`{source}` must return a mapping of names to numbers, got {scores!r}")
-    return checked_scores(scores)
