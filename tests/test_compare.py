@@ -552,6 +552,7 @@ def test_the_experiments_of_the_paper_can_be_run(file, scale):
     assert read.name == file.stem
     assert read.about
     assert set(read.figures) <= set(FIGURES)
+    assert scale is None or scale in read.scales
     here = read.at(scale)
     for name in here.tasks:
         family = registered()[name].load()
