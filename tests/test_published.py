@@ -55,7 +55,9 @@ def test_means_are_those_of_the_runs(folder):
     with open(folder / "runs.csv", newline="") as file:
         runs = list(csv.DictReader(file))
     with open(folder / "tables.csv", newline="") as file:
-        cells = [row for row in csv.DictReader(file) if row["table"] == "hypervolume"]
+        cells = [
+            row for row in csv.DictReader(file) if row["table"] == "hypervolume" and row["runs"]
+        ]  # the rest are over all tasks
     assert cells
     for cell in cells:
         values = [float(r["hypervolume"]) for r in runs if (r["task"], r["algorithm"]) == (cell["task"], cell["algorithm"])]
