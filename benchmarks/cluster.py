@@ -62,41 +62,11 @@ def tune(trainable=None, samples=overhead.POPULATION, intervals=overhead.INTERVA
     with tempfile.TemporaryDirectory() as folder:
         options = tune.TuneConfig(num_samples=samples, scheduler=scheduler, reuse_actors=True)
         run = tune.RunConfig(storage_path=folder, verbose=0)
-        member = tune.with_resources(trainable or member_class(), {"cpu": 1})
+        member = tune.with_resources(trainable or peers.member_class(), {"cpu": 1})
         records = Experiment.open(tune.Tuner(member, tune_config=options, run_config=run).fit()).results.records()
     ray.shutdown()
     assert len(records) == samples * intervals
     return sorted(record["seconds"] for record in records)
-
-
-def member_class():
-    """Return the workload as a class Trainable, as its users write it."""
-    import torch
-    from ray.tune import Trainable
-
-    class Member(Trainable):
-        """A member that an actor can hold after another one."""
-
-        def setup(self, config):
-            torch.set_num_threads(1)
-            self.parts = overhead.build(config)
-
-        def step(self):
-            peers.trained(*self.parts, self.config)
-            return overhead.measure(self.parts[0])
-
-        def save_checkpoint(self, checkpoint_dir):
-            torch.save([part.state_dict() for part in self.parts], Path(checkpoint_dir) / "state.pt")
-
-        def load_checkpoint(self, checkpoint_dir):
-            for part, state in zip(self.parts, torch.load(Path(checkpoint_dir) / "state.pt"), strict=True):
-                part.load_state_dict(state)
-
-        def reset_config(self, new_config):
-            self.parts = overhead.build(new_config)
-            return True
-
-    return Member
 
 
 def workload(repeats):

@@ -16,21 +16,20 @@ LEVELS = {name: list(domain.values) for name, domain in overhead.SPACE.items()}
 
 
 def trained(model, optimizer, values):
-    """Train one interval and return the sum of precision and recall."""
+    """Train one interval and return precision, recall and their sum."""
     overhead.apply(model, optimizer, values)
     for _ in range(overhead.EPOCHS):
         overhead.epoch(model, optimizer, values)
-    return sum(overhead.measure(model).values())
+    scores = overhead.measure(model)
+    return {**scores, "score": sum(scores.values())}
 
 
-def ray():
-    """Run Ray Tune's PopulationBasedTraining."""
-    import ray
+def member_class():
+    """Return the workload as a class Trainable, as its users write it."""
     import torch
-    from ray import tune
-    from ray.tune.schedulers import PopulationBasedTraining
+    from ray.tune import Trainable
 
-    class Member(tune.Trainable):
+    class Member(Trainable):
         """A member that an actor can hold after another one."""
 
         def setup(self, config):
@@ -38,7 +37,7 @@ def ray():
             self.parts = overhead.build(config)
 
         def step(self):
-            return {"score": trained(*self.parts, self.config)}
+            return trained(*self.parts, self.config)
 
         def save_checkpoint(self, checkpoint_dir):
             torch.save([part.state_dict() for part in self.parts], Path(checkpoint_dir) / "state.pt")
@@ -51,6 +50,15 @@ def ray():
             self.parts = overhead.build(new_config)
             return True
 
+    return Member
+
+
+def ray():
+    """Run Ray Tune's PopulationBasedTraining."""
+    import ray
+    from ray import tune
+    from ray.tune.schedulers import PopulationBasedTraining
+
     scheduler = PopulationBasedTraining("training_iteration", perturbation_interval=1, hyperparam_mutations=LEVELS)
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +68,9 @@ def ray():
         stop = {"training_iteration": overhead.INTERVALS}
         run = tune.RunConfig(storage_path=folder, stop=stop, verbose=0)
         start = {name: tune.choice(levels) for name, levels in LEVELS.items()}
-        results = tune.Tuner(tune.with_resources(Member, {"cpu": 1}), param_space=start, tune_config=options, run_config=run).fit()
+        results = tune.Tuner(
+            tune.with_resources(member_class(), {"cpu": 1}), param_space=start, tune_config=options, run_config=run
+        ).fit()
     done = [result.metrics["training_iteration"] for result in results]
     ray.shutdown()
     assert len(done) == overhead.POPULATION, f"{len(done)} members"
@@ -111,7 +121,7 @@ def syne_trial():
         for part, state in zip(parts, states, strict=True):
             part.load_state_dict(state)
     for interval in range(min(done + 1, overhead.INTERVALS), overhead.INTERVALS + 1):  # a clone of a finished trial reports too
-        score = trained(*parts, arguments)
+        score = trained(*parts, arguments)["score"]
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.save([interval, *(part.state_dict() for part in parts)], file)
         report(score=score, interval=interval)
