@@ -1017,8 +1017,8 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("front done --beside ours", 2),
-        "HERE/ours has the objectives up max, down min, and HERE/done has near max, far max; runs that are held against each other "
-        "need the same",
+        "HERE/ours has the objectives up max, down min, and HERE/done has near max, far max; runs that are shown beside each other "
+        "need the same: look at each by itself",
         *("HERE/ours has the objectives up max, down min", "HERE/done has near max, far max", "need the same"),
     ),
     Command(
@@ -1079,8 +1079,8 @@ ON_THE_COMMAND_LINE = [
     Command(
         *("report done ours", 2),
         "ours has the objectives up max, down min, and done has near max, far max; runs that are shown beside each other need the "
-        "same: write a report of each",
-        *("ours has the objectives up max, down min", "need the same", "write a report of each"),
+        "same: look at each by itself",
+        *("ours has the objectives up max, down min", "need the same", "look at each by itself"),
     ),
     Command(
         *("dashboard nowhere", 2, "there is no directory nowhere; name the one that holds your runs"),

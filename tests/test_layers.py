@@ -58,7 +58,17 @@ LAYERS = {
             ".seeing",
         )
     },
-    4.5: {"torch", "torch.batches", "torch.given", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"},
+    4.5: {
+        "torch",
+        "torch.batches",
+        "torch.given",
+        "torch.layers",
+        "torch.optimizers",
+        "torch.probing",
+        "torch.stack",
+        "torch.task",
+        "torch.values",
+    },
     5: {
         *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.operations", "tasks.augment"),
         *("tasks.rows", "tasks.tables", "tasks.images", "tasks.data", "tasks.losses", "tasks.scores", "tasks.paper"),
@@ -72,7 +82,16 @@ HEAVY = {
     "linear_operator": {"proposals.gp"},
     "torch": {
         *("proposals.gp", "tree"),
-        *("torch.batches", "torch.given", "torch.layers", "torch.optimizers", "torch.stack", "torch.task", "torch.values"),
+        *(
+            "torch.batches",
+            "torch.given",
+            "torch.layers",
+            "torch.optimizers",
+            "torch.probing",
+            "torch.stack",
+            "torch.task",
+            "torch.values",
+        ),
         *("tasks.networks", "tasks.operations", "tasks.augment", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
     "pandas": {"results"},

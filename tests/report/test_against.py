@@ -20,12 +20,14 @@ GAIN = (Objective("gain", "max"), Objective("cost", "min"))
 
 
 def run_of(points, name, *, reference=(0.0, -4.0), objectives=GAIN):
-    """Return a run of one member that reported these scores, one after the other."""
+    """Return a run whose members reported these scores, one after the other; None is a failure."""
     problem = replace(problem_of(ToyTask(interval=1, max_step=20)), objectives=objectives, reference=reference)
     results = Results(Settings(problem, {"name": name}, 0), None)
     jobs = tuple(Job(i, i, (0, 0), None, 0, 1) for i in range(len(points)))
     reports = [
-        Report(
+        Report(i, None, error="it failed", seconds=i + 1.0)
+        if point is None
+        else Report(
             i,
             tuple(o.sign * value for o, value in zip(objectives, point, strict=True)),
             scores={o.name: value for o, value in zip(objectives, point, strict=True)},
@@ -48,6 +50,18 @@ def test_by_hand():
         "gain where cost <= 2: mine 2, theirs 1.5",
         "sooner: mine was past the hypervolume of theirs after 2 of its 3 intervals",  # 3, 3 + 2 = 5 > 4.75, 6
     ]
+
+
+def test_failures_are_intervals_too():
+    said = held_against(run_of([None, *MINE, None], "mine"), run_of(THEIRS, "theirs"))
+    assert said[-1] == "sooner: mine was past the hypervolume of theirs after 3 of its 5 intervals"
+
+
+def test_two_runs_of_one_algorithm_are_called_by_their_folders(tmp_path):
+    runs = [run_of(points, "mo-pbt") for points in (MINE, THEIRS)]
+    for run, folder in zip(runs, ("new", "old"), strict=True):
+        run.path = tmp_path / folder
+    assert held_against(*runs)[0] == "hypervolume: new 6, old 4.75 (+26.3 %)"
 
 
 def test_the_worse_run_has_nothing_sooner():
@@ -83,6 +97,11 @@ def test_a_run_without_a_model():
 def test_other_objectives_are_refused():
     with pytest.raises(ValueError, match="need the same"):
         held_against(run_of(MINE, "mine"), run_of(THEIRS, "theirs", objectives=GAIN[::-1], reference=(-4.0, 0.0)))
+
+
+def test_a_figure_of_other_objectives_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="need the same"):
+        plot_front(run_of(MINE, "mine"), tmp_path / "f.png", beside=run_of(THEIRS, "theirs", objectives=GAIN[::-1], reference=None))
 
 
 @pytest.mark.parametrize("directions", [("max", "min"), ("max", "max"), ("min", "min"), ("min", "max")])

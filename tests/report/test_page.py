@@ -138,7 +138,7 @@ def test_a_report_of_nothing_is_refused(runs, tmp_path):
         write_report([runs / "toy"], tmp_path / "nowhere" / "report.html")
     with pytest.raises(StoreError, match="is not a run"):
         write_report([tmp_path], tmp_path / "report.html")
-    with pytest.raises(ValueError, match="need the same: write a report of each"):
+    with pytest.raises(ValueError, match="need the same: look at each by itself"):
         write_report([runs / "toy", runs / "three"], tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,8 @@ from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import CannotStack
 from mopbt.results import read_settings
 from mopbt.testing import ToyTask
-from mopbt.torch.task import Probe, TorchTask
+from mopbt.torch.probing import Probe
+from mopbt.torch.task import TorchTask
 
 
 class Probed(ToyTask):

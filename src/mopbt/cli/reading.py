@@ -9,7 +9,8 @@ from rich.table import Table
 from mopbt.cli.app import JsonOption, RunArgument, app
 from mopbt.cli.printing import as_text, out, plain, point_json, print_front, print_json, summary_of, table_of
 from mopbt.errors import MopbtError
-from mopbt.report.against import check_same_objectives, held_against
+from mopbt.report.against import held_against
+from mopbt.report.story import check_comparable
 from mopbt.results import Results
 
 
@@ -42,7 +43,7 @@ def front(
     results = Results.open(path)
     other = None if beside is None else Results.open(beside)
     if other is not None:
-        check_same_objectives(results, other)
+        check_comparable([results, other])
     if plot is not None:
         from mopbt.report.figures import plot_front
 

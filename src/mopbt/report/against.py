@@ -4,27 +4,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mopbt.objectives import signed, unsigned
-from mopbt.report.story import common_reference
+from mopbt.report.figures import names_of
+from mopbt.report.story import check_comparable, common_reference
 from mopbt.results import Results
 
 Array = NDArray[np.float64]
 
 
-def check_same_objectives(results: Results, other: Results) -> None:
-    """Raise ValueError unless two runs can be held against each other."""
-    if results.problem.objectives != other.problem.objectives:
-        mine, theirs = (", ".join(f"{o.name} {o.direction}" for o in r.problem.objectives) for r in (results, other))
-        raise ValueError(
-            f"{other.path} has the objectives {theirs}, and {results.path} has {mine}; runs that are held against each other need "
-            "the same"
-        )
-
-
 def held_against(results: Results, other: Results) -> list[str]:
     """Return in sentences what a run has that the other lacks: hypervolume, models that dominate, and time."""
-    check_same_objectives(results, other)
     runs = (results, other)
-    mine, theirs = (r.settings.algorithm["name"] for r in runs)
+    check_comparable(runs)
+    mine, theirs = names_of(*runs)
     front, others = (_points(r) for r in runs)
     if not len(front) or not len(others):
         return [f"{theirs if len(front) else mine} has no model that could be held against the other's"]
@@ -44,9 +35,9 @@ def held_against(results: Results, other: Results) -> list[str]:
         has = [f"{first.sign * value:.4g}" if np.isfinite(value) else "has no such model" for value in best]
         said.append(f"{first.name} where {second.name} {sense} {second.sign * level:.4g}: {mine} {has[0]}, {theirs} {has[1]}")
     if volume > of_other:
-        curve = [reached for _, reached in results.hypervolume_curve(reference)]
-        after = 1 + int(np.argmax(np.array(curve) > of_other))
-        said.append(f"sooner: {mine} was past the hypervolume of {theirs} after {after:,} of its {len(curve):,} intervals")
+        when = next(seconds for seconds, reached in results.hypervolume_curve(reference) if reached > of_other)
+        after = sum(record["seconds"] <= when for record in results.records())
+        said.append(f"sooner: {mine} was past the hypervolume of {theirs} after {after:,} of its {len(results):,} intervals")
     return said
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mopbt.errors import MissingExtra
 from mopbt.objectives import Objective
+from mopbt.report.story import check_comparable
 from mopbt.results import Point, Results
 
 if TYPE_CHECKING:
@@ -50,20 +51,20 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
         raise ValueError(
             f"{results.path} has no evaluation that can be drawn; wait for the first report, or see results.failures()"
         )
+    if beside is not None:
+        check_comparable([results, beside])
     front, pairs = list(results.front()), list(combinations(objectives, 2))
-    other = [] if beside is None else list(beside.front())
+    other: list[Point] = [] if beside is None else list(beside.front())
+    name, other_name = ("", "") if beside is None else names_of(results, beside)
     views = {o: _view(o, points, [*front, *other]) for o in objectives}
     figure = _figure(SIZES[len(pairs)])
     axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
     for ax, (x, y) in zip(axes, pairs, strict=True):
         dots = _draw_evaluations(ax, points, x, y)
-        name = results.settings.algorithm["name"] if beside else ""
         if beside is not None:
             if len(objectives) == 2:
                 _draw_gain(ax, front, other, x, y, worst=views[y][y.sign < 0])
-            _draw_front(
-                ax, other, x, y, line=len(objectives) == 2, colour=OTHER, label=f"front of {beside.settings.algorithm['name']}"
-            )
+            _draw_front(ax, other, x, y, line=len(objectives) == 2, colour=OTHER, label=f"front of {other_name}")
         _draw_front(ax, front, x, y, line=len(objectives) == 2, colour=FRONT, label=f"front of {name}" if name else "front")
         _dress(ax, x, y, views)
     axes[0].legend(frameon=False, fontsize=10, labelcolor=INK, loc="best")
@@ -71,9 +72,17 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
     outside = sum(not all(lo <= p.scores[o.name] <= hi for o, (lo, hi) in views.items()) for p in points)
     title = _title(results, len(points), len(front), outside)
     if beside is not None:
-        title += f"\n{beside.settings.algorithm['name']} beside it: {len(other):,} models, hypervolume {beside.hypervolume():.4g}"
+        title += f"\n{other_name} beside it: {len(other):,} models, hypervolume {beside.hypervolume():.4g}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
     figure.savefig(file, dpi=dpi)
+
+
+def names_of(results: Results, other: Results) -> tuple[str, str]:
+    """Return what two runs are called beside each other: by their algorithms, or by their folders where these are the same."""
+    mine, theirs = (str(r.settings.algorithm["name"]) for r in (results, other))
+    if mine == theirs and results.path and other.path:
+        return results.path.name, other.path.name
+    return mine, theirs
 
 
 def _figure(size: tuple[float, float]) -> "Figure":

@@ -18,6 +18,7 @@ from mopbt import metrics
 from mopbt.algorithms import algorithm_of
 from mopbt.archive import Archive, Entry, entry_of
 from mopbt.objectives import Objective, unsigned
+from mopbt.results import Results
 from mopbt.settings import Settings
 from mopbt.space import Domain, Float, Int
 from mopbt.state import Job, Report
@@ -327,15 +328,15 @@ def compared(stories: Sequence[Story]) -> dict[str, Any]:
     }
 
 
-def check_comparable(stories: Sequence[Story]) -> None:
+def check_comparable(runs: Sequence[Story | Results]) -> None:
     """Raise ValueError unless all runs have the same objectives."""
-    wanted = stories[0].problem.objectives
-    for story in stories:
-        if story.problem.objectives != wanted:
-            mine, theirs = (", ".join(f"{o.name} {o.direction}" for o in each) for each in (wanted, story.problem.objectives))
+    wanted = runs[0].problem.objectives
+    for run in runs:
+        if run.problem.objectives != wanted:
+            mine, theirs = (", ".join(f"{o.name} {o.direction}" for o in each) for each in (wanted, run.problem.objectives))
             raise ValueError(
-                f"{story.path} has the objectives {theirs}, and {stories[0].path} has {mine}; runs that are shown beside each "
-                "other need the same: write a report of each"
+                f"{run.path} has the objectives {theirs}, and {runs[0].path} has {mine}; runs that are shown beside each other "
+                "need the same: look at each by itself"
             )
 
 

@@ -32,13 +32,9 @@ from mopbt.torch.batches import Batch, Batches
 from mopbt.torch.given import check_parts, check_rows, named_numbers
 from mopbt.torch.layers import Dropout, Tuned
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
+from mopbt.torch.probing import Probe, one_thread, peak_memory
 from mopbt.torch.stack import Layout, Stack, Tree, lent
 from mopbt.torch.values import StackedValues, TensorValues, cannot_stack, unstackable_named
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 Loss = Callable[[Callable[..., Any], Batch, Mapping[str, Any]], Tensor]
 Metrics = Callable[..., Mapping[str, float]]
@@ -209,7 +205,7 @@ class TorchTask:
         except Exception as error:
             raise CannotStack(cannot_stack(f"{type(error).__name__}: {error}")) from error
 
-    def probe(self, members: int, seconds: float = 1.0) -> "Probe":
+    def probe(self, members: int, seconds: float = 1.0) -> Probe:
         """Train a few updates of up to `members` members one by one and stacked, as workers do, and compare gradients and times."""
         self.check_stack()
         with global_seeds(0), one_thread(), memory_kept():
@@ -479,29 +475,3 @@ class TorchTask:
 
     def _precision(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.autocast is None else torch.autocast(self._device.type, self.autocast)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """How one member at a time and a stack compare on this machine."""
-
-    loop: float  # seconds for an update of a member
-    stack: float
-    disagreement: float  # of the gradients, relative to the largest
-    bytes_per_member: int  # that a stack takes more
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute in one thread, as a worker does: two that wait for each other on a busy machine tell nothing."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process has had so far; 0 where the system does not tell."""
-    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
