@@ -1,5 +1,6 @@
 """Tasks by name: those that packages register under the entry point `mopbt.tasks`, and any `module:object`."""
 
+import hashlib
 import importlib
 import inspect
 import sys
@@ -31,6 +32,16 @@ def find_task(reference: str) -> tuple[Any, str]:
             raise ValueError(f"{bare} comes in one size only, got the scale {scale!r}; leave it out")
         return _checked(found, bare), found_again
     return found.at(*([scale] if at else [])), found_again + at + scale
+
+
+def made_of(reference: str) -> str:
+    """Return a text that changes with what a task is made of: the package and the numbers of its scale, or its module's file."""
+    bare, _, scale = reference.partition("@")
+    if bare in (known := registered()):
+        size = getattr(known[bare].load(), "scales", {}).get(scale or "paper", "")
+        return f"{known[bare].dist.name} {known[bare].dist.version} {size!r}"
+    file = _imported(*bare.rsplit(":", 1))[0].__file__
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 def _found(reference: str) -> tuple[Any, str]:

@@ -13,22 +13,18 @@ from hypothesis import strategies as st
 
 from mopbt import metrics
 from mopbt.compare import Comparison, Experiment, RunData
+from mopbt.report.statistics import EXACT, holm, paired_differences, places, sign_flip_test
 from mopbt.report.tables import (
-    EXACT,
     LEVEL,
     MeasuredRun,
     MeasuredTask,
     baseline_of,
     caption,
-    holm,
     make_table,
     measure,
     moments,
     once_on_front,
-    paired_differences,
-    places,
     runs_to_csv,
-    sign_flip_test,
     tables,
     to_csv,
     to_latex,
@@ -77,10 +73,12 @@ def comparison_of(runs, algorithms=None, *, problems=None, **fields):
     return Comparison(experiment, problems or {task: problem_of(task) for task in tasks}, tuple(runs))
 
 
-def table_of(values, name="hypervolume"):
-    """Return the table of values by task, label and seed."""
+def table_of(values, name="hypervolume", *, only=None, first=None):
+    """Return the table of values by task, label and seed; `only`: a label's tasks; `first`: a score of a task's first models."""
     labels = dict.fromkeys(label for of_task in values.values() for label in of_task)
-    experiment = Experiment(name="test", tasks=tuple(values), algorithms={label: {"name": "mo-pbt"} for label in labels})
+    algorithms = {label: {"name": "mo-pbt", "tasks": (only or {}).get(label, [])} for label in labels}
+    experiment = Experiment(name="test", tasks=tuple(values), algorithms=algorithms)
+    scores = {task: {"accuracy": np.array([score])} for task, score in (first or {}).items()}
     measured = [
         MeasuredTask(
             name=task,
@@ -91,7 +89,9 @@ def table_of(values, name="hypervolume"):
             times=np.ones(1),
             runs={
                 label: tuple(
-                    MeasuredRun(run_of(task, label, seed, [[0, 0]]), np.array([0]), np.array([value]), None, None)
+                    MeasuredRun(
+                        run_of(task, label, seed, [[0, 0]], scores=scores.get(task)), np.array([0]), np.array([value]), None, None
+                    )
                     for seed, value in by_seed.items()
                 )
                 for label, by_seed in of_task.items()
@@ -181,11 +181,11 @@ def test_places_share_their_mean_as_in_scipy(values):
 
 
 def test_pairs_are_of_the_same_seed_and_of_those_that_both_have():
-    assert paired_differences({3: 10.0, 1: 5.0, 7: 1.0}, {1: 1.0, 3: 2.0, 9: 0.0}).tolist() == [4.0, 8.0]
+    assert paired_differences({3: 10.0, 1: 5.0, 7: 1.0}, {1: 1.0, 3: 2.0, 9: 0.0}) == {1: 4.0, 3: 8.0}
 
 
 def test_runs_without_a_common_seed_are_paired_in_their_order():
-    assert paired_differences({100: 5.0, 101: 7.0}, {1: 2.0, 0: 1.0, 2: 3.0}).tolist() == [4.0, 5.0]
+    assert paired_differences({100: 5.0, 101: 7.0}, {1: 2.0, 0: 1.0, 2: 3.0}) == {0: 4.0, 1: 5.0}
 
 
 class TestMeasures:
@@ -318,9 +318,33 @@ class TestTables:
         assert [table.is_best("easy", label) for label in table.algorithms] == [True, False, True]
         assert [table.cells["easy", label].rank for label in table.algorithms] == [1.5, 3, 1.5]
 
-    def test_the_average_rank_is_over_the_tasks_that_an_algorithm_has(self):
-        overall = table_of(self.VALUES).overall
-        assert {label: overall[label].rank for label in overall} == {"MO-PBT": 1.75, "rival": 2, "slow": 1.5}
+    def test_an_algorithm_that_is_not_on_all_tasks_has_no_average_rank(self):
+        overall = table_of(self.VALUES, only={"slow": ["easy"]}).overall
+        assert [overall[label].rank for label in ("MO-PBT", "rival")] == [1.75, 2]
+        assert math.isnan(overall["slow"].rank)
+
+    def test_tasks_that_are_not_finished_are_not_ranked(self):
+        """Who is run first would have the first place on them."""
+        table = table_of({"done": {"MO-PBT": seeds(1, 1), "rival": seeds(2, 2)}, "alone": {"MO-PBT": seeds(1, 1)}})
+        assert table.ranked == ("done",)
+        assert {label: overall.rank for label, overall in table.overall.items()} == {"MO-PBT": 2, "rival": 1}
+        assert "over the tasks of which all runs are there (done)" in caption(table)
+        fewer = table_of({"done": {"MO-PBT": seeds(1, 1), "rival": seeds(2)}})
+        assert fewer.ranked == ()
+        assert "(none yet)" in caption(fewer)
+
+    def test_tasks_whose_runs_begin_alike_are_one_throw_of_chance(self):
+        """Two tasks that train the same networks are no more evidence than one."""
+        one = {"MO-PBT": seeds(0, 0, 0, 0), "rival": seeds(1, 2, -1, 3)}
+        alone = table_of({"a": one})
+        twice = table_of({"a": one, "b": one}, first={"a": 0.75, "b": 0.75})
+        apart = table_of({"a": one, "b": one}, first={"a": 0.75, "b": 0.5})
+        assert twice.kin == {"a": "a", "b": "a"}
+        assert twice.overall["rival"] == alone.overall["rival"]
+        assert apart.kin == {"a": "a", "b": "b"}
+        assert apart.overall["rival"].p == pytest.approx(sign_flip_test([1, 2, -1, 3, 1, 2, -1, 3]))
+        assert "The runs of a and b begin alike, so p counts them as one." in caption(twice)
+        assert "alike" not in caption(apart)
 
     def test_others_are_tested_against_mo_pbt_by_pairs(self):
         cells = table_of(self.VALUES).cells
@@ -393,6 +417,14 @@ class TestChance:
         most = LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / repeats)
         assert found / repeats <= most
         assert found_overall / repeats <= most
+
+    def test_tasks_that_train_the_same_networks(self):
+        """The same luck on both: independent signs would call 17 tables of a hundred significant."""
+        rng, repeats, found = np.random.default_rng(3), 1000, 0
+        for _ in range(repeats):
+            values = {label: seeds(*rng.normal(size=8)) for label in ("MO-PBT", "again")}
+            found += bool(table_of({"a": values, "b": values}, first={"a": 0.5, "b": 0.5}).overall["again"].sign)
+        assert found / repeats <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / repeats)
 
     def test_a_true_difference_is_found(self):
         rng = np.random.default_rng(0)

@@ -40,7 +40,7 @@ def compare_algorithms(
 
     read = Experiment.read(experiment)
     check_figures(read.figures)  # before hours of work
-    directory = directory or Path("comparisons") / "-".join(filter(None, (read.name, scale)))
+    directory = directory or Path("comparisons") / "-".join(filter(None, (read.name, scale if scale != "paper" else None)))
     try:
         if only_report:
             comparison = recompute(read, out=directory, scale=scale, parquet=parquet)

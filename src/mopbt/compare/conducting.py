@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mopbt.algorithms import POPULATION, check_count, options_of
-from mopbt.catalogue import find_task, registered
+from mopbt.catalogue import find_task, made_of, registered
 from mopbt.compare.board import Board, Record
 from mopbt.compare.crew import Crew, Order, crew_of
 from mopbt.compare.evaluations import (
@@ -16,6 +16,7 @@ from mopbt.compare.evaluations import (
     Marker,
     marker_of,
     parquet_writer,
+    problem_differences,
     recorded_experiment,
     scale_of,
     write_evaluations,
@@ -24,7 +25,7 @@ from mopbt.compare.experiment import Experiment, PlannedRun
 from mopbt.compare.others import Others
 from mopbt.engines.choosing import planned
 from mopbt.engines.pool import available_cores
-from mopbt.errors import RunMismatch, TaskFailed
+from mopbt.errors import RunMismatch, StoreError, TaskFailed
 from mopbt.spelling import meant
 from mopbt.stores.directory import write_atomically
 from mopbt.task import Problem, problem_of
@@ -58,6 +59,7 @@ def compare(
     check_count("jobs", jobs, 1)
     if parquet:
         parquet_writer()  # before hours of work
+    scale = _own_scale(whole, scale)
     out, here = Path(out).absolute(), whole.at(scale)
     _check_scale(whole, scale)
     check_same(out, whole, scale)
@@ -68,13 +70,16 @@ def compare(
         subjects = {task: _subject(here, task, scale) for task in tasks}
         others = Others.below([Path(place) for place in reuse], out, scale)
         out.mkdir(parents=True, exist_ok=True)
+        for run in finished:
+            if run.task in subjects:
+                _check_unchanged(out / run.directory, here.contenders[run.algorithm].problem(subjects[run.task].problem))
         record = Record(out, whole.name, scale, jobs, finished)
         write_atomically(out / "experiment.toml", whole.to_toml().encode())  # last: with it, this is a comparison
         with Board(here, finished, jobs, shown=progress) as board, crew_of(jobs) as crew:
             stage = _Stage(here, out, subjects, dict(finished), board, record, others)
             stage.measure(crew)
             failures = stage.carry_out(crew, jobs)
-    comparison = replace(Comparison.open(out), failures=failures)
+    comparison = replace(_opened(out, whole), failures=failures)
     write_evaluations(comparison, out, parquet=parquet)
     return comparison
 
@@ -84,10 +89,28 @@ def recompute(
 ) -> Comparison:
     """Read a comparison of this experiment from the journals of its finished runs, and write its table anew; nothing is run."""
     whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-    check_same(Path(out), whole, scale or scale_of(Path(out)))
-    comparison = Comparison.open(out)
-    write_evaluations(comparison, Path(out), parquet=parquet)
+    out = Path(out)
+    check_same(out, whole, _own_scale(whole, scale) or scale_of(out))
+    recorded_experiment(out)  # or there is none
+    comparison = _opened(out, whole)
+    if not comparison.runs:
+        raise StoreError(f"{out} has no finished run, so there is nothing to compute from; without --only-report they are run")
+    write_evaluations(comparison, out, parquet=parquet)
     return comparison
+
+
+def _opened(out: Path, experiment: Experiment) -> Comparison:
+    """Read a comparison, with its experiment as it is told now: what is said about it and its figures may have changed."""
+    if (out / "experiment.toml").read_text(encoding="utf-8") != experiment.to_toml():
+        write_atomically(out / "experiment.toml", experiment.to_toml().encode())
+    return Comparison.open(out)
+
+
+def _check_unchanged(path: Path, problem: Problem) -> None:
+    if differences := problem_differences(path, problem):
+        raise RunMismatch(
+            f"the task has changed since {path} was run: {'; '.join(differences)}; change it back, or use another directory"
+        )
 
 
 def check_same(out: Path, experiment: Experiment, scale: str | None) -> None:
@@ -95,9 +118,10 @@ def check_same(out: Path, experiment: Experiment, scale: str | None) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"`out` must be a directory, got the file {out}; name one that is new, empty, or a comparison")
     if not (out / "experiment.toml").exists():
-        if out.is_dir() and any(not file.name.startswith("about.json") for file in out.iterdir()):
-            strange = next(file.name for file in out.iterdir() if not file.name.startswith("about.json"))
-            raise RunMismatch(f"{out} is not a comparison and not empty (it has {strange!r}); use another directory for `out`")
+        names = [file.name for file in out.iterdir()] if out.is_dir() else []
+        strange = [name for name in names if name != "about.json" and not name.endswith(".tmp")]  # what a kill may have left
+        if strange:
+            raise RunMismatch(f"{out} is not a comparison and not empty (it has {strange[0]!r}); use another directory for `out`")
         return
     before = scale_of(out)
     if before != scale:
@@ -114,6 +138,7 @@ class _Subject:
     """A task as it is run."""
 
     reference: str  # by which other processes find it
+    made_of: str
     problem: Problem
     population: int
     may_stack: bool
@@ -135,7 +160,7 @@ def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
     endless = frozenset(label for label in labels if _is_endless(experiment, task, label, problem, population))
     for label in labels:
         _check_time(experiment, task, label, endless, [other for other in labels if other not in endless])
-    return _Subject(reference, problem, population, hasattr(found, "probe"), endless)
+    return _Subject(reference, made_of(reference), problem, population, hasattr(found, "probe"), endless)
 
 
 def _in_scale(task: str, scale: str | None) -> tuple[str, int]:
@@ -150,13 +175,18 @@ def _in_scale(task: str, scale: str | None) -> tuple[str, int]:
     return f"{name}@{wanted}" if wanted else name, getattr(size, "population", POPULATION)
 
 
+def _own_scale(experiment: Experiment, scale: str | None) -> str | None:
+    """Return a scale as it is recorded: none for the paper's, in which everything is unless told otherwise."""
+    return None if scale == "paper" and scale not in experiment.scales else scale
+
+
 def _check_scale(experiment: Experiment, scale: str | None) -> None:
     """Raise ValueError where neither the experiment nor any of its tasks knows a scale, if some are known."""
     known, names = registered(), [task.partition("@")[0] for task in experiment.tasks]
     if scale is None or scale in experiment.scales or not set(names) <= set(known):
         return
     of_tasks = (size for name in names for size in getattr(known[name].load(), "scales", ()))
-    sizes = list(dict.fromkeys([*experiment.scales, *of_tasks]))
+    sizes = list(dict.fromkeys(["paper", *experiment.scales, *of_tasks]))
     if sizes and scale not in sizes:
         raise ValueError(f"`scale` must be one of {', '.join(map(repr, sizes))}, or left out, got {scale!r}{meant(scale, sizes)}")
 
@@ -225,7 +255,8 @@ class _Stage:
                 waiting.remove(run)
                 self.board.begin(run)
                 order = self._order(run)
-                if marker := self.others.copied(order):
+                problem = self.experiment.contenders[run.algorithm].problem(self.subjects[run.task].problem)
+                if marker := self.others.copied(order, problem):
                     self._end(run, {"finished": marker})
                 else:
                     under_way[crew.submit({"order": asdict(order)}, partial(self.board.share, run))] = run
@@ -275,4 +306,5 @@ class _Stage:
             stack=stack,
             seconds=round(max(times) + SLACK, 6) if times else None,
             keep_models=self.experiment.keep_models,
+            made_of=subject.made_of,
         )

@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import shutil
 import signal
 import statistics
 import subprocess
@@ -25,13 +26,14 @@ from mopbt.compare.experiment import LEAST
 from mopbt.engines.base import Warm, Work, perform
 from mopbt.engines.choosing import Plan, planned
 from mopbt.engines.worker import keep_memory
-from mopbt.errors import MopbtError, TaskFailed
+from mopbt.errors import CorruptCheckpoint, CorruptJournal, MopbtError, TaskFailed
 from mopbt.objectives import parse_constraints
 from mopbt.progress import Progress
 from mopbt.rng import stream
 from mopbt.run import Budget, Session, open_run
+from mopbt.schedulers.base import Scheduler
 from mopbt.settings import Settings
-from mopbt.state import Job, State
+from mopbt.state import Job, State, needed, ordered
 from mopbt.stores.directory import DirectoryStore, write_atomically
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.task import problem_of
@@ -53,6 +55,7 @@ class Order:
     stack: int  # how many members are trained as one program; 1: none
     seconds: float | None  # the virtual time that it gets; None: until it is done
     keep_models: bool
+    made_of: str  # what the task was made of when it was ordered
 
 
 def identity(order: Order) -> str:
@@ -198,7 +201,7 @@ def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
     settings = Settings(problem, options_of(algorithm), order.seed, engine=plan.to_dict())
     engine = plan.engine()
     with ExitStack() as stack:
-        store = open_run(path, settings, durable=False)  # waiting for the disk takes longer than training what is small
+        store = _opened(path, settings, algorithm.scheduler(problem), durable=order.keep_models)
         stack.callback(store.close)
         earlier = sum(report.took for exchange in store.read() for report in exchange.reports)
         session = Session(
@@ -227,6 +230,37 @@ def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
 def _task(reference: str) -> Any:
     """Return a task; kept, as the next run is probably about the same one."""
     return find_task(reference)[0]
+
+
+def _opened(path: Path, settings: Settings, scheduler: Scheduler, *, durable: bool) -> DirectoryStore:
+    """Open a run's directory, and begin it anew where it has holes.
+
+    Waiting for the disk takes longer than training what is small, so after a power cut the journal may know of checkpoints that
+    were never written. To go on with failed intervals would make another run of it.
+    """
+    with suppress(CorruptJournal):
+        store = open_run(path, settings, durable=durable)
+        if _is_whole(store, settings, scheduler):
+            return store
+        store.close()
+    shutil.rmtree(path)
+    return open_run(path, settings, durable=durable)
+
+
+def _is_whole(store: DirectoryStore, settings: Settings, scheduler: Scheduler) -> bool:
+    """Tell whether all checkpoints are sound from which jobs may still start."""
+    state, checksums = State(settings.seed), {}
+    for exchange in store.read():
+        state = ordered(state, exchange.jobs) if exchange.jobs else state
+        for report in exchange.reports:
+            state = scheduler.tell(state, report)
+            checksums[report.job] = report.checksum
+    try:
+        for id in needed(state):
+            store.checkpoints.load(id, checksums[id])
+    except CorruptCheckpoint:
+        return False
+    return True
 
 
 def _make_durable(store: DirectoryStore) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mopbt.compare.experiment import Experiment, PlannedRun
-from mopbt.errors import MissingExtra, StoreError
+from mopbt.errors import MissingExtra, RunMismatch, StoreError
 from mopbt.results import read_settings
 from mopbt.space import Float
 from mopbt.state import Report
@@ -76,8 +76,13 @@ class Comparison:
         finished = dict.fromkeys(run for run in plan if marker_of(out, run) is not None)
         problems: dict[str, Problem] = {}
         for run in finished:
-            if run.task not in problems:
-                problems[run.task] = read_settings(out / run.directory).problem
+            own = read_settings(out / run.directory).problem
+            alone = replace(own, constraints=problems.setdefault(run.task, own).constraints)  # a contender may have its own
+            if alone != problems[run.task]:
+                raise RunMismatch(
+                    f"the runs of {run.task} in {out} are of different tasks: {out / run.directory} has another space, other "
+                    f"objectives, or another number of steps than the first; remove the runs that are out of date, and go on"
+                )
         runs = tuple(read_run(out, run, problems[run.task]) for run in finished)
         return Comparison(experiment, problems, runs, tuple(run for run in plan if run not in finished))
 
@@ -100,6 +105,12 @@ def marker_of(out: Path, run: PlannedRun) -> Marker | None:
     except FileNotFoundError:
         return None
     return marker
+
+
+def problem_differences(path: Path, problem: Problem) -> list[str]:
+    """Return how a problem differs from that of a run's directory."""
+    recorded = read_settings(path)
+    return recorded.differences(replace(recorded, problem=problem))
 
 
 def recorded_experiment(out: Path) -> Experiment:
@@ -161,7 +172,8 @@ def write_evaluations(comparison: Comparison, out: Path, *, parquet: bool = Fals
     """Write evaluations.csv.gz, and evaluations.parquet if it is asked for."""
     write_atomically(out / "evaluations.csv.gz", _compressed(comparison))
     if parquet:
-        table = importlib.import_module("pyarrow").table(comparison.evaluations())
+        columns = {name: _typed(column) for name, column in comparison.evaluations().items()}
+        table = importlib.import_module("pyarrow").table(columns)
         parquet_writer().write_table(table, out / "evaluations.parquet")
 
 
@@ -216,6 +228,16 @@ def _joined(name: str, tables: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[
     is_text = any(name in table and table[name].dtype == object for table in tables)
     absent = "" if is_text else math.nan
     return np.concatenate([table[name] if name in table else np.full(len(table["job"]), absent) for table in tables])
+
+
+def _typed(column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column (n,) as a format can hold it that knows types: of numbers with gaps, or else of texts."""
+    if column.dtype != object:
+        return column
+    values = column.tolist()
+    if all(value == "" or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+        return np.array([math.nan if value == "" else float(value) for value in values])
+    return np.array([str(value) for value in values], dtype=object)
 
 
 def _texts(column: NDArray[Any]) -> list[str]:

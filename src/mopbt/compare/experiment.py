@@ -31,7 +31,7 @@ class PlannedRun:
     @property
     def directory(self) -> Path:
         """Return the run's directory within the comparison's."""
-        return Path("runs", _slug(self.task), _slug(self.algorithm), str(self.seed))
+        return Path("runs", slug(self.task), slug(self.algorithm), str(self.seed))
 
     def __str__(self) -> str:
         return f"{self.task}, {self.algorithm}, seed {self.seed}"
@@ -150,8 +150,10 @@ class Experiment:
 
     def to_toml(self) -> str:
         """Return the text of the experiment's file."""
+        if self.source and Experiment(**tomllib.loads(self.source)) == self:  # else it was changed since it was read
+            return self.source
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "source"}
-        return self.source or tomli_w.dumps({key: value for key, value in values.items() if value is not None})
+        return tomli_w.dumps({key: value for key, value in values.items() if value is not None})
 
     def differences(self, other: "Experiment") -> list[str]:
         """Return how the runs of another experiment differ, one readable line for each key."""
@@ -171,7 +173,7 @@ class Experiment:
 def _check_experiment(experiment: Experiment) -> None:
     for key in ("name", "about"):
         value = getattr(experiment, key)
-        if not isinstance(value, str) or (key == "name" and not _slug(value)):
+        if not isinstance(value, str) or (key == "name" and not slug(value)):
             raise ValueError(f"`{key}` must be a text, got {value!r}")
     for key, least in (("tasks", 1), ("figures", 0)):
         _check_names(key, getattr(experiment, key), least)
@@ -194,7 +196,7 @@ def _check_algorithms(experiment: Experiment) -> None:
     if not isinstance(experiment.algorithms, Mapping) or not experiment.algorithms:
         raise ValueError(f"`algorithms` must be a table with an entry for each label, got {experiment.algorithms!r}")
     for key, names in (("tasks", experiment.tasks), ("algorithms", tuple(experiment.algorithms))):
-        slugs = [_slug(name) for name in names]
+        slugs = [slug(name) for name in names]
         if len(set(slugs)) < len(slugs) or not all(slugs):
             raise ValueError(f"`{key}` must differ in letters and digits, as directories are named after them, got {_said(names)}")
     for label, contender in experiment.contenders.items():
@@ -234,5 +236,6 @@ def _said(value: Any) -> str:
     return repr(list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value)
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """Return a text as a name of files and directories."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")

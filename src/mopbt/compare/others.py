@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.compare.crew import Order, identity
-from mopbt.compare.evaluations import Marker, about_of
+from mopbt.compare.evaluations import Marker, about_of, problem_differences
 from mopbt.stores.directory import write_atomically
+from mopbt.task import Problem
 
-FILES = ("run.toml", "journal.jsonl")
+FILES = ("run.toml", "journal.jsonl", "finished.json")
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,20 @@ class Others:
         markers = (marker for place in found for marker in sorted(place.glob("runs/*/*/*/finished.json")))
         return Others(tasks, {order: marker.parent for marker in markers if (order := _ordered(marker))})
 
-    def copied(self, order: Order) -> Marker | None:
-        """Copy the run that an order asks for, if there is one, and return its mark; models are not copied."""
+    def copied(self, order: Order, problem: Problem) -> Marker | None:
+        """Copy the run of a problem that an order asks for, if there is one, and return its mark; models are not copied."""
         other = None if order.keep_models else self.runs.get(identity(order))
-        if other is None:
+        if other is None or problem_differences(other, problem):
             return None
         path = Path(order.path)
-        path.mkdir(parents=True, exist_ok=True)
+        copy = path.with_name(f"{path.name}.tmp")
+        for leftover in (copy, path):  # of a copy that was not finished, and of a run that was begun
+            shutil.rmtree(leftover, ignore_errors=True)
+        copy.mkdir(parents=True)
         for name in FILES:
-            shutil.copyfile(other / name, path / name)
-        mark = (other / "finished.json").read_bytes()
-        write_atomically(path / "finished.json", mark)  # last: with it, the run is whole
-        marker: Marker = json.loads(mark)
+            write_atomically(copy / name, (other / name).read_bytes())
+        copy.rename(path)  # whole, or not at all
+        marker: Marker = json.loads((path / "finished.json").read_bytes())
         return marker
 
 

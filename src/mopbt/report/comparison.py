@@ -30,7 +30,7 @@ def write_report(comparison: Comparison, out: Path | str) -> list[Path]:
     """Write tables.md, tables.tex, tables.csv, runs.csv and figures/*.png and *.pdf of a comparison, and return the files."""
     out, measured = Path(out), measure(comparison)
     files = _write_tables(comparison, measured, out)
-    for name in comparison.experiment.figures or FIGURES:
+    for name in comparison.experiment.figures or USUAL:
         for stem, figure in draw(name, measured).items():
             files += _save(figure, out / "figures" / stem)
     return files
@@ -69,6 +69,8 @@ def _head(comparison: Comparison) -> str:
     missing, runs = len(comparison.missing), len(comparison.runs)
     lines = [f"# {comparison.experiment.name}", comparison.experiment.about]
     lines += [f"{missing} of {missing + runs} runs are not finished."] if missing else []
+    failed, evaluations = sum(len(run.errors) for run in comparison.runs), sum(map(len, comparison.runs))
+    lines += [f"{failed:,} of {evaluations:,} intervals failed; evaluations.csv.gz has their errors."] if failed else []
     return "\n\n".join(filter(None, lines)) + "\n"
 
 
@@ -87,3 +89,4 @@ FIGURES: Mapping[str, Callable[[Sequence[MeasuredTask]], dict[str, "Figure"]]] =
     kind.__name__: kind
     for kind in (progress, fronts, searched, attainment, generalisation, transfer, final, populations, spaces, trivial)
 }
+USUAL = tuple(name for name in FIGURES if name != "spaces")  # an experiment must say that its tasks differ in their spaces alone

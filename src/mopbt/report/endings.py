@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mopbt.algorithms import options_of
 from mopbt.report.figures import FAINT
 from mopbt.report.over_time import progress_of
 from mopbt.report.sheet import DASHED, DOTTED, Style, label_rows, legend, line_of, sheet, styles_of
@@ -71,19 +72,23 @@ def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
 
 def spaces(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Draw the progress on tasks that differ in the number of hyperparameters alone, measured as one task (Figure 9)."""
+    """Draw the progress on tasks that differ in the number of hyperparameters alone, measured as one task (Figure 9).
+
+    Time is a share of all: what a step costs was measured for each task, and may differ by chance.
+    """
     sizes = [len(task.problem.space) for task in measured]
     if len(set(sizes)) < max(len(sizes), 2) or len({task.problem.objectives for task in measured}) > 1:
         return {}
     runs, contenders, styles = [], {}, {}
     for task, size, line in zip(measured, sizes, cycle(("-", DASHED, DOTTED)), strict=False):
+        whole = task.times[-1]
         for label, of_label in task.runs.items():
             name = f"{label}, {size} variables"
             contenders[name] = task.contenders[label]
             styles[name] = replace(styles_of(labels_of(measured))[label], line=line)
-            runs += [replace(run.data, algorithm=name) for run in of_label]
+            runs += [replace(run.data, algorithm=name, seconds=run.data.seconds / whole) for run in of_label]
     together = measure_task(" and ".join(task.name for task in measured), measured[0].problem, runs, contenders)
-    return {"spaces": progress_of([together], styles)}
+    return {"spaces": progress_of([together], styles, time="share of the time")}
 
 
 def _families(measured: Sequence[MeasuredTask]) -> dict[str, dict[int, str]]:
@@ -92,8 +97,10 @@ def _families(measured: Sequence[MeasuredTask]) -> dict[str, dict[int, str]]:
     for label in labels_of(measured):
         task = next(task for task in measured if label in task.runs)
         contender = task.contenders[label]
-        sized = task.runs.get(contender.time_of or label, task.runs[label])
-        size = max(len(np.unique(run.data.trials)) for run in sized)
+        sized = contender.time_of or label  # one without a population counts as that whose time it gets
+        if sized not in task.runs or "population" not in options_of(task.contenders[sized].algorithm()):
+            continue
+        size = max(len(np.unique(run.data.trials)) for run in task.runs[sized])
         alike = {key: value for key, value in contender.options.items() if key != "population"}
         families.setdefault(repr(sorted(alike.items())), {})[size] = label
     return {min(sizes.values(), key=len): sizes for sizes in families.values() if len(sizes) > 1}

@@ -148,8 +148,8 @@ def _draw_gain(ax: "Axes", front: Sequence[Point], other: Sequence[Point], x: Ob
 
 
 def _dress(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective, View]) -> None:
-    ax.set_xlabel(_axis_label(x), fontsize=11, color=INK)
-    ax.set_ylabel(_axis_label(y), fontsize=11, color=INK)
+    ax.set_xlabel(axis_label(x), fontsize=11, color=INK)
+    ax.set_ylabel(axis_label(y), fontsize=11, color=INK)
     ax.set_xlim(*views[x])
     ax.set_ylim(*views[y])
     ax.tick_params(colors=INK, labelsize=9.5, length=3, color=FAINT)
@@ -157,7 +157,7 @@ def _dress(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective, Vie
     ax.spines[["left", "bottom"]].set_color(FAINT)
 
 
-def _axis_label(objective: Objective) -> str:
+def axis_label(objective: Objective) -> str:
     """Return the name and where better scores lie; on a vertical axis the text is turned, and the arrow with it."""
     return f"{objective.name}  (better →)" if objective.direction == "max" else f"(← better)  {objective.name}"
 

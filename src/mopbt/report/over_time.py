@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mopbt import metrics
-from mopbt.objectives import parse_constraints
+from mopbt.objectives import Constraint, parse_constraints
 from mopbt.report.sheet import Style, back_to_front, label_rows, legend, line_of, sheet, styles_of, unit_of
 from mopbt.report.tables import (
     RELATIONS,
@@ -51,13 +51,13 @@ def transfer(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     return {"transfer": _over_time(tested, shares, label, styles, since=0.2)} if tested else {}
 
 
-def progress_of(measured: Sequence[MeasuredTask], styles: Mapping[str, Style]) -> "Figure":
-    """Return the figure of `progress` in given styles."""
+def progress_of(measured: Sequence[MeasuredTask], styles: Mapping[str, Style], time: str = "") -> "Figure":
+    """Return the figure of `progress` in given styles; `time` says what the times are, if not virtual seconds."""
 
     def differences(task: MeasuredTask, runs: Sequence[MeasuredRun]) -> Array:
         return metrics.log_hypervolume_difference(task.best, _curves(runs))
 
-    return _over_time(measured, differences, "(← better)  log₁₀(HV* − HV)", styles)
+    return _over_time(measured, differences, "(← better)  log₁₀(HV* − HV)", styles, time=time)
 
 
 def _over_time(
@@ -67,11 +67,12 @@ def _over_time(
     styles: Mapping[str, Style],
     *,
     since: float = 0.0,
+    time: str = "",
 ) -> "Figure":
     """Draw values (R, T) of R runs at T times, in a panel for each task, since a share of an algorithm's time is over."""
     figure, axes = sheet(len(measured), height=1.9)
     for ax, task in zip(axes, measured, strict=True):
-        unit, name = unit_of(task.times)
+        unit, name = (1.0, "") if time else unit_of(task.times)
         for algorithm in back_to_front(task.runs, styles):
             runs = [run for run in task.runs[algorithm] if len(run.data)]
             begin, end = max(run.data.seconds[0] for run in runs), max(run.data.seconds[-1] for run in runs)
@@ -79,7 +80,7 @@ def _over_time(
             shown = (task.times >= max(begin, since * end)) & (task.times <= end)
             draw_band(ax, task.times[shown] / unit, values_of(task, runs)[:, shown], algorithm, styles)
         ax.set_title(task.name)
-        ax.set_xlabel(f"virtual time ({name})")
+        ax.set_xlabel(time or f"virtual time ({name})")
     label_rows(axes, label)
     legend(figure, styles, len(measured))
     return figure
@@ -118,7 +119,8 @@ def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         ax.set_ylim(-2, 102)
         ax.set_title(task.name)
         ax.set_xlabel("training step")
-    label_rows(axes, "trivial classifiers, %")
+    demands = dict.fromkeys(str(demand) for task in known for demand in _demands(task))
+    label_rows(axes, f"without {' and '.join(demands)}, %" if demands else "trivial classifiers, %")
     legend(figure, styles, len(known))
     return {"trivial": figure}
 
@@ -129,12 +131,21 @@ def trivials(run: MeasuredRun, task: MeasuredTask) -> NDArray[np.bool_] | None:
     They are those that call everything, or nothing, positive. Where recall is not measured they are those that miss a demand which
     some algorithm of the comparison has to meet: the paper's is to be more accurate than any trivial classifier.
     """
-    scores = run.data.scores
+    scores, demands = run.data.scores, _demands(task)
     if "recall" in scores:
         return np.asarray((scores["recall"] == 0) | (scores["recall"] == 1))
-    demands = parse_constraints([text for contender in task.contenders.values() for text in contender.constraints])
+    if any(demand.name not in scores for demand in demands):
+        return None
     missed = [~RELATIONS[demand.relation](scores[demand.name], demand.bound) for demand in demands]
     return np.asarray(np.any(missed, axis=0) & np.isfinite(run.data.objectives).all(axis=1)) if missed else None
+
+
+def _demands(task: MeasuredTask) -> tuple[Constraint, ...]:
+    """Return what some algorithm has to meet on a task that does not itself tell trivial classifiers by their recall."""
+    if any("recall" in run.data.scores for runs in task.runs.values() for run in runs):
+        return ()
+    present = [contender for label, contender in task.contenders.items() if label in task.runs]
+    return parse_constraints(list(dict.fromkeys(text for contender in present for text in contender.constraints)))
 
 
 def trivial_shares(task: MeasuredTask, label: str) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from mopbt.errors import MissingExtra
 from mopbt.objectives import Objective
-from mopbt.report.figures import FAINT, FRONT, INK
+from mopbt.report.figures import FAINT, FRONT, INK, axis_label
 from mopbt.report.tables import (
     Array,
     baseline_of,
@@ -156,11 +156,6 @@ def label_axes(ax: "Axes", x: Objective, y: Objective) -> None:
     """Label the axes of two objectives."""
     ax.set_xlabel(axis_label(x))
     ax.set_ylabel(axis_label(y))
-
-
-def axis_label(objective: Objective) -> str:
-    """Return an objective's name with an arrow to where it is better."""
-    return f"{objective.name}  (better →)" if objective.direction == "max" else f"(← better)  {objective.name}"
 
 
 def label_rows(axes: Sequence["Axes"], text: str) -> None:

@@ -1,7 +1,7 @@
 """Tables of a comparison: hypervolume on validation and on test data, and coverage, as in the paper's Appendix I.
 
-Beside the paper's mean and deviation stands what tells a difference from chance: a paired test over seeds, corrected for the
-number of algorithms, and the average rank over tasks. One structure, `Table`, becomes Markdown, LaTeX and CSV.
+Beside the paper's mean and deviation stand the average rank over tasks and what tells a difference from chance (`statistics`).
+One structure, `Table`, becomes Markdown, LaTeX and CSV.
 """
 
 import csv
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import moocore
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mopbt import metrics
 from mopbt.compare import Comparison, Contender, RunData
-from mopbt.rng import stream
+from mopbt.report.statistics import holm, paired_differences, places, sign_flip_test
 from mopbt.task import Problem
 
 Array = NDArray[np.float64]
@@ -24,8 +24,6 @@ Array = NDArray[np.float64]
 BASELINE = "MO-PBT"  # the label that others are tested against; without it, the comparison's first
 LEVEL = 0.05
 TIMES = 128  # at most so many at which hypervolumes are taken
-EXACT = 20  # up to so many pairs all signs are tried, and beyond them ...
-FLIPS = 2**17  # ... so many that are drawn
 RELATIONS = {">=": np.greater_equal, ">": np.greater, "<=": np.less_equal, "<": np.less}
 LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -81,10 +79,8 @@ class Cell:
 class Overall:
     """How an algorithm compares over all tasks on which it was run."""
 
-    rank: float  # the mean of its ranks
-    difference: float = (
-        math.nan
-    )  # from the baseline: -1 if it is worse in every pair of runs, 1 if it is better, by size in between
+    rank: float  # the mean of its ranks on the tasks that are ranked; NaN if it was not run on one of them
+    difference: float = math.nan  # from the baseline: -1 if it is worse in every pair of runs, 1 if better, by size in between
     p: float = math.nan
     corrected: float = math.nan  # p after Holm's correction over the algorithms
 
@@ -105,6 +101,8 @@ class Table:
     algorithms: tuple[str, ...]
     cells: Mapping[tuple[str, str], Cell]  # by task and algorithm
     overall: Mapping[str, Overall]  # by algorithm
+    ranked: tuple[str, ...]  # the tasks of which all runs are there: those that are not finished would favour who is run first
+    kin: Mapping[str, str]  # by task, the first one whose runs begin like its own
 
     def is_best(self, task: str, algorithm: str) -> bool:
         """Tell whether no algorithm has a larger mean on the task."""
@@ -198,9 +196,6 @@ def _of_label(runs: Iterable[MeasuredRun], label: str) -> tuple[MeasuredRun, ...
     return tuple(sorted((run for run in runs if run.data.algorithm == label), key=lambda run: run.data.seed))
 
 
-# Statistics
-
-
 def final_hypervolumes(runs: Sequence[MeasuredRun]) -> Array:
     """Return the hypervolume (R,) of each run at its end."""
     return np.array([run.hypervolumes[-1] for run in runs])
@@ -209,59 +204,6 @@ def final_hypervolumes(runs: Sequence[MeasuredRun]) -> Array:
 def mean_hypervolume(runs: Sequence[MeasuredRun]) -> float:
     """Return the mean hypervolume, by which others are divided; 1 where it is 0."""
     return float(final_hypervolumes(runs).mean()) or 1.0
-
-
-def sign_flip_test(differences: ArrayLike) -> float:
-    """Return the two-sided p-value of paired differences (n,): how often random signs move their sum as far from 0.
-
-    If chance alone says which of a pair is the better one, every pattern of signs is as likely as the one seen. Up to 20 pairs all
-    patterns are tried; beyond them some are drawn, always the same, and the pattern seen is counted among them.
-    """
-    numbers = np.asarray(differences, dtype=float)
-    if numbers.ndim != 1 or not np.isfinite(numbers).all():
-        raise ValueError(f"`differences` must be finite and have shape (n,), got {numbers.tolist()}")
-    if not len(numbers):
-        return math.nan
-    far = abs(numbers.sum()) - 1e-9 * np.abs(numbers).sum()  # sums of the same numbers in another order are equal
-    if len(numbers) <= EXACT:
-        return float((np.abs(_signed_sums(numbers)) >= far).mean())
-    signs = 1 - 2 * stream(0, "sign flips", len(numbers)).integers(0, 2, size=(FLIPS, len(numbers)), dtype=np.int8)
-    return float(1 + (np.abs(signs @ numbers) >= far).sum()) / (1 + FLIPS)
-
-
-def holm(p: ArrayLike) -> Array:
-    """Return p-values (n,) after Holm's correction for testing all of them at once; NaN stands for no test and stays."""
-    numbers = np.asarray(p, dtype=float)
-    order = np.argsort(numbers)[: np.isfinite(numbers).sum()]  # NaN is sorted to the end
-    corrected = np.full(len(numbers), np.nan)
-    raised = numbers[order] * np.arange(len(order), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(raised), 1.0)
-    return corrected
-
-
-def places(values: ArrayLike) -> Array:
-    """Return the place (n,) of each of values (n,), 1 for the largest; equal values share the mean of their places."""
-    numbers = np.asarray(values, dtype=float)
-    before = (numbers[None, :] > numbers[:, None]).sum(axis=1)
-    equal = (numbers[None, :] == numbers[:, None]).sum(axis=1)
-    return np.asarray(before + (equal + 1) / 2)
-
-
-def paired_differences(values: Mapping[int, float], baseline: Mapping[int, float]) -> Array:
-    """Return values less the baseline's (n,), of the seeds that both have; where they have none in common, in their order."""
-    seeds = sorted(values.keys() & baseline.keys())
-    if seeds:
-        return np.array([values[seed] - baseline[seed] for seed in seeds])
-    pairs = zip(sorted(values), sorted(baseline), strict=False)  # independent runs: any pairs will do
-    return np.array([values[a] - baseline[b] for a, b in pairs])
-
-
-def _signed_sums(numbers: Array) -> Array:
-    """Return the sums (2**(n-1),) of numbers (n,) under all patterns of signs; the other half of them are these, negated."""
-    sums = numbers[:1]
-    for number in numbers[1:]:
-        sums = np.concatenate([sums + number, sums - number])
-    return sums
 
 
 # Tables
@@ -293,7 +235,40 @@ def make_table(name: str, measure: str, measured: Sequence[MeasuredTask], value_
     present = tuple(label for label in labels_of(measured) if any(label in of_task for of_task in values.values()))
     baseline = baseline_of(present)
     cells = {(task, label): cell for task in values for label, cell in _cells(values[task], baseline).items()}
-    return Table(name, measure, baseline, tuple(values), present, cells, _overall(cells, present, baseline))
+    ranked = tuple(task.name for task in measured if task.name in values and _is_complete(task, values[task.name]))
+    kin = related([task for task in measured if task.name in values])
+    overall = _overall(cells, present, baseline, ranked, kin)
+    return Table(name, measure, baseline, tuple(values), present, cells, overall, ranked, kin)
+
+
+def related(measured: Sequence[MeasuredTask]) -> dict[str, str]:
+    """Return for each task the first one whose runs begin like its own.
+
+    Such tasks train the same networks on the same rows with the same random numbers, so luck on one is luck on the other.
+    """
+    kin: dict[str, str] = {}
+    for task in measured:
+        kin[task.name] = next((kin[other.name] for other in measured[: len(kin)] if _begin_alike(task, other)), task.name)
+    return kin
+
+
+def _begin_alike(one: MeasuredTask, other: MeasuredTask) -> bool:
+    """Tell whether a run of each has the same first evaluation, in all scores that both measure."""
+    ours, theirs = _firsts(one), _firsts(other)
+    shared = [(ours[run], theirs[run], ours[run].keys() & theirs[run].keys()) for run in ours.keys() & theirs.keys()]
+    return any(names and all(a[name] == b[name] for name in names) for a, b, names in shared)
+
+
+def _firsts(task: MeasuredTask) -> dict[tuple[str, int], dict[str, float]]:
+    """Return the scores of the first evaluation of each run, by algorithm and seed."""
+    runs = [run.data for of_label in task.runs.values() for run in of_label if len(run.data)]
+    return {(run.algorithm, run.seed): {name: float(scores[0]) for name, scores in run.scores.items()} for run in runs}
+
+
+def _is_complete(task: MeasuredTask, values: Mapping[str, Mapping[int, float]]) -> bool:
+    """Tell whether all algorithms that are run on a task have as many runs there."""
+    planned = [label for label, contender in task.contenders.items() if not contender.tasks or task.name in contender.tasks]
+    return len({len(values.get(label, ())) for label in planned}) == 1
 
 
 def labels_of(measured: Sequence[MeasuredTask]) -> tuple[str, ...]:
@@ -309,7 +284,7 @@ def baseline_of(algorithms: Sequence[str]) -> str:
 def _cells(values: Mapping[str, Mapping[int, float]], baseline: str) -> dict[str, Cell]:
     """Return the cells of one task, from the values of each algorithm by seed."""
     others = [label for label in values if label != baseline and baseline in values]
-    differences = {label: paired_differences(values[label], values[baseline]) for label in others}
+    differences = {label: np.array(list(paired_differences(values[label], values[baseline]).values())) for label in others}
     p = {label: sign_flip_test(differences[label]) for label in others}
     corrected = dict(zip(others, holm(list(p.values())).tolist(), strict=True))
     means = {label: metrics.mean_and_deviation(list(of_label.values())) for label, of_label in values.items()}
@@ -322,19 +297,27 @@ def _cells(values: Mapping[str, Mapping[int, float]], baseline: str) -> dict[str
     return cells | compared
 
 
-def _overall(cells: Mapping[tuple[str, str], Cell], algorithms: Sequence[str], baseline: str) -> dict[str, Overall]:
+def _overall(
+    cells: Mapping[tuple[str, str], Cell], algorithms: Sequence[str], baseline: str, ranked: Sequence[str], kin: Mapping[str, str]
+) -> dict[str, Overall]:
     """Return how each algorithm compares over all tasks, each task weighing the same."""
-    pairs: dict[str, list[Array]] = {}
+    pairs: dict[
+        str, dict[tuple[str, int], float]
+    ] = {}  # by algorithm, and by what chance decides at once: tasks that are kin, a seed
+    tasks: dict[str, int] = {}
     for (task, label), cell in cells.items():
         if label != baseline and (task, baseline) in cells:
             differences = paired_differences(cell.values, cells[task, baseline].values)
             # A scale of the differences' sizes alone leaves all patterns of signs as likely as before.
-            pairs.setdefault(label, []).append(differences / (np.abs(differences).sum() or 1.0))
-    p = [sign_flip_test(np.concatenate(of_tasks)) for of_tasks in pairs.values()]
-    means = [float(np.mean([differences.sum() for differences in of_tasks])) for of_tasks in pairs.values()]
+            unit, together = sum(map(abs, differences.values())) or 1.0, pairs.setdefault(label, {})
+            tasks[label] = tasks.get(label, 0) + 1
+            for seed, difference in differences.items():
+                together[kin[task], seed] = together.get((kin[task], seed), 0.0) + difference / unit
+    p = [sign_flip_test(list(together.values())) for together in pairs.values()]
+    means = [sum(together.values()) / tasks[label] for label, together in pairs.items()]
     tested = {label: of_label for label, *of_label in zip(pairs, means, p, holm(p).tolist(), strict=True)}
-    ranks = {label: float(np.mean([cell.rank for (_, of), cell in cells.items() if of == label])) for label in algorithms}
-    return {label: Overall(ranks[label], *tested.get(label, ())) for label in algorithms}
+    ranks = {label: [cells[task, label].rank if (task, label) in cells else math.nan for task in ranked] for label in algorithms}
+    return {label: Overall(float(np.mean(ranks[label] or math.nan)), *tested.get(label, ())) for label in algorithms}
 
 
 def _sign(difference: float, corrected: float) -> str:
@@ -390,7 +373,7 @@ def to_csv(made: Iterable[Table]) -> str:
             write([table.name, task, label, *of_runs, best, cell.rank, *map(_known, (cell.difference, cell.p, cell.corrected))])
         for label, overall in table.overall.items():
             tested = map(_known, (overall.difference, overall.p, overall.corrected))
-            write([table.name, "", label, "", "", "", "", overall.rank, *tested])
+            write([table.name, "", label, "", "", "", "", _known(overall.rank), *tested])
     return text.getvalue()
 
 
@@ -420,9 +403,19 @@ def caption(table: Table) -> str:
             "Holm's correction over the algorithms of a task."
         )
         sentences += _power(table)
-        over = " over all tasks" if len(table.tasks) > 1 else ""
+        over = " over all tasks on which an algorithm was run" if len(table.tasks) > 1 else ""
         sentences.append(f"p: of the same test{over}, with Holm's correction over the algorithms.")
+        sentences += _kinship(table)
+    if len(table.tasks) > len(table.ranked):
+        ranked = ", ".join(table.ranked) or "none yet"
+        sentences.append(f"Average rank: over the tasks of which all runs are there ({ranked}).")
     return " ".join(sentences)
+
+
+def _kinship(table: Table) -> list[str]:
+    """Return a sentence for each group of tasks whose runs are not independent."""
+    groups = [[task for task, first in table.kin.items() if first == head] for head in dict.fromkeys(table.kin.values())]
+    return [f"The runs of {' and '.join(group)} begin alike, so p counts them as one." for group in groups if len(group) > 1]
 
 
 def _power(table: Table) -> list[str]:
@@ -477,8 +470,8 @@ def _tail_heads(table: Table, p: str) -> list[str]:
 def _tail(table: Table, label: str, bold: str) -> list[str]:
     """Return what stands in the columns over all tasks."""
     overall = table.overall[label]
-    rank = f"{overall.rank:.2f}"
-    rank = bold.format(rank) if overall.rank == min(other.rank for other in table.overall.values()) else rank
+    rank = "–" if math.isnan(overall.rank) else f"{overall.rank:.2f}"
+    rank = bold.format(rank) if all(not other.rank < overall.rank for other in table.overall.values()) and rank != "–" else rank
     p = "" if math.isnan(overall.corrected) else f"{overall.corrected:.2g}" + (f" ({overall.sign})" if overall.sign else "")
     return [rank] * (len(table.tasks) > 1) + [p] * (len(table.algorithms) > 1)
 

@@ -8,12 +8,12 @@ import moocore
 import numpy as np
 from numpy.typing import NDArray
 
+from mopbt.compare.experiment import slug
 from mopbt.objectives import Objective
-from mopbt.report.figures import FRONT, INK
+from mopbt.report.figures import FRONT, INK, axis_label
 from mopbt.report.sheet import (
     WIDTH,
     Style,
-    axis_label,
     back_to_front,
     draw_stairs,
     label_axes,
@@ -70,7 +70,7 @@ def median_run(runs: Sequence[MeasuredRun]) -> MeasuredRun:
 
 def searched(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """Draw for each task where each algorithm's evaluations lie, as histograms with common bins (Figure 7)."""
-    return {f"searched-{task.name}": _searched(task) for task in measured if len(task.problem.objectives) == 2}
+    return {f"searched-{slug(task.name)}": _searched(task) for task in measured if len(task.problem.objectives) == 2}
 
 
 def _searched(task: MeasuredTask) -> "Figure":
@@ -123,7 +123,7 @@ def attainment(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """Draw what half of an algorithm's runs attain, and where the baseline attains more often than the best of the others."""
     flat = [task for task in measured if len(task.problem.objectives) == 2 and len(task.runs) > 1]
     fit = [task for task in flat if all(len(runs) > 1 and all(len(run.front) for run in runs) for runs in task.runs.values())]
-    return {f"attainment-{task.name}": _attainment(task) for task in fit}
+    return {f"attainment-{slug(task.name)}": _attainment(task) for task in fit}
 
 
 def _attainment(task: MeasuredTask) -> "Figure":
