@@ -214,6 +214,36 @@ task = mopbt.FunctionTask(train, space={"rate": mopbt.Grid(0, 1, 3)}, objectives
 """
 
 
+ALIKE = """
+import mopbt
+def train(m):
+    x = {{"x": 0.0}}
+    m.track(x=x)
+    for step in m.steps():
+        x["x"] += {factor} * m.hp["rate"]
+    m.report(up=x["x"], down=x["x"] ** 2)
+task = mopbt.FunctionTask(train, space={{"rate": mopbt.Grid(0, 1, 3)}}, objectives={{"up": "max", "down": "min"}}, steps=4)
+"""
+
+
+def test_another_task_of_the_same_name_does_not_get_the_first_ones_run(tmp_path):
+    for name, factor in (("a", 1), ("b", 2)):
+        (tmp_path / f"{name}.py").write_text(ALIKE.format(factor=factor))
+    options = ["--population", 4, "--engine", "local"]
+    mopbt("run", "a.py:task", *options, "--quiet", cwd=tmp_path)
+    told = " ".join(mopbt("run", "b.py:task", *options, "--quiet", cwd=tmp_path, code=1).stderr.split())
+    assert "was started with other settings: task is" in told
+    assert "b.py:task, it was" in told
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "a.py").rename(tmp_path / "moved" / "a.py")
+    assert "has changed" not in mopbt("run", "moved/a.py:task", *options, cwd=tmp_path).stderr
+    (tmp_path / "moved" / "a.py").write_text(ALIKE.format(factor=3))
+    assert (
+        "the code of the task has changed since this run was started"
+        in mopbt("run", "moved/a.py:task", *options, cwd=tmp_path).stderr
+    )
+
+
 def test_training_that_fails_is_told_in_a_line_and_in_full_when_asked_for(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     command = ["run", "broken.py:task", "--out", "run", "--population", 4, "--engine", "local", "--quiet"]

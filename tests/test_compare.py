@@ -25,6 +25,7 @@ from mopbt.algorithms import MoPbt, Nsga2, ParEgo, RandomSearch, algorithm_of
 from mopbt.catalogue import find_task, registered
 from mopbt.cli import app
 from mopbt.compare import Comparison, Contender, Experiment, PlannedRun, compare, conducting, evaluations, recompute, seconds_left
+from mopbt.compare.crew import Order, carry_out
 from mopbt.engines.simulated import PerStep
 from mopbt.errors import MissingExtra, RunMismatch, StoreError
 from mopbt.report.comparison import FIGURES, write_report
@@ -402,6 +403,81 @@ def test_a_comparison_goes_on_after_a_signal_as_if_nothing_had_happened(place, t
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
 
 
+def test_a_run_with_holes_is_begun_anew(place, tmp_path):
+    """Nothing waits for the disk, so a power cut may leave reports without their checkpoints: no member may pay for that."""
+    order = Order(
+        path=str(tmp_path / "run"), task=task(place, "short"), algorithm={"name": "mo-pbt", "population": 6}, constraints=(),
+        seed=0, workers=4, cost=COST, stack=1, seconds=4 * COST, keep_models=False,
+    )  # fmt: skip
+    carry_out(replace(order, keep_models=True), lambda _: None)
+    (tmp_path / "run" / "finished.json").unlink()
+    max((tmp_path / "run" / "checkpoints").glob("*.ckpt"), key=lambda file: int(file.stem)).unlink()
+    whole = carry_out(replace(order, path=str(tmp_path / "whole"), seconds=None), lambda _: None)
+    anew = carry_out(replace(order, seconds=None), lambda _: None)
+    assert (anew["evaluations"], anew["failures"]) == (whole["evaluations"], 0)
+    assert plain(Results.open(tmp_path / "run")) == plain(Results.open(tmp_path / "whole"))
+
+
+def test_what_a_kill_may_leave_is_no_obstacle(place, tmp_path):
+    (tmp_path / "experiment.toml.123.tmp").touch()
+    one = experiment(place, "short", seeds=1, algorithms={"MO-PBT": {"name": "mo-pbt", "population": 6}})
+    half = tmp_path / f"{one.plan()[0].directory}.tmp"  # a copy in the making
+    assert not compare(one, out=tmp_path, jobs=1, progress=False).missing
+    half.mkdir()
+    (half / "run.toml").touch()
+    shutil.rmtree(tmp_path / one.plan()[0].directory)
+    compare(replace(one, name="other"), out=tmp_path.with_name("other"), jobs=1, progress=False)
+    again = compare(one, out=tmp_path, jobs=1, progress=False, reuse=[tmp_path.with_name("other")])
+    assert not again.missing
+    assert not half.exists()
+
+
+def test_a_report_of_nothing_touches_nothing(small, place, tmp_path):
+    shutil.copytree(small[1], tmp_path / "out", ignore=shutil.ignore_patterns("runs"))
+    before = (tmp_path / "out" / "evaluations.csv.gz").read_bytes()
+    with pytest.raises(StoreError, match="has no finished run, so there is nothing to compute from"):
+        recompute(experiment(place, "short", "Mixed"), out=tmp_path / "out")
+    assert (tmp_path / "out" / "evaluations.csv.gz").read_bytes() == before
+
+
+def test_what_is_said_about_an_experiment_may_change(small, place, tmp_path):
+    shutil.copytree(small[1], tmp_path / "out")
+    told = experiment(place, "short", "Mixed", about="now I know", figures=("final",))
+    assert recompute(told, out=tmp_path / "out").experiment.figures == ("final",)
+    assert "now I know" in (tmp_path / "out" / "experiment.toml").read_text()
+
+
+def changed(path, old, new):
+    text = (path / "run.toml").read_text()
+    assert old in text
+    (path / "run.toml").write_text(text.replace(old, new))
+
+
+def test_a_task_that_has_changed_is_told(small, place, tmp_path):
+    """Runs of two versions of a task in one table would be held against each other."""
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    first, *_, last = [run for run in usual.plan() if run.task.endswith("short")]
+    changed(tmp_path / "out" / last.directory, 'made_of = "', 'made_of = "0')
+    assert recompute(usual, out=tmp_path / "out").mixed == (first.task,)
+    changed(tmp_path / "out" / last.directory, "max_step = 6", "max_step = 5")
+    with pytest.raises(RunMismatch, match=r"runs of .*short in .* are of different tasks"):
+        recompute(usual, out=tmp_path / "out")
+    (tmp_path / "out" / first.directory / "finished.json").unlink()
+    with pytest.raises(RunMismatch, match=r"the task has changed since .* was run: max_step is 6, it was 5; change it back"):
+        compare(usual, out=tmp_path / "out", progress=False)
+
+
+@pytest.mark.parametrize("change", [('made_of = "', 'made_of = "0'), ("max_step = 6", "max_step = 5")])
+def test_runs_of_a_task_that_has_changed_are_not_taken_over(place, tmp_path, change):
+    one = experiment(place, "short", seeds=1, algorithms={"MO-PBT": {"name": "mo-pbt", "population": 6}})
+    compare(one, out=tmp_path / "one", jobs=1, progress=False)
+    changed(tmp_path / "one" / one.plan()[0].directory, *change)
+    compare(one, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
+    markers = [(tmp_path / out / one.plan()[0].directory / "finished.json").read_bytes() for out in ("one", "two")]
+    assert markers[0] != markers[1]
+
+
 def test_a_directory_belongs_to_one_experiment_in_one_scale(small, place, tmp_path):
     _, out = small
     usual = experiment(place, "short", "Mixed")
@@ -521,6 +597,33 @@ def test_an_experiment_is_the_same_after_writing_and_reading(place, tmp_path):
     assert read.to_toml() == (tmp_path / "whole.toml").read_text()
     assert (read.at("small").seeds, read.at("small").workers, list(read.at("small").algorithms)) == ((0,), 2, ["MO-PBT"])
     assert read.at(None) == read.at("paper") == read
+
+
+def test_an_experiment_that_was_changed_since_it_was_read_is_written_as_it_is(place, tmp_path):
+    (tmp_path / "whole.toml").write_text(experiment(place, "short").to_toml())
+    fewer = replace(Experiment.read(tmp_path / "whole.toml"), seeds=(1,))
+    (tmp_path / "fewer.toml").write_text(fewer.to_toml())
+    assert Experiment.read(tmp_path / "fewer.toml") == fewer
+
+
+def test_the_papers_scale_is_the_usual_one(place, tmp_path):
+    one = experiment(place, "short", seeds=1, algorithms={"MO-PBT": {"name": "mo-pbt", "population": 6}})
+    compare(one, out=tmp_path, jobs=1, progress=False)
+    assert compare(one, out=tmp_path, scale="paper", progress=False).runs
+    assert recompute(one, out=tmp_path, scale="paper").runs
+
+
+@pytest.mark.parametrize(
+    ("cells", "typed"),
+    [
+        (["b", "a", 3], ["b", "a", "3"]),
+        ([0, 0.5, ""], [0.0, 0.5, math.nan]),
+        ([True, False, ""], ["True", "False", ""]),
+    ],
+)
+def test_a_column_of_mixed_values_has_one_type_where_types_are_known(cells, typed):
+    column = evaluations._typed(np.array(cells, dtype=object))
+    np.testing.assert_array_equal(column, np.array(typed, dtype=column.dtype))
 
 
 def test_runs_that_give_others_their_time_come_first_on_each_task():

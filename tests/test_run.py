@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import pytest
 
 import mopbt
 from mopbt import Budget, Float, LocalEngine, MoPbt, PoolEngine, Results, errors, run
+from mopbt.algorithms import MoAsha
 from mopbt.engines.base import Work
 from mopbt.errors import (
     IncompatibleRun,
@@ -18,12 +20,14 @@ from mopbt.errors import (
     RunMismatch,
     Stalled,
     StorageFull,
+    StoreError,
     TaskError,
     TaskFailed,
     UnreadHyperparameter,
 )
 from mopbt.run import Session
-from mopbt.state import State
+from mopbt.state import Job, Report, State
+from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal
 from mopbt.stores.memory import MemoryStore
 from mopbt.task import problem_of
@@ -172,10 +176,91 @@ class HopelessTask(ToyTask):
 
 def test_a_task_that_always_fails_is_stopped_early_with_its_error(tmp_path):
     with pytest.raises(TaskFailed, match=r"(?s)3 intervals in a row failed; mend the task.*RuntimeError: the loader is broken"):
-        toy(tmp_path, task=HopelessTask(max_step=12))
-    results = toy(tmp_path)  # mended: the same directory goes on
-    assert results.outcome == "done"
-    assert len(results.failures()) == 3
+        toy(tmp_path / "run", task=HopelessTask(max_step=12))
+    assert toy(tmp_path / "run").outcome == "done"  # mended: the same directory goes on
+    toy(tmp_path / "whole")
+    assert events(tmp_path / "run") == events(tmp_path / "whole"), "and nothing is left of the failures"
+
+
+class OutageTask(ToyTask):
+    """Fails while something is out, as when data are on a mount that is gone."""
+
+    out = False
+
+    def train(self, model, values, begin, end, seed):
+        if self.out:
+            raise OSError("the mount is gone")
+        return super().train(model, values, begin, end, seed)
+
+
+@pytest.mark.parametrize("algorithm", [MoPbt(population=6), MoPbt(population=6, asynchronous=True), MoAsha()])
+@pytest.mark.parametrize("jobs", [6, 14])
+def test_an_outage_costs_nothing_however_often_one_tries(tmp_path, monkeypatch, algorithm, jobs):
+    """What a run stops for is not held against its members: a requeue on a cluster would use up the whole run."""
+
+    def go_on(out, budget):
+        return run(
+            OutageTask(max_step=12), out=out, algorithm=algorithm, engine="local", budget=Budget(jobs=budget), progress=False
+        )
+
+    go_on(tmp_path / "run", jobs)
+    monkeypatch.setattr(OutageTask, "out", True)
+    for _ in range(3):
+        with pytest.raises(TaskFailed, match="the mount is gone"):
+            go_on(tmp_path / "run", 60)
+    monkeypatch.undo()
+    assert not go_on(tmp_path / "run", 60).failures()
+    go_on(tmp_path / "whole", 60)
+    assert events(tmp_path / "run") == events(tmp_path / "whole")
+
+
+def test_what_came_before_the_failures_in_the_same_exchange_stays(tmp_path):
+    """Of jobs that end together, the sound ones are kept and the failed ones taken back."""
+    store, broken = MemoryStore(), ToyTask(max_step=12)
+    problem, algorithm = problem_of(broken), MoPbt(population=4)
+    session = Session(algorithm.scheduler(problem), problem, store, LocalEngine(), State(0), Budget(), lambda _: None)
+    jobs = tuple(Job(i, i, (0, 0), None, 0, 2) for i in range(4))
+    sound, failed = Report(0, objectives=(1.0, 1.0), checksum="a"), Report(1, error="oh\nno")
+    for exchange in (Exchange(jobs=jobs), Exchange(reports=(sound, failed)), Exchange(reports=(Report(2, error="oh\nno"),))):
+        mark = store.mark()
+        store.append(exchange)
+        session.fold(exchange)
+        if exchange.reports:
+            session._remember(exchange.reports, mark)
+    session._take_back()
+    assert store.read() == (Exchange(jobs=jobs), Exchange(reports=(sound,)))
+
+
+class HollowTask(ToyTask):
+    def evaluate(self, model):
+        return dict.fromkeys(super().evaluate(model), float("nan"))
+
+
+def test_a_population_of_which_nothing_is_finite_is_stopped(tmp_path):
+    with pytest.raises(
+        TaskFailed, match=r"none of the first 8 intervals has finite scores \('.*' is nan.*run the same again to go on"
+    ):
+        toy(tmp_path, task=HollowTask(max_step=12))
+    assert toy(tmp_path).outcome == "done"
+
+
+def test_what_cannot_be_written_ends_the_session_and_not_the_run(tmp_path, monkeypatch):
+    """A folder that became read-only says nothing about the members."""
+    real, left = os.replace, [9]
+
+    def sometimes_forbidden(source, target):
+        left[0] -= 1
+        if left[0] <= 0:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", sometimes_forbidden)
+    with pytest.raises(StoreError, match=r"cannot write .*\.ckpt: Permission denied; nothing reported is lost: make it writable"):
+        toy(tmp_path / "run")
+    monkeypatch.undo()
+    toy(tmp_path / "run")
+    toy(tmp_path / "whole")
+    assert events(tmp_path / "run") == events(tmp_path / "whole")
 
 
 def test_a_damaged_checkpoint_costs_one_interval_of_one_member(tmp_path):

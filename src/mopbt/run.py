@@ -76,6 +76,7 @@ class Session:
     failures: int = 0
     diverged: int = 0
     failed_in_a_row: list[str] = field(default_factory=list)  # the last lines of their errors
+    _sound: tuple[int, tuple[Report, ...]] = (0, ())  # the journal before them, and what came with the first of them
     _obsolete: Set[int] = frozenset()
     _session_began: float = 0.0
     _since_dropping: int = 0
@@ -105,10 +106,27 @@ class Session:
         """Go on until the scheduler is done or the budget is spent."""
         self._restore()
         try:
-            return self._go_on()
-        finally:
-            if not self.scheduler.done(self.state):  # the time that a session took counts, also where no report came of it
-                self.store.append(Exchange(stopped=max(self.elapsed, self._session_began + self.engine.elapsed())))
+            outcome = self._go_on()
+        except TaskFailed:
+            self._take_back()
+            raise
+        except BaseException:
+            self._stop()
+            raise
+        self._stop()
+        return outcome
+
+    def _stop(self) -> None:
+        """Write down the time that a session took; it counts, also where no report came of it."""
+        if not self.scheduler.done(self.state):
+            self.store.append(Exchange(stopped=max(self.elapsed, self._session_began + self.engine.elapsed())))
+
+    def _take_back(self) -> None:
+        """Take back the failures for which a run stops: once their cause is mended, their jobs are carried out again."""
+        mark, before = self._sound
+        self.store.rewind(mark)
+        if before:
+            self.store.append(Exchange(reports=before))
 
     def _go_on(self) -> Literal["done", "budget"]:
         while not self.scheduler.done(self.state):
@@ -158,16 +176,24 @@ class Session:
             self.elapsed = self.budget.seconds or self.elapsed  # the time is up
             return
         exchange = Exchange(reports=tuple(replace(r, seconds=self._session_began + r.seconds) for r in reports))
+        mark = self.store.mark()
         self.store.append(exchange)
         self.fold(exchange)
+        self._remember(exchange.reports, mark)
         for report in exchange.reports:
             if (entry := entry_of(report)) is not None:
                 self.archive.enter(entry)
         self._since_dropping += len(reports)
-        if self._since_dropping * SWEEP >= len(self.state.trials):
+        if self._since_dropping * SWEEP >= len(self.state.trials) and not self.failed_in_a_row:  # failures may be taken back
             self._drop()
         self._show(exchange.reports)
         self._check_hope(exchange.reports)
+
+    def _remember(self, reports: Sequence[Report], mark: int) -> None:
+        """Note where failures in a row begin, if they do in these reports, before which the journal ended at a mark."""
+        since = len(reports) - len(self.failed_in_a_row)
+        if since >= 0 and self.reports > self.failures + self.diverged:  # if nothing was ever sound, they begin with the run
+            self._sound = mark, tuple(reports[:since])
 
     def _keep(self) -> frozenset[int]:
         return needed(self.state) | {entry.job for entry in self.archive.front} | self.state.outstanding.keys()
@@ -188,10 +214,17 @@ class Session:
         return self.budget.jobs_left(self.state.jobs, self.problem.interval)
 
     def _check_hope(self, reports: Sequence[Report]) -> None:
-        """Stop where all intervals fail: after three if nothing ever worked and the error is the same, else after a population."""
+        """Stop where all intervals fail: after three if nothing ever worked and the error is the same, else after a population.
+
+        A population of which nothing was ever finite is as hopeless.
+        """
         errors = self.failed_in_a_row
+        population = getattr(self.scheduler, "population", min(len(self.state.trials), POPULATION))
+        unsound = [report.scores for report in reports if report.objectives is not None]
+        if unsound and self.reports == self.failures + self.diverged and self.reports >= max(8, population):
+            raise TaskFailed(_nothing_sound(self.reports, unsound[-1]))
         hopeless = self.failures == self.reports and len(set(errors)) == 1
-        if len(errors) >= (3 if hopeless else max(3, len(self.state.trials), getattr(self.scheduler, "population", 0))):
+        if len(errors) >= (3 if hopeless else max(3, population)):
             error = next(r.error for r in reversed(reports) if r.error)
             summary = f"{len(errors)} intervals in a row failed; mend the task and run the same again to go on. The last one:"
             raise TaskFailed(summary, error)
@@ -210,6 +243,15 @@ class Session:
                 total=self.scheduler.jobs_in_all or self.budget.jobs,
             )
         )
+
+
+def _nothing_sound(n: int, scores: Mapping[str, float]) -> str:
+    """Return what is to be said where none of the first n intervals has finite scores, such as these."""
+    unsound = ", ".join(f"{name!r} is {value}" for name, value in scores.items() if not math.isfinite(value))
+    return (
+        f"none of the first {n} intervals has finite scores ({unsound} in the last one); mend the task, or take values out of the "
+        f"space that make training diverge, and run the same again to go on"
+    )
 
 
 def run(
@@ -295,8 +337,9 @@ def conduct(
     crew, plan = _crew(engine, sizes, task, getattr(algorithm, "at_once", POPULATION), out)
     mend = partial(mended, scheduler=scheduler, seed=settings.seed) if repair else None
     recorded = replace(settings, engine=plan.to_dict()) if plan else settings
+    notes = [note, _changed_code(out, settings)]
     store = _store(out, recorded, crew, mend)
-    display = _display(plan, note) if progress is True else None
+    display = _display(plan, notes) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
     session = Session(scheduler, problem, store, crew, State(settings.seed), budget, watch)
     outcome: Outcome = "interrupted"
@@ -362,11 +405,20 @@ def _with_an_end(budget: Budget, scheduler: Scheduler, problem: Problem) -> tupl
     return Budget(jobs=jobs), f"budget: {jobs} intervals, as a population of {POPULATION} has; the algorithm has no end of its own"
 
 
-def _display(plan: Plan | None, note: str) -> Any:
+def _changed_code(out: Path | str | None, settings: Settings) -> str:
+    """Return what is to be said where a run goes on with other code of its task."""
+    is_known = out is not None and settings.made_of and (Path(out) / "run.toml").is_file()
+    before = read_settings(Path(out)).made_of if is_known else ""  # type: ignore[arg-type]
+    if before in ("", settings.made_of):
+        return ""
+    return "the code of the task has changed since this run was started; what was reported before stays as it is"
+
+
+def _display(plan: Plan | None, notes: Sequence[str]) -> Any:
     from mopbt.display import Display  # here, as worker processes have no use for it
 
     display = Display()
-    if note:
+    for note in filter(None, notes):
         display.note(note)
     if plan is not None and plan.why:
         display.note(f"engine: {plan.name}, as {plan.why}")

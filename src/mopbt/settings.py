@@ -30,6 +30,7 @@ class Settings:
     seed: int
     origin: str = ""  # how the command line finds the task again; empty for a run that was started from Python
     engine: Mapping[str, Any] = field(default_factory=dict)  # what it was started on; another engine may go on with it
+    made_of: str = ""  # what the task was made of then, see `made_of` of the catalogue; empty: not known
     storage: str = ""  # where its checkpoints are; empty: in the run's directory
 
     def __post_init__(self) -> None:
@@ -39,8 +40,7 @@ class Settings:
         """Return the text of `run.toml`."""
         problem = self.problem
         task: dict[str, Any] = {"name": problem.name, "interval": problem.interval, "max_step": problem.max_step}
-        if self.origin:
-            task["origin"] = self.origin
+        task |= {key: value for key, value in (("origin", self.origin), ("made_of", self.made_of)) if value}
         task["constraints"] = [str(c) for c in problem.constraints]
         task["objectives"] = {o.name: o.direction for o in problem.objectives}
         if problem.reference is not None:
@@ -66,7 +66,7 @@ class Settings:
         try:
             _check_keys("it", data, ("format", "mopbt", "created", "seed", "storage", "algorithm", "engine", "task"))
             task = dict(data["task"])
-            keys = ("name", "interval", "max_step", "origin", "constraints", "objectives", "reference", "space")
+            keys = ("name", "interval", "max_step", "origin", "made_of", "constraints", "objectives", "reference", "space")
             _check_keys("its [task]", task, keys)
             problem = make_problem(
                 name=task["name"],
@@ -78,7 +78,8 @@ class Settings:
                 reference=task.get("reference"),
             )
             algorithm = {"name": data["algorithm"]["name"], **data["algorithm"]}
-            where = {"origin": task.get("origin", ""), "engine": data.get("engine", {}), "storage": data.get("storage", "")}
+            where = {"origin": task.get("origin", ""), "made_of": task.get("made_of", "")}
+            where |= {"engine": data.get("engine", {}), "storage": data.get("storage", "")}
             return Settings(problem, algorithm, data["seed"], **where)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             lacking = f"it lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
@@ -92,6 +93,8 @@ class Settings:
         mine, theirs = self._flat(), other._flat()
         if mine["task"] != theirs["task"]:
             return [f"task is {theirs['task']!r}, it was {mine['task']!r}"]
+        if self.origin and other.origin and _bare(self.origin) != _bare(other.origin):
+            return [f"task is {other.origin}, it was {self.origin}"]
         return [
             f"{key} is {theirs.get(key, 'not set')}, it was {mine.get(key, 'not set')}"
             for key in dict.fromkeys([*mine, *theirs])
@@ -108,6 +111,12 @@ class Settings:
         flat |= {f"space[{name!r}]": domain for name, domain in problem.space.items()}
         flat |= {"order of the space": list(problem.space)}
         return flat | {f"algorithm {key}": value for key, value in self.algorithm.items()}
+
+
+def _bare(origin: str) -> str:
+    """Return an origin without the folder of its file, which may be moved."""
+    place, colon, name = origin.rpartition(":")
+    return f"{Path(place).name}{colon}{name}"
 
 
 def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

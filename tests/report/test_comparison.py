@@ -11,7 +11,7 @@ from mopbt.algorithms import MoAsha, MoPbt, RandomSearch
 from mopbt.compare import PlannedRun
 from mopbt.errors import MissingExtra
 from mopbt.metrics import log_hypervolume_difference
-from mopbt.report.comparison import FIGURES, draw, write_report
+from mopbt.report.comparison import FIGURES, USUAL, draw, write_report
 from mopbt.report.over_time import draw_band, trivial_shares, trivials
 from mopbt.report.sheet import BLACK, BLUE, FRONT, GREEN, GREY, LEAD, ORANGE, PURPLE, SKY, SPARE, STYLES, sheet, styles_of
 from mopbt.report.tables import measure
@@ -311,6 +311,14 @@ class TestSettings:
     def test_without_several_populations_there_is_no_figure_of_them(self):
         assert draw("populations", measure(made())) == {}
 
+    def test_the_same_population_under_other_seeds_is_no_question_of_size(self):
+        algorithms = {"MO-PBT": {"name": "mo-pbt"}, "other seeds": {"name": "mo-pbt", "seed_offset": 100}}
+        algorithms |= {"MO-ASHA": {"name": "mo-asha"}, "MO-ASHA, other seeds": {"name": "mo-asha", "seed_offset": 100}}
+        comparison = made(labels=tuple(algorithms), algorithms=algorithms, time_of="MO-PBT")
+        trials = {"MO-ASHA": 30, "MO-ASHA, other seeds": 40}  # as many as there was time for
+        runs = [replace(run, trials=np.arange(40) % trials.get(run.algorithm, 8)) for run in comparison.runs]
+        assert draw("populations", measure(replace(comparison, runs=tuple(runs)))) == {}
+
     def test_spaces_are_measured_as_one_task(self):
         problems = {task: problem_of(task, variables=size) for task, size in (("a", 5), ("longer", 31))}
         measured = measure(made(("a", "longer"), labels=("MO-PBT", "MO-ASHA"), problems=problems))
@@ -319,6 +327,16 @@ class TestSettings:
         colours = [line.get_color() for line in figure.axes[0].get_lines()]
         assert sorted(map(colours.count, set(colours))) == [2, 2]
         assert len({(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()}) == 4
+        assert figure.axes[0].get_xlabel() == "share of the time"
+        assert max(line.get_xdata().max() for line in figure.axes[0].get_lines()) == 1
+
+    def test_spaces_are_drawn_for_who_asks(self, tmp_path):
+        """Tasks of other spaces are usually other tasks altogether."""
+        problems = {task: problem_of(task, variables=size) for task, size in (("a", 5), ("longer", 31))}
+        comparison = made(("a", "longer"), labels=("MO-PBT",), problems=problems)
+        assert "spaces" in FIGURES
+        assert "spaces" not in USUAL
+        assert comparison.experiment.figures == ()
 
     @pytest.mark.parametrize("sizes", [(5, 5), (5,)])
     def test_tasks_of_the_same_size_are_not_a_question_of_spaces(self, sizes):
@@ -347,6 +365,15 @@ class TestTrivial:
         algorithms = {"MO-PBT": {"name": "mo-pbt"}, "bound": {"name": "mo-pbt", "constraints": ["accuracy > 0.5"]}}
         (task,) = self.comparison({"accuracy": np.array([0.5, 0.4, 0.6, 0.5])}, algorithms, FAIR)
         assert [trivials(task.runs[label][0], task).tolist() for label in algorithms] == [[True, True, False, True]] * 2
+
+    def test_what_is_demanded_on_another_task_does_not_count(self):
+        algorithms = {"MO-PBT": {"name": "mo-pbt"}, "bound": {"name": "mo-pbt", "constraints": ["latency < 9"], "tasks": ["b"]}}
+        runs = [run_of("a", "MO-PBT", 0, [[0.1, 0.2]], scores={"accuracy": np.ones(1)})]
+        runs += [run_of("b", label, 0, [[0.1, 0.2]], scores={"latency": np.array([9.5])}) for label in algorithms]
+        measured = measure(comparison_of(runs, algorithms))
+        figure = only(draw("trivial", measured))
+        assert [ax.get_title(loc="left") for ax in figure.axes] == ["b"]
+        assert figure.axes[0].get_ylabel() == "without latency < 9, %"
 
     def test_where_nothing_tells_there_is_no_figure(self):
         assert draw("trivial", self.comparison({"accuracy": np.ones(4)})) == {}

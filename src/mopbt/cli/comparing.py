@@ -36,7 +36,7 @@ def compare_algorithms(
     Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
     """
     from mopbt.compare import Experiment, compare, recompute
-    from mopbt.report.comparison import check_figures, write_report
+    from mopbt.report.comparison import check_figures, mixed_code, write_report
 
     read = Experiment.read(experiment)
     check_figures(read.figures)  # before hours of work
@@ -54,6 +54,8 @@ def compare_algorithms(
     if files:
         where = f"{directory / 'tables.md'}, figures in {directory / 'figures'}"
         out.print(f"Tables of {len(comparison.runs)} runs are in {where}.", soft_wrap=True)
+    if comparison.mixed:
+        out.print(mixed_code(comparison), soft_wrap=True)
     if comparison.missing:
         again = "the same command without --only-report" if only_report else "the same command"
         out.print(f"Missing runs: {len(comparison.missing)}; {again} goes on with them.", soft_wrap=True)

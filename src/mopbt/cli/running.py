@@ -2,13 +2,14 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mopbt.algorithms import ALGORITHMS, algorithm_of, named, options_of
-from mopbt.catalogue import find_task
+from mopbt.catalogue import find_task, made_of
 from mopbt.cli.app import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
 from mopbt.cli.printing import out, point_json, print_front, print_json, summary_of
 from mopbt.engines.choosing import ENGINES
@@ -82,7 +83,7 @@ def run(
     found, origin = find_task(task if scale is None else f"{task}@{scale}")
     chosen = _options(option or []) | ({} if population is None else {"population": population})
     made = named(algorithm, getattr(found, "population", None), **chosen)
-    settings = Settings(problem_of(found), options_of(made), seed, origin)
+    settings = Settings(problem_of(found), options_of(made), seed, origin, made_of=made_of(origin))
     directory = directory or Path("runs") / settings.problem.name
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
     where = {"engine": engine, "workers": workers, "cost": cost, "address": address, "storage": storage}
@@ -111,7 +112,7 @@ def resume(
     if not settings.origin:
         raise ValueError(f"{path} was started from a Python program, which holds its task: run that program again to go on")
     found, _ = find_task(settings.origin)
-    settings = Settings(problem_of(found), settings.algorithm, settings.seed, settings.origin)
+    settings = replace(settings, problem=problem_of(found), made_of=made_of(settings.origin), engine={}, storage="")
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
     where = {"engine": engine, "workers": workers, "cost": cost, "address": address}
     go_on = f"mopbt resume {path} goes on"

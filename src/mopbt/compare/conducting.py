@@ -255,8 +255,9 @@ class _Stage:
                 waiting.remove(run)
                 self.board.begin(run)
                 order = self._order(run)
-                problem = self.experiment.contenders[run.algorithm].problem(self.subjects[run.task].problem)
-                if marker := self.others.copied(order, problem):
+                subject = self.subjects[run.task]
+                problem = self.experiment.contenders[run.algorithm].problem(subject.problem)
+                if marker := self.others.copied(order, problem, subject.made_of):
                     self._end(run, {"finished": marker})
                 else:
                     under_way[crew.submit({"order": asdict(order)}, partial(self.board.share, run))] = run
@@ -306,5 +307,4 @@ class _Stage:
             stack=stack,
             seconds=round(max(times) + SLACK, 6) if times else None,
             keep_models=self.experiment.keep_models,
-            made_of=subject.made_of,
         )

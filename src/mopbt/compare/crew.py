@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from mopbt.algorithms import algorithm_of, options_of
-from mopbt.catalogue import find_task
+from mopbt.catalogue import find_task, made_of
 from mopbt.compare.evaluations import Marker
 from mopbt.compare.experiment import LEAST
 from mopbt.engines.base import Warm, Work, perform
@@ -29,6 +29,7 @@ from mopbt.engines.worker import keep_memory
 from mopbt.errors import CorruptCheckpoint, CorruptJournal, MopbtError, TaskFailed
 from mopbt.objectives import parse_constraints
 from mopbt.progress import Progress
+from mopbt.results import read_settings
 from mopbt.rng import stream
 from mopbt.run import Budget, Session, open_run
 from mopbt.schedulers.base import Scheduler
@@ -55,7 +56,6 @@ class Order:
     stack: int  # how many members are trained as one program; 1: none
     seconds: float | None  # the virtual time that it gets; None: until it is done
     keep_models: bool
-    made_of: str  # what the task was made of when it was ordered
 
 
 def identity(order: Order) -> str:
@@ -198,7 +198,7 @@ def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
     problem = replace(problem, constraints=(*problem.constraints, *parse_constraints(order.constraints)))
     trainer = Plan("vectorised", 1, order.stack) if order.stack > 1 else Plan("local")
     plan = Plan("simulated", order.workers, cost=repr(order.cost), on=trainer)
-    settings = Settings(problem, options_of(algorithm), order.seed, engine=plan.to_dict())
+    settings = Settings(problem, options_of(algorithm), order.seed, engine=plan.to_dict(), made_of=made_of(order.task))
     engine = plan.engine()
     with ExitStack() as stack:
         store = _opened(path, settings, algorithm.scheduler(problem), durable=order.keep_models)
@@ -233,14 +233,14 @@ def _task(reference: str) -> Any:
 
 
 def _opened(path: Path, settings: Settings, scheduler: Scheduler, *, durable: bool) -> DirectoryStore:
-    """Open a run's directory, and begin it anew where it has holes.
+    """Open a run's directory, and begin it anew where it has holes, or where the task's code has changed since.
 
     Waiting for the disk takes longer than training what is small, so after a power cut the journal may know of checkpoints that
     were never written. To go on with failed intervals would make another run of it.
     """
     with suppress(CorruptJournal):
         store = open_run(path, settings, durable=durable)
-        if _is_whole(store, settings, scheduler):
+        if read_settings(path).made_of == settings.made_of and _is_whole(store, settings, scheduler):
             return store
         store.close()
     shutil.rmtree(path)

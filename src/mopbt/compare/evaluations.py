@@ -65,6 +65,7 @@ class Comparison:
     runs: tuple[RunData, ...]
     missing: tuple["PlannedRun", ...] = ()  # not finished yet
     failures: Mapping["PlannedRun", str] = field(default_factory=dict)  # those that failed in this session, with the reason
+    mixed: tuple[str, ...] = ()  # tasks whose code changed between their runs
 
     @staticmethod
     def open(out: Path | str) -> "Comparison":
@@ -75,8 +76,11 @@ class Comparison:
         plan = sorted(experiment.plan(), key=lambda run: (tasks.index(run.task), labels.index(run.algorithm)))
         finished = dict.fromkeys(run for run in plan if marker_of(out, run) is not None)
         problems: dict[str, Problem] = {}
+        codes: dict[str, set[str]] = {}
         for run in finished:
-            own = read_settings(out / run.directory).problem
+            settings = read_settings(out / run.directory)
+            codes.setdefault(run.task, set()).add(settings.made_of)
+            own = settings.problem
             alone = replace(own, constraints=problems.setdefault(run.task, own).constraints)  # a contender may have its own
             if alone != problems[run.task]:
                 raise RunMismatch(
@@ -84,7 +88,8 @@ class Comparison:
                     f"objectives, or another number of steps than the first; remove the runs that are out of date, and go on"
                 )
         runs = tuple(read_run(out, run, problems[run.task]) for run in finished)
-        return Comparison(experiment, problems, runs, tuple(run for run in plan if run not in finished))
+        missing = tuple(run for run in plan if run not in finished)
+        return Comparison(experiment, problems, runs, missing, mixed=tuple(task for task, made in codes.items() if len(made) > 1))
 
     @property
     def algorithms(self) -> tuple[str, ...]:

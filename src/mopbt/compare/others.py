@@ -9,6 +9,7 @@ from typing import Any
 
 from mopbt.compare.crew import Order, identity
 from mopbt.compare.evaluations import Marker, about_of, problem_differences
+from mopbt.results import read_settings
 from mopbt.stores.directory import write_atomically
 from mopbt.task import Problem
 
@@ -37,10 +38,10 @@ class Others:
         markers = (marker for place in found for marker in sorted(place.glob("runs/*/*/*/finished.json")))
         return Others(tasks, {order: marker.parent for marker in markers if (order := _ordered(marker))})
 
-    def copied(self, order: Order, problem: Problem) -> Marker | None:
-        """Copy the run of a problem that an order asks for, if there is one, and return its mark; models are not copied."""
+    def copied(self, order: Order, problem: Problem, made_of: str) -> Marker | None:
+        """Copy the run that an order asks for, if there is one of a task made of the same, and return its mark; without models."""
         other = None if order.keep_models else self.runs.get(identity(order))
-        if other is None or problem_differences(other, problem):
+        if other is None or problem_differences(other, problem) or read_settings(other).made_of != made_of:
             return None
         path = Path(order.path)
         copy = path.with_name(f"{path.name}.tmp")

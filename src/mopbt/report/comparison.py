@@ -69,9 +69,15 @@ def _head(comparison: Comparison) -> str:
     missing, runs = len(comparison.missing), len(comparison.runs)
     lines = [f"# {comparison.experiment.name}", comparison.experiment.about]
     lines += [f"{missing} of {missing + runs} runs are not finished."] if missing else []
+    lines += [mixed_code(comparison)] if comparison.mixed else []
     failed, evaluations = sum(len(run.errors) for run in comparison.runs), sum(map(len, comparison.runs))
     lines += [f"{failed:,} of {evaluations:,} intervals failed; evaluations.csv.gz has their errors."] if failed else []
     return "\n\n".join(filter(None, lines)) + "\n"
+
+
+def mixed_code(comparison: Comparison) -> str:
+    """Return what a reader must know where a task's code changed between its runs."""
+    return f"The code of {', '.join(comparison.mixed)} changed between runs: they may not be comparable."
 
 
 def _save(figure: "Figure", stem: Path) -> list[Path]:

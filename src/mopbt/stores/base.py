@@ -61,6 +61,12 @@ class Store(Protocol):
     def append(self, exchange: Exchange) -> None:
         """Make an exchange durable; when this returns, it has happened."""
 
+    def mark(self) -> int:
+        """Return where the journal ends now."""
+
+    def rewind(self, mark: int) -> None:
+        """Take back all exchanges since a mark: they have not happened."""
+
     def close(self) -> None:
         """Let others drive the run."""
 

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from mopbt.errors import CorruptCheckpoint, RunLocked
 from mopbt.stores.base import Checkpoints, Exchange, checksum_of
-from mopbt.stores.journal import JournalWriter, encode_line, full_or, read_journal, read_lines
+from mopbt.stores.journal import JournalWriter, cannot_write, encode_line, read_journal, read_lines
 
 _SUFFIX = ".ckpt"
 
@@ -30,7 +30,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         sync_directory(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise full_or(error, path) from error
+        raise cannot_write(error, path) from error
 
 
 def sync_directory(path: Path) -> None:
@@ -54,7 +54,10 @@ class DirectoryCheckpoints:
         if self._durable:
             write_atomically(self.file(id), data)
         else:
-            self.file(id).write_bytes(data)
+            try:
+                self.file(id).write_bytes(data)
+            except OSError as error:
+                raise cannot_write(error, self.file(id)) from error
         return checksum_of(data)
 
     def load(self, id: int, checksum: str) -> bytes:
@@ -75,7 +78,10 @@ class DirectoryCheckpoints:
     def drop(self, ids: Iterable[int]) -> None:
         """Remove these files."""
         for id in ids:
-            self.file(id).unlink(missing_ok=True)
+            try:
+                self.file(id).unlink(missing_ok=True)
+            except OSError as error:
+                raise cannot_write(error, self.file(id)) from error
 
     def kept(self) -> frozenset[int]:
         """Return the ids that are there."""
@@ -96,8 +102,11 @@ class DirectoryStore:
         self, path: Path | str, *, mend: Mend | None = None, durable: bool = True, checkpoints: Checkpoints | None = None
     ) -> None:
         self.path = Path(path)
-        (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        self._lock = _Lock(self.path / "lock")
+        try:
+            (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            self._lock = _Lock(self.path / "lock")
+        except OSError as error:
+            raise cannot_write(error, self.path) from error
         try:
             if mend is not None:
                 self._repair(mend)
@@ -124,6 +133,14 @@ class DirectoryStore:
     def append(self, exchange: Exchange) -> None:
         """Make an exchange durable."""
         self._writer.append(exchange)
+
+    def mark(self) -> int:
+        """Return where the journal ends now."""
+        return self._writer.length
+
+    def rewind(self, mark: int) -> None:
+        """Take back all exchanges since a mark."""
+        self._writer.cut(mark)
 
     def close(self) -> None:
         """Close the journal and let others drive the run."""

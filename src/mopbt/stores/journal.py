@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from mopbt.errors import CorruptJournal, IncompatibleRun, StorageFull
+from mopbt.errors import CorruptJournal, IncompatibleRun, StorageFull, StoreError
 from mopbt.stores.base import Exchange
 from mopbt.version import __version__
 
@@ -112,9 +112,21 @@ class JournalWriter:
         except BaseException as error:  # a full disk, or Ctrl-C in the middle: nothing is left of the line
             os.ftruncate(self._fd, self._length)
             if isinstance(error, OSError):
-                raise full_or(error, self._path) from error
+                raise cannot_write(error, self._path) from error
             raise
         self._length += len(line)
+
+    @property
+    def length(self) -> int:
+        """Return how long the journal is, in bytes."""
+        return self._length
+
+    def cut(self, length: int) -> None:
+        """Take back all lines after the first `length` bytes."""
+        os.ftruncate(self._fd, length)
+        if self._durable:
+            os.fsync(self._fd)
+        self._length = length
 
     def _write(self, line: bytes) -> None:
         written = 0
@@ -126,8 +138,9 @@ class JournalWriter:
         os.close(self._fd)
 
 
-def full_or(error: OSError, path: Path) -> Exception:
-    """Return StorageFull for an error that says so, and the error itself otherwise."""
+def cannot_write(error: OSError, path: Path) -> StoreError:
+    """Return what ends a run, rather than counting against a member: that nothing can be written, why, and what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(f"no space left to write {path}; nothing reported is lost: free some space, then run the same again")
-    return error
+    why = error.strerror or str(error)
+    return StoreError(f"cannot write {path}: {why}; nothing reported is lost: make it writable, then run the same again")

@@ -48,5 +48,13 @@ class MemoryStore:
         """Remember an exchange."""
         self._journal.append(exchange)
 
+    def mark(self) -> int:
+        """Return where the journal ends now."""
+        return len(self._journal)
+
+    def rewind(self, mark: int) -> None:
+        """Take back all exchanges since a mark."""
+        del self._journal[mark:]
+
     def close(self) -> None:
         """Do nothing: nobody else can see this store."""
