@@ -260,7 +260,7 @@ class TestAttainment:
         figure = only(draw("attainment", measure(made())))
         left, right = figure.axes[:2]
         assert len(left.get_lines()) == 3
-        assert right.get_title(loc="left") == "MO-PBT less random search"
+        assert right.get_title(loc="left") == "MO-PBT\nless random search"
         assert len(right.collections[0].get_paths()) > 5
         assert labels_in(figure.legends[0]) == list(LABELS)
 

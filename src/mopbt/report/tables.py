@@ -253,10 +253,10 @@ def related(measured: Sequence[MeasuredTask]) -> dict[str, str]:
 
 
 def _begin_alike(one: MeasuredTask, other: MeasuredTask) -> bool:
-    """Tell whether a run of each has the same first evaluation, in all scores that both measure."""
+    """Tell whether runs of the same algorithm and seed have the same first evaluation, in all scores that both measure."""
     ours, theirs = _firsts(one), _firsts(other)
     shared = [(ours[run], theirs[run], ours[run].keys() & theirs[run].keys()) for run in ours.keys() & theirs.keys()]
-    return any(names and all(a[name] == b[name] for name in names) for a, b, names in shared)
+    return bool(shared) and all(names and all(a[name] == b[name] for name in names) for a, b, names in shared)
 
 
 def _firsts(task: MeasuredTask) -> dict[tuple[str, int], dict[str, float]]:

@@ -134,7 +134,7 @@ def _attainment(task: MeasuredTask) -> "Figure":
         if label in (first, rival):
             _draw_reach(left, task.runs[label], x, y, styles[label].colour)
         draw_stairs(left, attained(task.runs[label], 50) * [x.sign, y.sign], x, styles[label])
-    left.set_title(f"{task.name}: attained by half of the runs")
+    left.set_title(f"{task.name}\nattained by half of the runs")
     label_axes(left, x, y)
     _draw_difference(right, task, (first, rival), styles)
     legend(figure, styles, 2, marker="")
@@ -204,7 +204,7 @@ def _draw_difference(ax: "Axes", task: MeasuredTask, pair: tuple[str, str], styl
     drawn.set_clim(-100, 100)
     drawn.set_rasterized(True)
     ax.add_collection(drawn)
-    ax.set_title(f"{pair[0]} less {pair[1]}")
+    ax.set_title(f"{pair[0]}\nless {pair[1]}")
     ax.set_xlabel(axis_label(x))
     bar = ax.figure.colorbar(drawn, ax=ax, aspect=25, pad=0.02, shrink=0.9)
     bar.set_label("difference, % of the runs")
