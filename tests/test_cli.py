@@ -276,6 +276,22 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
     assert "Traceback" not in errors
 
 
+def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(tmp_path):
+    text = (
+        "from mopbt.testing import ToyTask\nclass Strict(ToyTask):\n    constraints = ['near >= 99']\ntask = Strict(max_step=4)\n"
+    )
+    (tmp_path / "strict.py").write_text(text)
+    command = ["run", "strict.py:task", "--population", 4, "--engine", "local", "--out", "run", "--quiet"]
+    told = [mopbt(*command, cwd=tmp_path), mopbt("front", "run", cwd=tmp_path), mopbt("show", "run", cwd=tmp_path)]
+    told += [mopbt("pick", "run", "--export", "model.safetensors", cwd=tmp_path)]
+    (point,) = Results.open(tmp_path / "run").front()
+    said = f"no model satisfies near >= 99; this one comes nearest (violation {point.violation:.2g})"
+    for done in told:
+        assert f"Model {point.job}: {said}." in done.stdout
+        assert "on the front," not in done.stdout
+    assert f"Model {point.job}, as asked for: {said}." in mopbt("pick", "run", "--job", point.job, cwd=tmp_path).stdout
+
+
 def test_failures_are_shown(tmp_path):
     (tmp_path / "failing.py").write_text("from mopbt.testing import FailingToy\ntask = FailingToy(max_step=8)\n")
     done = mopbt("run", "failing.py:task", "--population", 11, "--engine", "local", "--out", "run", cwd=tmp_path)

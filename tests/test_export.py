@@ -92,6 +92,21 @@ def test_the_card_can_be_followed_to_the_letter(net, tmp_path):
     assert torch.equal(model.state_dict()["0.weight"], load_file(files.weights)["0.weight"])
 
 
+def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
+    class Strict(ToyTask):
+        constraints = ["near >= 99"]
+
+    results = mopbt.run(Strict(max_step=4), out=tmp_path / "run", population=4, engine="local", progress=False)
+    (point,) = results.front()
+    files = export(results, point, tmp_path / "m.safetensors")
+    said = f"Model {point.job}: no model satisfies near >= 99; this one comes nearest (violation {point.violation:.2g})."
+    about = json.loads(files.about.read_text())
+    assert (about["violation"], about["why"]) == (point.violation, said)
+    assert said in files.card.read_text()
+    assert "It was trained under near >= 99, which it does not satisfy." in files.card.read_text()
+    assert "on the front" not in files.card.read_text()
+
+
 def test_other_tasks_give_what_their_checkpoint_holds(toy, tmp_path):
     files = export(toy, toy.front()[0], tmp_path / "toy.bin")
     assert files.weights.read_bytes() == toy.checkpoint(toy.front()[0]) or mopbt.loads(files.weights.read_bytes())

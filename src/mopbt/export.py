@@ -11,6 +11,7 @@ from mopbt import tree
 from mopbt.errors import StoreError
 from mopbt.function import visible
 from mopbt.results import Choice, Point, Results
+from mopbt.spelling import counted
 from mopbt.version import __version__
 
 
@@ -63,7 +64,8 @@ def weights_of(data: bytes) -> tuple[bytes, str]:
 
 def about_model(results: Results, point: Point) -> dict[str, Any]:
     """Return all there is to say of a model, as JSON has it."""
-    settings, test = results.settings, "test/"
+    settings, front, test = results.settings, results.front(), "test/"
+    lacks = front.shortfall(point)
     scores = {name: _plain(value) for name, value in point.scores.items()}
     return {
         "model": point.job,
@@ -73,7 +75,8 @@ def about_model(results: Results, point: Point) -> dict[str, Any]:
         "constraints": [str(c) for c in settings.problem.constraints],
         "validation": {name: value for name, value in scores.items() if not name.startswith(test)},
         "test": {name.removeprefix(test): value for name, value in scores.items() if name.startswith(test)},
-        "why": point.why if isinstance(point, Choice) else "",
+        "violation": _plain(point.violation),
+        "why": point.why if isinstance(point, Choice) else f"Model {point.job}: {lacks}." if lacks else "",
         "steps": point.step,
         "values": dict(point.values),
         "schedule": [{"begin": begin, "end": end, "values": dict(values)} for begin, end, values in results.schedule(point)],
@@ -81,7 +84,7 @@ def about_model(results: Results, point: Point) -> dict[str, Any]:
         "run": results.path.name if results.path is not None else "",
         "algorithm": dict(settings.algorithm),
         "seed": settings.seed,
-        "front": len(results.front()),
+        "front": len(front),
         "mopbt": __version__,
     }
 
@@ -95,22 +98,23 @@ def model_card(about: Mapping[str, Any]) -> str:
         for name, value in about["validation"].items()
     ]
     schedule = [f"| {s['begin']}-{s['end']} | {' | '.join(_number(s['values'][n]) for n in names)} |" for s in about["schedule"]]
+    front = f"Its run has {counted(about['front'], 'model')} on the front."
     ways = f"{about['algorithm']['name']} (seed {about['seed']}, run `{about['run']}`)"
     return "\n".join(
         [
             f"# Model {about['model']} of {about['task']}",
             "",
-            about["why"] or f"One of {about['front']} models on the front of its run.",
+            about["why"] or front,
             "",
             "| score | | validation | test |",
             "|---|---|---|---|",
             *scores,
             "",
-            *([f"It was trained under {', '.join(about['constraints'])}.", ""] if about["constraints"] else []),
+            *_limits(about),
             "## How it was made",
             "",
             f"Trained for {about['steps']} steps by {ways} with mopbt {about['mopbt']}; its weights went through {changes + 1} "
-            f"member{'s' if changes else ''} of the population. One of {about['front']} models on the front.",
+            f"member{'s' if changes else ''} of the population.{'' if about['violation'] else f' {front}'}",
             "",
             f"| steps | {' | '.join(names)} |",
             "|" + "---|" * (len(names) + 1),
@@ -137,6 +141,13 @@ def _loading(about: Mapping[str, Any]) -> list[str]:
     else:
         lines = ["from pathlib import Path", "", f'model = task.load(Path("{about["weights"]}").read_bytes())']
     return ["```python", *lines, "```", ""]
+
+
+def _limits(about: Mapping[str, Any]) -> list[str]:
+    if not about["constraints"]:
+        return []
+    lacks = ", which it does not satisfy" if about["violation"] else ""
+    return [f"It was trained under {' and '.join(about['constraints'])}{lacks}.", ""]
 
 
 def _direction(about: Mapping[str, Any], name: str) -> str:

@@ -95,7 +95,9 @@ def _by_rule(results: Results, where: list[str] | None, best: str | None, weight
 def _by_job(results: Results, job: int, *rules: Any) -> Choice:
     if any(rules):
         raise ValueError("--job names the model itself: leave out --where, --best and --weight")
-    return Choice(**vars(results.point(job)), why=f"Model {job}, as asked for.")
+    point = results.point(job)
+    lacks = results.front().shortfall(point)
+    return Choice(**vars(point), why=f"Model {job}, as asked for{lacks and ': '}{lacks}.")
 
 
 def _weight(text: str) -> tuple[str, float]:

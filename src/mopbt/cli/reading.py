@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from mopbt.cli.app import JsonOption, RunArgument, app
-from mopbt.cli.printing import as_text, out, plain, point_json, print_front, print_json, summary_of, table_of
+from mopbt.cli.printing import as_text, out, plain, point_json, print_front, print_json, shortfall, summary_of, table_of
 from mopbt.errors import MopbtError
 from mopbt.report.against import held_against
 from mopbt.report.story import check_comparable
@@ -26,6 +26,8 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
     for key, value in summary.items():
         table.add_row(key.replace("_", " "), as_text(value))
     out.print(table)
+    if lacks := shortfall(results):
+        out.print(lacks, style="yellow", markup=False, soft_wrap=True)
     for job, error in list(results.failures().items())[-3:]:
         out.print(f"interval {job} failed: {error.strip().splitlines()[-1]}", style="yellow", markup=False, soft_wrap=True)
 

@@ -7,6 +7,7 @@ from mopbt.objectives import signed, unsigned
 from mopbt.report.figures import names_of
 from mopbt.report.story import check_comparable, common_reference
 from mopbt.results import Results
+from mopbt.spelling import counted
 
 Array = NDArray[np.float64]
 
@@ -26,7 +27,8 @@ def held_against(results: Results, other: Results) -> list[str]:
     beaten, lost = _dominated(others, by=front), _dominated(front, by=others)
     said = [
         f"hypervolume: {mine} {volume:.5g}, {theirs} {of_other:.5g}{more}",
-        f"dominated: {beaten} of the {len(others)} models of {theirs} by one of {mine}; the other way round {lost} of {len(front)}",
+        f"dominated: {beaten} of the {counted(len(others), 'model')} of {theirs} by one of {mine}; the other way round {lost} of "
+        f"{len(front):,}",
     ]
     if len(objectives) == 2:
         level, best = _at_the_middle(front, others)

@@ -464,7 +464,8 @@
     return panel(
       make("h2", {}, `Model ${job}`),
       small(`Trial ${trial}, trained to step ${step}. ${originOf(run, job)}`),
-      violation ? trouble(`It violates the constraints by ${text(violation)}: nothing is feasible yet.`) : null,
+      violation ? trouble(`No model satisfies ${run.constraints.join(" and ")}; this one comes nearest ` +
+        `(violation ${text(violation, 2)}).`) : null,
       make("h3", {}, "Scores"), pairs(scoresOf(run, point)),
       make("h3", {}, "Hyperparameters, as it was trained"), schedule,
       make("h3", {}, "Load it"), copyable(python[0] + job + python[1], "Python code"),
