@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,9 +112,22 @@ def test_front_holds_a_run_against_another(place):
     mopbt(
         "run", "toy", "--algorithm", "random-search", "--population", 6, "--engine", "local", "--quiet", "--out", "other", cwd=place
     )
-    lines = mopbt("front", "runs/toy", "--beside", "other", "--plot", "both.png", cwd=place).stdout.splitlines()
+    text = mopbt("front", "runs/toy", "--beside", "other", "--plot", "both.png", cwd=place).stdout
+    lines, volumes = text.splitlines(), re.findall(r"hypervolume:? (?:mo-pbt )?([\d.]+)", text)
+    assert volumes[0].rstrip(".") == volumes[1]  # of this run, once alone and once beside the other
     assert [line.split()[0] for line in lines if ": mo-pbt" in line or "dominated:" in line][:2] == ["hypervolume:", "dominated:"]
     assert (place / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path):
+    text = "from mopbt.testing import ToyTask\nclass Named(ToyTask):\n    reference = {'near': -1, 'far': -2}\n"
+    (tmp_path / "named.py").write_text(text + "task = Named(max_step=4, name='named')\n")
+    for task in ("toy", "named.py:task"):
+        mopbt("run", task, "--population", 4, "--engine", "local", "--budget-jobs", 4, "--quiet", cwd=tmp_path, code=3)
+    rows = {row["task"]: row for row in json.loads(mopbt("list", "runs", "--json", cwd=tmp_path).stdout)}
+    assert rows["toy"]["hypervolume"] is None
+    assert rows["named"]["hypervolume"] == Results.open(tmp_path / "runs" / "named").hypervolume() > 0
+    assert mopbt("list", cwd=tmp_path).stdout.count("–") == 1
 
 
 def test_list_shows_a_run_that_cannot_be_read_with_the_reason(tmp_path):

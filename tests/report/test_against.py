@@ -120,6 +120,12 @@ def test_the_figure_shades_what_one_front_alone_dominates(directions, tmp_path, 
     assert (gained, lost) == pytest.approx(((3 - 2) * (1 - low), 1.0))
 
 
+def test_the_figure_measures_both_fronts_from_one_reference(tmp_path, monkeypatch):
+    runs = [run_of(points, name, reference=None) for points, name in (([(1.0, 1.0)], "one"), ([(2.0, 2.0), (1.5, 1.5)], "two"))]
+    title = drawn(*runs, tmp_path, monkeypatch).get_suptitle()
+    assert "a front of 1 model, hypervolume 0.11\ntwo beside it: a front of 2 models, hypervolume 0.41" in title
+
+
 def test_what_is_not_feasible_dominates_nothing_in_the_figure(tmp_path, monkeypatch):
     unmet = (Constraint.parse("gain >= 9"),)
     figure = drawn(*(run_of(points, "run", constraints=unmet) for points in (MINE, THEIRS)), tmp_path, monkeypatch)

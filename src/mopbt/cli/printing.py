@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,8 @@ def point_json(results: Results, point: Point) -> dict[str, Any]:
     return row | {"violation": point.violation, "checkpoint": str(results.checkpoint_file(point))}
 
 
-def print_front(results: Results, path: Path, most: int) -> None:
-    """Print at most `most` models of the front, spread over it."""
+def print_front(results: Results, path: Path, most: int, reference: Mapping[str, float] | None = None) -> None:
+    """Print at most `most` models of the front, spread over it, and its hypervolume above a reference point."""
     best, problem = results.front(), results.problem
     arrows = {"max": "↑", "min": "↓"}
     table = table_of(["job", "trial", "step", *(f"{o.name} {arrows[o.direction]}" for o in problem.objectives), *problem.space])
@@ -79,7 +79,7 @@ def print_front(results: Results, path: Path, most: int) -> None:
         out.print(f"{lacks} {work}.", soft_wrap=True, markup=False)
     else:
         count = f"{counted(len(best), 'model')} on the front" + (f" ({len(shown)} of them shown)" if len(shown) < len(best) else "")
-        out.print(f"{count}, hypervolume {results.hypervolume():.5g}, {work}.", soft_wrap=True)
+        out.print(f"{count}, hypervolume {results.hypervolume(reference):.5g}, {work}.", soft_wrap=True)
     hint = f"Hyperparameters are those of the last interval; `mopbt lineage {path} JOB` shows all that made a model."
     out.print(hint, soft_wrap=True)
 

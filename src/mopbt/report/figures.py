@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mopbt.errors import MissingExtra
 from mopbt.objectives import Objective
+from mopbt.report.against import names_of, shared_reference
 from mopbt.report.story import check_comparable
 from mopbt.results import Point, Results
 from mopbt.spelling import counted
@@ -59,6 +60,7 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
     front, pairs = list(results.front()), list(combinations(objectives, 2))
     other: list[Point] = [] if beside is None else list(beside.front())
     name, other_name = ("", "") if beside is None else names_of(results, beside)
+    reference = None if beside is None else shared_reference([results, beside])
     views = {o: _view(o, points, [*front, *other]) for o in objectives}
     figure = _figure(SIZES[len(pairs)])
     axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
@@ -74,20 +76,12 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
     if not all(p.violation for p in points):
         _add_colorbar(figure, axes, dots)
     outside = sum(not all(lo <= p.scores[o.name] <= hi for o, (lo, hi) in views.items()) for p in points)
-    title = _title(results, len(points), outside)
+    title = _title(results, len(points), outside, reference)
     if beside is not None:
-        title += f"\n{other_name} beside it: {_standing(beside)}"
+        title += f"\n{other_name} beside it: {_standing(beside, reference)}"
     title = "\n".join(fill(line, LETTERS) for line in title.splitlines())
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
     figure.savefig(file, dpi=dpi)
-
-
-def names_of(results: Results, other: Results) -> tuple[str, str]:
-    """Return what two runs are called beside each other: by their algorithms, or by their folders where these are the same."""
-    mine, theirs = (str(r.settings.algorithm["name"]) for r in (results, other))
-    if mine == theirs and results.path and other.path:
-        return results.path.name, other.path.name
-    return mine, theirs
 
 
 def _figure(size: tuple[float, float]) -> "Figure":
@@ -180,13 +174,13 @@ def _add_colorbar(figure: "Figure", axes: Sequence["Axes"], dots: "PathCollectio
     bar.outline.set_visible(False)
 
 
-def _title(results: Results, evaluations: int, outside: int) -> str:
+def _title(results: Results, evaluations: int, outside: int, reference: Mapping[str, float] | None) -> str:
     counts = counted(evaluations, "evaluation") + (f" ({outside:,} outside the view)" if outside else "")
-    return f"{results.problem.name}\n{counts}, {_standing(results)}"
+    return f"{results.problem.name}\n{counts}, {_standing(results, reference)}"
 
 
-def _standing(results: Results) -> str:
-    """Return how good a front is, or that none of its models is feasible."""
+def _standing(results: Results, reference: Mapping[str, float] | None) -> str:
+    """Return how good a front is above a reference point, or that none of its models is feasible."""
     front = results.front()
     lacks = front.shortfall(front[0]) if front else ""
-    return lacks or f"a front of {counted(len(front), 'model')}, hypervolume {results.hypervolume():.4g}"
+    return lacks or f"a front of {counted(len(front), 'model')}, hypervolume {results.hypervolume(reference):.4g}"

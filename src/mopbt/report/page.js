@@ -840,7 +840,7 @@
     if (run.state === undefined) return [markBox(run), run.name, run.trouble];
     const state = make("span", {}, badge(run), progressOf(run), run.trouble ? make("div", { class: "small" }, run.trouble) : null);
     const intervals = `${whole(run.intervals)}${run.total ? ` / ${whole(run.total)}` : ""}`;
-    const numbers = [whole(run.models), text(run.hypervolume), spark(run.curve), intervals, clock(run.seconds)];
+    const numbers = [whole(run.models), run.hypervolume === null ? "–" : text(run.hypervolume), spark(run.curve), intervals, clock(run.seconds)];
     return [markBox(run), link, state, ...numbers, run.task, run.algorithm, String(run.seed)];
   }
 
