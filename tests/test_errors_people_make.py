@@ -1051,6 +1051,11 @@ ON_THE_COMMAND_LINE = [
         *("directory models", "there is no", "make it first"),
     ),
     Command(
+        *("pick done --export mine.pth", 2),
+        "weights are exported as safetensors, in a file that ends in .safetensors, got 'mine.pth'; name it mine.safetensors",
+        *("got 'mine.pth'", "in a file that ends in .safetensors", "name it mine.safetensors"),
+    ),
+    Command(
         *("pick done --best near --export mine.safetensors", 1),
         "checkpoint HERE/done/checkpoints/….ckpt is damaged: its bytes do not fit the checksum in the journal; put back a copy, or "
         "train the model again with `mopbt replay RUN …`",

@@ -306,13 +306,7 @@ class Results:
 
     def schedule(self, point: Point | int) -> list[tuple[int, int, Mapping[str, Any]]]:
         """Return the hyperparameter schedule that made a model: (begin, end, values), equal neighbours joined."""
-        schedule: list[tuple[int, int, Mapping[str, Any]]] = []
-        for ancestor in self.lineage(point):
-            if schedule and schedule[-1][1] == ancestor.begin and schedule[-1][2] == ancestor.values:
-                schedule[-1] = (schedule[-1][0], ancestor.end, ancestor.values)
-            else:
-                schedule.append((ancestor.begin, ancestor.end, ancestor.values))
-        return schedule
+        return schedule_of(self.lineage(point))
 
     def load(self, point: Point | int) -> Any:
         """Return the trained model of a point: what the task's `load` makes of it, or the tracked state of a training function."""
@@ -388,6 +382,17 @@ class Results:
                 f"{front or 'none yet'}"
             )
         return job
+
+
+def schedule_of(lineage: Iterable[Ancestor]) -> list[tuple[int, int, Mapping[str, Any]]]:
+    """Return the hyperparameters of intervals: (begin, end, values), equal neighbours joined."""
+    schedule: list[tuple[int, int, Mapping[str, Any]]] = []
+    for ancestor in lineage:
+        if schedule and schedule[-1][1] == ancestor.begin and schedule[-1][2] == ancestor.values:
+            schedule[-1] = (schedule[-1][0], ancestor.end, ancestor.values)
+        else:
+            schedule.append((ancestor.begin, ancestor.end, ancestor.values))
+    return schedule
 
 
 def read_settings(path: Path) -> Settings:
