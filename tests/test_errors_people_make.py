@@ -865,6 +865,10 @@ def spoil_checkpoint(here):
     Path(file).write_bytes(Path(file).read_bytes()[:-1])
 
 
+def remove_checkpoint(here):
+    Path(Results.open(here / "done").checkpoint_file(front(here).pick(best="near"))).unlink()
+
+
 ON_THE_COMMAND_LINE = [
     # mopbt run
     Command(
@@ -1058,9 +1062,16 @@ ON_THE_COMMAND_LINE = [
     Command(
         *("pick done --best near --export mine.safetensors", 1),
         "checkpoint HERE/done/checkpoints/….ckpt is damaged: its bytes do not fit the checksum in the journal; put back a copy, or "
-        "train the model again with `mopbt replay RUN …`",
+        "train the model again with `mopbt replay RUN … --export model.safetensors`",
         *("is damaged", "its bytes do not fit the checksum in the journal", "put back a copy, or train the model again"),
         spoil_checkpoint,
+    ),
+    Command(
+        *("pick done --best near --export mine.safetensors", 1),
+        "checkpoint HERE/done/checkpoints/….ckpt is not there: it left the front, or somebody removed it; read the front again, "
+        "and where it still has …, put back a copy, or train the model again with `mopbt replay RUN … --export model.safetensors`",
+        *("is not there", "it left the front, or somebody removed it", "train the model again with `mopbt replay RUN"),
+        remove_checkpoint,
     ),
     Command(
         *("replay ours 0", 2, "HERE/ours was started from a Python program, which holds its task: name it with --task"),
@@ -1328,7 +1339,7 @@ def test_a_checkpoint_that_is_damaged_is_said_and_the_others_load(here):
     spoil_checkpoint(here)
     results = Results.open("done")
     spoilt = results.front().pick(best="near")
-    with pytest.raises(CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job}`$"):
+    with pytest.raises(CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job} --export model.safetensors`$"):
         results.load(spoilt)
     assert all(results.load(point) for point in results.front() if point.job != spoilt.job)
 

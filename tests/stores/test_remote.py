@@ -58,9 +58,9 @@ def test_a_damaged_or_missing_object_is_noticed_and_named():
     checksum = checkpoints.save(3, b"weights")
     assert checkpoints.file(3) == "memory://damaged/run/3.ckpt"
     fsspec.filesystem("memory").pipe_file("/damaged/run/3.ckpt", b"weight")
-    with pytest.raises(CorruptCheckpoint, match="memory://damaged/run/3.ckpt is damaged"):
+    with pytest.raises(CorruptCheckpoint, match="memory://damaged/run/3.ckpt is damaged: .* `mopbt replay RUN 3 --export "):
         checkpoints.load(3, checksum)
-    with pytest.raises(CorruptCheckpoint, match="memory://damaged/run/4.ckpt is not there"):
+    with pytest.raises(CorruptCheckpoint, match="memory://damaged/run/4.ckpt is not there: .* `mopbt replay RUN 4 --export "):
         checkpoints.load(4, checksum)
 
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mopbt.errors import CorruptCheckpoint, MissingExtra
-from mopbt.stores.base import Checkpoints, checksum_of
+from mopbt.errors import MissingExtra
+from mopbt.stores.base import Checkpoints, checked, checksum_of
 from mopbt.stores.directory import DirectoryCheckpoints
 
 _SUFFIX = ".ckpt"
@@ -48,12 +48,8 @@ class RemoteCheckpoints:
         try:
             data = bytes(self._files().cat_file(self._path(id)))
         except FileNotFoundError:
-            raise CorruptCheckpoint(
-                f"checkpoint {self.file(id)} is not there: it left the front, or somebody removed it; read the front again"
-            ) from None
-        if checksum_of(data) != checksum:
-            raise CorruptCheckpoint(f"checkpoint {self.file(id)} is damaged: its bytes do not fit the checksum in the journal")
-        return data
+            data = None
+        return checked(self.file(id), id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Remove these objects: together where the file system can."""
