@@ -173,6 +173,27 @@ def test_a_task_of_ones_own_by_file_module_class_and_function(tmp_path):
     mopbt("resume", "../mine.py_Mine", cwd=tmp_path / "below")  # a file is found from anywhere
 
 
+def test_a_task_whose_file_was_moved_goes_on_from_its_new_place(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    same = ["--population", 4, "--engine", "local", "--quiet", "--out", "run"]
+    mopbt("run", "mine.py:task", *same, "--budget-jobs", 5, cwd=tmp_path, code=3)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "mine.py").rename(tmp_path / "new" / "mine.py")
+    told = mopbt("resume", "run", cwd=tmp_path, code=2).stderr
+    assert (
+        f"the task of run was in {tmp_path / 'mine.py'}, which is not there; put it back, or go on from where it is now with "
+        in told
+    )
+    assert "`mopbt run NEWPLACE/mine.py:task --out run`, and the algorithm, seed and options that `mopbt show run` lists" in told
+    mopbt("run", "new/mine.py:task", *same, cwd=tmp_path)
+    assert len(Results.open(tmp_path / "run")) == 12
+
+
+def test_the_help_of_repair_does_not_sound_like_a_loss(place):
+    text = " ".join(mopbt("resume", "--help", cwd=place).stdout.split())
+    assert "their jobs are ordered again, their reports count as failed, and all else stands" in text
+
+
 WRONG = [
     (["run", "nosuch"], 2, "or name an object like package.module:task or path/to/file.py:task, got 'nosuch'"),
     (["run", "nosuch:task"], 2, "there is no module 'nosuch' here; a file is named with its ending, as in nosuch.py:task"),

@@ -1115,6 +1115,16 @@ ON_THE_COMMAND_LINE = [
         *("203.0.113.1, port 8765", "cannot listen at", "`port` 0 takes one that is free"),
     ),
     Command(
+        *("export done logs --to tensorboard --name mine", 2, "--name is for --to optuna, got it for tensorboard; leave it out"),
+        *("got it for tensorboard", "--name is for --to optuna", "leave it out"),
+    ),
+    Command(
+        *("run toy --out new --storage foo://x", 2),
+        "`storage` must be a folder, or a URL of a file system that fsspec knows, got 'foo://x' (Protocol not known: foo); name "
+        "one such as /mnt/shared/run, s3://bucket/run, gs://bucket/run, az://container/run or sftp://host/run",
+        *("got 'foo://x'", "a folder, or a URL of a file system that fsspec knows", "name one such as /mnt/shared/run"),
+    ),
+    Command(
         *("export done logs --to tensorbord", 2, "--to must be one of tensorboard, mlflow, wandb, optuna, got 'tensorbord'"),
         *("got 'tensorbord'", "one of tensorboard, mlflow, wandb, optuna", "--to"),
     ),

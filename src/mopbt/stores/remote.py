@@ -16,7 +16,10 @@ def checkpoints_at(place: Path | str, *, make: bool = True) -> Checkpoints:
     """Return the checkpoints at a place: a folder, which is made if wanted, or a URL such as ``s3://bucket/run``."""
     scheme, separator, rest = str(place).partition("://")
     if separator and scheme not in ("file", "local"):
-        return RemoteCheckpoints(str(place))
+        remote = RemoteCheckpoints(str(place))
+        if make:
+            remote._files()  # one that there is not is told before anything is written
+        return remote
     folder = Path(rest if separator else place).absolute()
     if make:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,5 +93,10 @@ class RemoteCheckpoints:
             import fsspec
 
             return fsspec.url_to_fs(self.url)[0]
+        except ValueError as error:
+            raise ValueError(
+                f"`storage` must be a folder, or a URL of a file system that fsspec knows, got {self.url!r} ({error}); name one "
+                f"such as /mnt/shared/run, s3://bucket/run, gs://bucket/run, az://container/run or sftp://host/run"
+            ) from None
         except ImportError as error:
             raise MissingExtra(f"{self.url} cannot be reached: {error}; pip install 'mopbt[ray]' and what it names") from None
