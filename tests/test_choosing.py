@@ -1,5 +1,7 @@
 """Picking a model from a front: the rules against brute force and worked examples, and the sentence that explains the choice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -76,6 +78,23 @@ def test_a_choice_says_what_it_costs():
     )
     assert "weights accuracy 2, dsp 1" in FRONT.pick({"accuracy": 2, "dsp": 1}).why
     assert Front(FRONT[:1], PROBLEM).pick("knee").why == "Model 0 is the knee: no other model is better in any objective."
+
+
+def test_one_model_is_not_many():
+    assert " of the 1 model with accuracy >= 0.86: " in FRONT.pick(where="accuracy >= 0.86", best="dsp").why
+    assert repr(Front(FRONT[:1], PROBLEM)) == "<Front of 1 model: accuracy (max), dsp (min)>"
+
+
+def test_where_no_model_satisfies_the_constraints_that_is_all_there_is_to_say():
+    problem = replace(PROBLEM, constraints=(Constraint.parse("accuracy >= 99"), Constraint.parse("dsp < 1")))
+    near, far = (replace(FRONT[0], job=job, violation=violation) for job, violation in ((3, 0.9494), (4, 0.96)))
+    front = Front([near], problem)
+    said = "no model satisfies accuracy >= 99 and dsp < 1; this one comes nearest (violation 0.95)"
+    assert front.shortfall(near) == said
+    assert front.pick("knee").why == front.pick(best="dsp").why == f"Model 3: {said}."
+    assert front.shortfall(far) == "it does not satisfy accuracy >= 99 and dsp < 1 (violation 0.96)"
+    assert Front(FRONT, problem).shortfall(far) == front.shortfall(far)
+    assert Front(FRONT, problem).shortfall(FRONT[0]) == ""
 
 
 def test_what_is_given_up_and_gained_is_told_of_every_objective():

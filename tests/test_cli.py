@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,9 +112,22 @@ def test_front_holds_a_run_against_another(place):
     mopbt(
         "run", "toy", "--algorithm", "random-search", "--population", 6, "--engine", "local", "--quiet", "--out", "other", cwd=place
     )
-    lines = mopbt("front", "runs/toy", "--beside", "other", "--plot", "both.png", cwd=place).stdout.splitlines()
+    text = mopbt("front", "runs/toy", "--beside", "other", "--plot", "both.png", cwd=place).stdout
+    lines, volumes = text.splitlines(), re.findall(r"hypervolume:? (?:mo-pbt )?([\d.]+)", text)
+    assert volumes[0].rstrip(".") == volumes[1]  # of this run, once alone and once beside the other
     assert [line.split()[0] for line in lines if ": mo-pbt" in line or "dominated:" in line][:2] == ["hypervolume:", "dominated:"]
     assert (place / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path):
+    text = "from mopbt.testing import ToyTask\nclass Named(ToyTask):\n    reference = {'near': -1, 'far': -2}\n"
+    (tmp_path / "named.py").write_text(text + "task = Named(max_step=4, name='named')\n")
+    for task in ("toy", "named.py:task"):
+        mopbt("run", task, "--population", 4, "--engine", "local", "--budget-jobs", 4, "--quiet", cwd=tmp_path, code=3)
+    rows = {row["task"]: row for row in json.loads(mopbt("list", "runs", "--json", cwd=tmp_path).stdout)}
+    assert rows["toy"]["hypervolume"] is None
+    assert rows["named"]["hypervolume"] == Results.open(tmp_path / "runs" / "named").hypervolume() > 0
+    assert mopbt("list", cwd=tmp_path).stdout.count("–") == 1
 
 
 def test_list_shows_a_run_that_cannot_be_read_with_the_reason(tmp_path):
@@ -157,6 +171,27 @@ def test_a_task_of_ones_own_by_file_module_class_and_function(tmp_path):
         assert len(Results.open(tmp_path / out)) == 12
     (tmp_path / "below").mkdir()
     mopbt("resume", "../mine.py_Mine", cwd=tmp_path / "below")  # a file is found from anywhere
+
+
+def test_a_task_whose_file_was_moved_goes_on_from_its_new_place(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    same = ["--population", 4, "--engine", "local", "--quiet", "--out", "run"]
+    mopbt("run", "mine.py:task", *same, "--budget-jobs", 5, cwd=tmp_path, code=3)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "mine.py").rename(tmp_path / "new" / "mine.py")
+    told = mopbt("resume", "run", cwd=tmp_path, code=2).stderr
+    assert (
+        f"the task of run was in {tmp_path / 'mine.py'}, which is not there; put it back, or go on from where it is now with "
+        in told
+    )
+    assert "`mopbt run NEWPLACE/mine.py:task --out run`, and the algorithm, seed and options that `mopbt show run` lists" in told
+    mopbt("run", "new/mine.py:task", *same, cwd=tmp_path)
+    assert len(Results.open(tmp_path / "run")) == 12
+
+
+def test_the_help_of_repair_does_not_sound_like_a_loss(place):
+    text = " ".join(mopbt("resume", "--help", cwd=place).stdout.split())
+    assert "their jobs are ordered again, their reports count as failed, and all else stands" in text
 
 
 WRONG = [
@@ -304,6 +339,22 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
     assert "stopped (interrupted)" in errors
     assert "nothing reported is lost: run the same command again to go on" in errors
     assert "Traceback" not in errors
+
+
+def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(tmp_path):
+    text = (
+        "from mopbt.testing import ToyTask\nclass Strict(ToyTask):\n    constraints = ['near >= 99']\ntask = Strict(max_step=4)\n"
+    )
+    (tmp_path / "strict.py").write_text(text)
+    command = ["run", "strict.py:task", "--population", 4, "--engine", "local", "--out", "run", "--quiet"]
+    told = [mopbt(*command, cwd=tmp_path), mopbt("front", "run", cwd=tmp_path), mopbt("show", "run", cwd=tmp_path)]
+    told += [mopbt("pick", "run", "--export", "model.safetensors", cwd=tmp_path)]
+    (point,) = Results.open(tmp_path / "run").front()
+    said = f"no model satisfies near >= 99; this one comes nearest (violation {point.violation:.2g})"
+    for done in told:
+        assert f"Model {point.job}: {said}." in done.stdout
+        assert "on the front," not in done.stdout
+    assert f"Model {point.job}, as asked for: {said}." in mopbt("pick", "run", "--job", point.job, cwd=tmp_path).stdout
 
 
 def test_failures_are_shown(tmp_path):

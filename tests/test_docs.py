@@ -24,6 +24,13 @@ def test_the_code_on_a_page_runs(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_no_two_pages_have_the_same_run():
+    """Whoever pastes one page after the other would be told that the run was started with other settings."""
+    places = {page: {place for program in programs(page) for place in re.findall(r'out="(.+?)"', program)} for page in PAGES}
+    assert sum(map(len, places.values())) == len(set().union(*places.values())) > 8
+    assert "runs/toy" not in set().union(*places.values())  # it is `mopbt run toy`'s
+
+
 def test_the_readme_program_is_short_and_prints_its_front(tmp_path):
     (program,) = programs("README.md")
     assert len([line for line in program.splitlines() if line.strip()]) <= 18

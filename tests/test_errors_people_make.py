@@ -865,6 +865,10 @@ def spoil_checkpoint(here):
     Path(file).write_bytes(Path(file).read_bytes()[:-1])
 
 
+def remove_checkpoint(here):
+    Path(Results.open(here / "done").checkpoint_file(front(here).pick(best="near"))).unlink()
+
+
 ON_THE_COMMAND_LINE = [
     # mopbt run
     Command(
@@ -1051,11 +1055,23 @@ ON_THE_COMMAND_LINE = [
         *("directory models", "there is no", "make it first"),
     ),
     Command(
+        *("pick done --export mine.pth", 2),
+        "weights are exported as safetensors, in a file that ends in .safetensors, got 'mine.pth'; name it mine.safetensors",
+        *("got 'mine.pth'", "in a file that ends in .safetensors", "name it mine.safetensors"),
+    ),
+    Command(
         *("pick done --best near --export mine.safetensors", 1),
         "checkpoint HERE/done/checkpoints/….ckpt is damaged: its bytes do not fit the checksum in the journal; put back a copy, or "
-        "train the model again with `mopbt replay RUN …`",
+        "train the model again with `mopbt replay RUN … --export model.safetensors`",
         *("is damaged", "its bytes do not fit the checksum in the journal", "put back a copy, or train the model again"),
         spoil_checkpoint,
+    ),
+    Command(
+        *("pick done --best near --export mine.safetensors", 1),
+        "checkpoint HERE/done/checkpoints/….ckpt is not there: it left the front, or somebody removed it; read the front again, "
+        "and where it still has …, put back a copy, or train the model again with `mopbt replay RUN … --export model.safetensors`",
+        *("is not there", "it left the front, or somebody removed it", "train the model again with `mopbt replay RUN"),
+        remove_checkpoint,
     ),
     Command(
         *("replay ours 0", 2, "HERE/ours was started from a Python program, which holds its task: name it with --task"),
@@ -1097,6 +1113,16 @@ ON_THE_COMMAND_LINE = [
         "the dashboard cannot listen at 203.0.113.1, port 8765 (…); `port` 0 takes one that is free, `host` 127.0.0.1 is this "
         "machine",
         *("203.0.113.1, port 8765", "cannot listen at", "`port` 0 takes one that is free"),
+    ),
+    Command(
+        *("export done logs --to tensorboard --name mine", 2, "--name is for --to optuna, got it for tensorboard; leave it out"),
+        *("got it for tensorboard", "--name is for --to optuna", "leave it out"),
+    ),
+    Command(
+        *("run toy --out new --storage foo://x", 2),
+        "`storage` must be a folder, or a URL of a file system that fsspec knows, got 'foo://x' (Protocol not known: foo); name "
+        "one such as /mnt/shared/run, s3://bucket/run, gs://bucket/run, az://container/run or sftp://host/run",
+        *("got 'foo://x'", "a folder, or a URL of a file system that fsspec knows", "name one such as /mnt/shared/run"),
     ),
     Command(
         *("export done logs --to tensorbord", 2, "--to must be one of tensorboard, mlflow, wandb, optuna, got 'tensorbord'"),
@@ -1323,7 +1349,7 @@ def test_a_checkpoint_that_is_damaged_is_said_and_the_others_load(here):
     spoil_checkpoint(here)
     results = Results.open("done")
     spoilt = results.front().pick(best="near")
-    with pytest.raises(CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job}`$"):
+    with pytest.raises(CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job} --export model.safetensors`$"):
         results.load(spoilt)
     assert all(results.load(point) for point in results.front() if point.job != spoilt.job)
 

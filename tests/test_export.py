@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import mopbt
 from mopbt.errors import StoreError, TaskError
-from mopbt.export import export
+from mopbt.export import export, export_again
 from mopbt.replay import replay
 from mopbt.testing import ToyTask
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
@@ -92,19 +92,79 @@ def test_the_card_can_be_followed_to_the_letter(net, tmp_path):
     assert torch.equal(model.state_dict()["0.weight"], load_file(files.weights)["0.weight"])
 
 
+def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
+    class Strict(ToyTask):
+        constraints = ["near >= 99"]
+
+    results = mopbt.run(Strict(max_step=4), out=tmp_path / "run", population=4, engine="local", progress=False)
+    (point,) = results.front()
+    files = export(results, point, tmp_path / "m.safetensors")
+    said = f"Model {point.job}: no model satisfies near >= 99; this one comes nearest (violation {point.violation:.2g})."
+    about = json.loads(files.about.read_text())
+    assert (about["violation"], about["why"]) == (point.violation, said)
+    assert said in files.card.read_text()
+    assert "It was trained under near >= 99, which it does not satisfy." in files.card.read_text()
+    assert "on the front" not in files.card.read_text()
+
+
 def test_other_tasks_give_what_their_checkpoint_holds(toy, tmp_path):
-    files = export(toy, toy.front()[0], tmp_path / "toy.bin")
+    files = export(toy, toy.front()[0], tmp_path / "toy.safetensors")
     assert files.weights.read_bytes() == toy.checkpoint(toy.front()[0]) or mopbt.loads(files.weights.read_bytes())
     assert "How to load it" in files.card.read_text()
 
 
+def test_a_format_of_the_tasks_own_is_not_called_safetensors(tmp_path):
+    class Own(ToyTask):
+        def dump(self, model):
+            return b"own" + super().dump(model)
+
+        def load(self, data):
+            return super().load(data[3:])
+
+    results = mopbt.run(Own(max_step=2), out=tmp_path / "run", population=2, engine="local", progress=False)
+    files = export(results, results.front()[0], tmp_path / "m.safetensors")
+    assert (files.weights.name, files.weights.read_bytes()) == ("m.bin", results.checkpoint(results.front()[0]))
+    assert 'task.load(Path("m.bin").read_bytes())' in files.card.read_text()
+    assert not (tmp_path / "m.safetensors").exists()
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_the_only_module_that_was_tracked_is_exported_as_its_state_dict(tmp_path, second):
+    def build():
+        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+
+    def train(m):
+        net, other = build(), build()
+        optimizer = torch.optim.Adam(net.parameters(), lr=m.hp["lr"])
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        m.track(net=net, optimizer=optimizer, schedule=schedule, note={"best": 1.0}, **({"teacher": other} if second else {}))
+        for _ in m.steps():
+            optimizer.zero_grad()
+            net(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            schedule.step()
+        m.report(loss=0.0)
+
+    said = {"space": {"lr": mopbt.Grid(0.1, 0.2, 3)}, "objectives": {"loss": "min"}, "steps": 2}
+    results = mopbt.run(train, out=tmp_path / "run", population=2, engine="local", progress=False, **said)
+    files = export(results, results.front()[0], tmp_path / "m.safetensors")
+    names = set(load_file(files.weights))
+    if second:
+        assert {"net.0.weight", "teacher.0.weight", "optimizer.state.0.exp_avg"} <= names
+    else:
+        build().load_state_dict(load_file(files.weights))
+        assert "model.load_state_dict(load_file(" in files.card.read_text()
+
+
 def test_exports_that_cannot_be_are_explained(toy, tmp_path):
     with pytest.raises(StoreError, match="there is no directory .*nowhere to export into; make it first"):
-        export(toy, toy.front()[0], tmp_path / "nowhere" / "m.bin")
-    with pytest.raises(ValueError, match="a file name of their own, such as model.safetensors, got 'm.json'"):
-        export(toy, toy.front()[0], tmp_path / "m.json")
+        export(toy, toy.front()[0], tmp_path / "nowhere" / "m.safetensors")
+    for name in ("m.json", "m.pth", "m"):
+        with pytest.raises(ValueError, match=f"ends in .safetensors, got '{name}'; name it m.safetensors"):
+            export(toy, toy.front()[0], tmp_path / name)
     with pytest.raises(ValueError, match="a point must be an evaluated job of this run, .* got 99999"):
-        export(toy, 99999, tmp_path / "m.bin")
+        export(toy, 99999, tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["toy", "net"])
@@ -138,6 +198,25 @@ def test_another_seed_and_other_data_give_another_model(net):
     assert str(other).startswith("The replay differs by ")
     more = replay(net, point, networks(rows=512))
     assert more.scores != point.scores
+
+
+def test_a_replayed_model_is_exported_as_one_of_the_run_is(net, tmp_path):
+    point = net.front().pick("knee")
+    first, again = export(net, point, tmp_path / "a.safetensors"), replay(net, point)
+    files = export_again(net, again, tmp_path / "b.safetensors")
+    assert files.weights.read_bytes() == first.weights.read_bytes()
+    then, now = (json.loads(f.about.read_text()) for f in (first, files))
+    assert {key for key in then if then[key] != now[key]} == {"why", "weights"}
+    said = (
+        f"Model {point.job}, trained again along its schedule on net with the seed 1. The replay came out identical in every score."
+    )
+    assert now["why"] == said
+    assert said in files.card.read_text()
+    other = replay(net, point, replace(networks(), max_step=12), seed=7)
+    about = json.loads(export_again(net, other, tmp_path / "c.safetensors").about.read_text())
+    assert (about["steps"], about["schedule"][-1]["end"]) == (2 * point.step, 2 * point.step)
+    assert about["validation"]["accuracy"] == other.scores["accuracy"]
+    assert " with the seed 7. The replay differs by " in about["why"]
 
 
 def test_a_longer_training_stretches_the_schedule(toy):
@@ -194,11 +273,16 @@ def test_pick_on_the_command_line(run_path, tmp_path):
     assert "is the knee" in mopbt_command("pick", run_path).stdout
 
 
-def test_replay_on_the_command_line(run_path):
+def test_replay_on_the_command_line(run_path, tmp_path):
     job = mopbt.Results.open(run_path).front()[0].job
-    assert "identical in every score" in mopbt_command("replay", run_path, job).stdout
+    done = mopbt_command("replay", run_path, job, "--export", tmp_path / "m.safetensors")
+    assert "identical in every score" in done.stdout
+    assert f"Exported: {tmp_path / 'm.safetensors'} (weights), {tmp_path / 'm.json'}" in done.stdout
+    picked = tmp_path / "picked.safetensors"
+    mopbt_command("pick", run_path, "--job", job, "--export", picked)
+    assert (tmp_path / "m.safetensors").read_bytes() == picked.read_bytes()
     told = json.loads(mopbt_command("replay", run_path, job, "--seed", 9, "--no-ancestry", "--json").stdout)
-    assert set(told) == {"original", "replayed", "differences"}
+    assert set(told) == {"original", "replayed", "differences", "exported"}
     assert np.isfinite(list(told["differences"].values())).all()
 
 
@@ -207,6 +291,8 @@ def test_replay_on_the_command_line(run_path):
     [
         (("pick", "RUN", "--weight", "near"), "--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got 'near'"),
         (("pick", "RUN", "--best", "neer"), "`best` must be an objective ('near', 'far'), got 'neer'"),
+        (("pick", "RUN", "--export", "best.pth"), "that ends in .safetensors, got 'best.pth'; name it best.safetensors"),
+        (("replay", "RUN", "0", "--export", "best.pt"), "that ends in .safetensors, got 'best.pt'; name it best.safetensors"),
         (("replay", "RUN", "123456"), "a point must be an evaluated job of this run, or one of `results.front()`, got 123456"),
         (("replay", "RUN", "0", "--scale", "small"), "toy comes in one size only, got the scale 'small'"),
     ],

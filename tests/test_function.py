@@ -9,11 +9,12 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
-from mopbt import tree
+from mopbt import run, tree
+from mopbt.algorithms import RandomSearch
 from mopbt.engines.base import Warm, Work, global_seeds, perform
 from mopbt.errors import TaskError, UnreadHyperparameter
 from mopbt.function import FunctionTask, Member
-from mopbt.space import Float, Grid
+from mopbt.space import Float, Grid, Ordinal
 from mopbt.state import Job
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.task import Values, problem_of
@@ -460,8 +461,60 @@ def test_the_same_must_be_tracked_in_every_interval():
         interval(tracks(a={}, c={}), data, 3, lr=0.5)
     with pytest.raises(TaskError, match="the checkpoint holds 'b', not tracked now; track the same in every interval"):
         interval(tracks(a={}), data, 3, lr=0.5)
-    with pytest.raises(TaskError, match=r"track\(b=...\): the checkpoint's array has the shape \(2,\), got \(3, 2\)"):
+    with pytest.raises(TaskError, match=r"track\(b=...\): the checkpoint has another shape: the array was \(2,\), got \(3, 2\); a"):
         interval(tracks(a={}, b=np.zeros((3, 2))), data, 3, lr=0.5)
+
+
+def wide(m, layers=1):
+    model = nn.Sequential(*(nn.Linear(2, m.hp["lr"]) for _ in range(layers)))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    m.track(optimizer=optimizer, model=model)
+    list(m.steps())
+    m.report(loss=m.hp["lr"] + m.seed % 7)
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        (wide, r"track\(model=...\): the checkpoint has another shape: '0.weight' was \(4, 2\), got \(8, 2\)"),
+        (lambda m: wide(m, 2), r"track\(optimizer=...\): the checkpoint has another shape: 'group 0' was 2, got 4"),
+    ],
+)
+def test_a_hyperparameter_that_changes_shapes_is_refused_at_once(then, said):
+    data = interval(make(wide), None, 0, lr=4)
+    remedy = "; a hyperparameter that changes shapes cannot be tuned while a model trains: take it out of the space, or use an "
+    with pytest.raises(TaskError, match=said + remedy + "algorithm that never passes weights on, such as random-search or mo-asha"):
+        interval(make(then), data, 3, lr=8)
+    assert interval(make(wide), data, 3, lr=4)
+
+
+def test_a_shape_that_is_tuned_stops_the_run_unless_no_weights_are_passed_on():
+    said = {"space": {"lr": Ordinal([4, 8, 16, 32])}, "objectives": {"loss": "min"}, "steps": 9, "interval": 3}
+    quietly = {"out": None, "engine": "local", "progress": False}
+    with pytest.raises(TaskError, match="the checkpoint has another shape"):
+        run(wide, population=8, **said, **quietly)
+    assert not run(wide, algorithm=RandomSearch(population=8), **said, **quietly).failures()
+
+
+def test_other_errors_while_an_object_is_restored_or_trained_are_its_own():
+    class Busy:
+        def state_dict(self):
+            return {"weights": np.zeros(2)}
+
+        def load_state_dict(self, state):
+            raise RuntimeError("out of memory")
+
+    def trains(m):
+        m.track(net=net())
+        if m.begin:
+            raise RuntimeError("size mismatch, says somebody else")
+        loop(m)
+        m.report(loss=0)
+
+    for train in (lambda m: (m.track(busy=Busy()), loop(m), m.report(loss=0)), trains):
+        data = interval(make(train), None, 0, lr=0.5)
+        with pytest.raises(RuntimeError, match="out of memory|somebody else"):
+            interval(make(train), data, 3, lr=0.5)
 
 
 def test_a_checkpoint_is_a_safetensors_file_without_pickles():

@@ -1,10 +1,10 @@
-"""Which name was probably meant."""
+"""Which name was probably meant, and how many there are."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mopbt.spelling import meant
+from mopbt.spelling import counted, meant
 
 NAMES = st.lists(st.text(alphabet="abcdefgh_-", min_size=1, max_size=8), max_size=6, unique=True)
 
@@ -34,3 +34,7 @@ def test_what_is_offered_is_known_and_one_letter_too_many_finds_it(known, data):
         name = data.draw(st.sampled_from(known))
         letter = data.draw(st.sampled_from("xyz"))
         assert meant(letter + name, [name]) == f"; perhaps {name!r} was meant"
+
+
+def test_one_is_not_many():
+    assert [counted(n, "model") for n in (0, 1, 2, 1203)] == ["0 models", "1 model", "2 models", "1,203 models"]

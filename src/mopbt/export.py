@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 from mopbt import tree
 from mopbt.errors import StoreError
 from mopbt.function import visible
-from mopbt.results import Choice, Point, Results
+from mopbt.replay import Replayed
+from mopbt.results import Ancestor, Choice, Point, Results, schedule_of
+from mopbt.spelling import counted
 from mopbt.version import __version__
 
 
@@ -26,28 +28,45 @@ class Exported:
 def export(results: Results, point: Point | int, file: Path | str) -> Exported:
     """Write a model's weights into `file`, its making into a .json and a card into a .md of the same name.
 
-    The weights of PyTorch models are a plain safetensors file of the `state_dict`; other tasks give what their checkpoint holds.
+    The weights are a safetensors file: of a PyTorch model its `state_dict`, of others all that was tracked. A checkpoint in a
+    format of the task's own is no such file, and becomes a .bin of the same name.
     """
-    file = Path(file)
-    if file.suffix in (".json", ".md"):
-        raise ValueError(f"the weights need a file name of their own, such as model.safetensors, got {file.name!r}")
-    check_place(file)
+    check_place(Path(file))
     found = point if isinstance(point, Point) else results.point(point)
-    data, kind = weights_of(results.checkpoint(found))
-    about = about_model(results, found) | {"weights": file.name, "format": kind}
-    exported = Exported(file, file.with_suffix(".json"), file.with_suffix(".md"))
-    file.write_bytes(data)
+    return _write(Path(file), results.checkpoint(found), about_model(results, found, results.lineage(found)))
+
+
+def export_again(results: Results, again: Replayed, file: Path | str) -> Exported:
+    """Write a model that was trained again in the same way as one of its run."""
+    check_place(Path(file))
+    lacks = results.front().shortfall(again.point)
+    said = f"Model {again.point.job}, trained again along its schedule on {again.problem.name} with the seed {again.seed}"
+    choice = Choice(**vars(again.point), why=f"{said}{lacks and ': '}{lacks}. {again}")
+    return _write(Path(file), again.data, about_model(results, choice, again.lineage))
+
+
+def _write(file: Path, checkpoint: bytes, about: Mapping[str, Any]) -> Exported:
+    data, kind = weights_of(checkpoint)
+    weights = file if kind.startswith("safetensors") else file.with_suffix(".bin")
+    about = {**about, "weights": weights.name, "format": kind}
+    exported = Exported(weights, file.with_suffix(".json"), file.with_suffix(".md"))
+    exported.weights.write_bytes(data)
     exported.about.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     exported.card.write_text(model_card(about), encoding="utf-8")
     return exported
 
 
 def check_place(file: Path) -> None:
-    """Raise an error where a file cannot be written: its directory is not there, or it is one itself."""
+    """Raise an error where a file cannot be written: it is a directory, or in none, or is named as what it will not be."""
     if file.is_dir():
         raise ValueError(f"an export needs the name of a file, such as {file / 'model.safetensors'}, got the directory {file}")
     if not file.parent.is_dir():
         raise StoreError(f"there is no directory {file.parent} to export into; make it first, or name one that is there")
+    if file.suffix != ".safetensors":
+        raise ValueError(
+            f"weights are exported as safetensors, in a file that ends in .safetensors, got {file.name!r}; name it "
+            f"{file.with_suffix('.safetensors').name}"
+        )
 
 
 def weights_of(data: bytes) -> tuple[bytes, str]:
@@ -56,14 +75,24 @@ def weights_of(data: bytes) -> tuple[bytes, str]:
         state = visible(tree.loads(data))
     except ValueError:
         return data, "the task's own: load it with the task's `load`"
-    if isinstance(state, dict) and isinstance(state.get("model"), dict):
-        return tree.dumps(state["model"]), "safetensors: a state_dict"
-    return tree.dumps(state), "safetensors: the tracked state"
+    model = _model_in(state) if isinstance(state, dict) else None
+    if model is None:
+        return tree.dumps(state), "safetensors: the tracked state"
+    return tree.dumps(model), "safetensors: a state_dict"
 
 
-def about_model(results: Results, point: Point) -> dict[str, Any]:
-    """Return all there is to say of a model, as JSON has it."""
-    settings, test = results.settings, "test/"
+def _model_in(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the model among what was tracked: what has that name, or else the only module (a dict of tensors alone)."""
+    if isinstance(state.get("model"), dict):
+        return dict(state["model"])
+    modules = [s for s in state.values() if isinstance(s, dict) and s and all(map(tree.is_tensor, s.values()))]
+    return modules[0] if len(modules) == 1 else None
+
+
+def about_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> dict[str, Any]:
+    """Return all there is to say of a model that these intervals made, as JSON has it."""
+    settings, front, test = results.settings, results.front(), "test/"
+    lacks = front.shortfall(point)
     scores = {name: _plain(value) for name, value in point.scores.items()}
     return {
         "model": point.job,
@@ -73,15 +102,16 @@ def about_model(results: Results, point: Point) -> dict[str, Any]:
         "constraints": [str(c) for c in settings.problem.constraints],
         "validation": {name: value for name, value in scores.items() if not name.startswith(test)},
         "test": {name.removeprefix(test): value for name, value in scores.items() if name.startswith(test)},
-        "why": point.why if isinstance(point, Choice) else "",
+        "violation": _plain(point.violation),
+        "why": point.why if isinstance(point, Choice) else f"Model {point.job}: {lacks}." if lacks else "",
         "steps": point.step,
         "values": dict(point.values),
-        "schedule": [{"begin": begin, "end": end, "values": dict(values)} for begin, end, values in results.schedule(point)],
-        "trials": [a.trial for a in results.lineage(point)],
+        "schedule": [{"begin": begin, "end": end, "values": dict(values)} for begin, end, values in schedule_of(lineage)],
+        "trials": [a.trial for a in lineage],
         "run": results.path.name if results.path is not None else "",
         "algorithm": dict(settings.algorithm),
         "seed": settings.seed,
-        "front": len(results.front()),
+        "front": len(front),
         "mopbt": __version__,
     }
 
@@ -95,22 +125,23 @@ def model_card(about: Mapping[str, Any]) -> str:
         for name, value in about["validation"].items()
     ]
     schedule = [f"| {s['begin']}-{s['end']} | {' | '.join(_number(s['values'][n]) for n in names)} |" for s in about["schedule"]]
+    front = f"Its run has {counted(about['front'], 'model')} on the front."
     ways = f"{about['algorithm']['name']} (seed {about['seed']}, run `{about['run']}`)"
     return "\n".join(
         [
             f"# Model {about['model']} of {about['task']}",
             "",
-            about["why"] or f"One of {about['front']} models on the front of its run.",
+            about["why"] or front,
             "",
             "| score | | validation | test |",
             "|---|---|---|---|",
             *scores,
             "",
-            *([f"It was trained under {', '.join(about['constraints'])}.", ""] if about["constraints"] else []),
+            *_limits(about),
             "## How it was made",
             "",
             f"Trained for {about['steps']} steps by {ways} with mopbt {about['mopbt']}; its weights went through {changes + 1} "
-            f"member{'s' if changes else ''} of the population. One of {about['front']} models on the front.",
+            f"member{'s' if changes else ''} of the population.{'' if about['violation'] else f' {front}'}",
             "",
             f"| steps | {' | '.join(names)} |",
             "|" + "---|" * (len(names) + 1),
@@ -137,6 +168,13 @@ def _loading(about: Mapping[str, Any]) -> list[str]:
     else:
         lines = ["from pathlib import Path", "", f'model = task.load(Path("{about["weights"]}").read_bytes())']
     return ["```python", *lines, "```", ""]
+
+
+def _limits(about: Mapping[str, Any]) -> list[str]:
+    if not about["constraints"]:
+        return []
+    lacks = ", which it does not satisfy" if about["violation"] else ""
+    return [f"It was trained under {' and '.join(about['constraints'])}{lacks}.", ""]
 
 
 def _direction(about: Mapping[str, Any], name: str) -> str:

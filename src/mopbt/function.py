@@ -117,13 +117,13 @@ class Member:
         state = self._restored[name]
         if isinstance(tracked, np.ndarray):
             if tracked.shape != np.shape(state):
-                raise TaskError(f"track({name}=...): the checkpoint's array has the shape {np.shape(state)}, got {tracked.shape}")
+                raise TaskError(_other_shape(name, "the array", np.shape(state), tracked.shape))
             tracked[...] = state
         elif isinstance(tracked, dict):
             tracked.clear()
             tracked.update(state)
         else:
-            tracked.load_state_dict(state)
+            _load(name, tracked, state)
             then = self._restored.get(_BUILT, {}).get(name)
             if name in self._built and then is not None:
                 settle(tracked, self._built[name], then)
@@ -262,6 +262,32 @@ def _same(a: Any, b: Any) -> bool:
 def _is_trackable(tracked: Any) -> bool:
     has_state = hasattr(tracked, "state_dict") and hasattr(tracked, "load_state_dict")
     return has_state or isinstance(tracked, np.ndarray | dict)
+
+
+def _load(name: str, tracked: Any, state: Any) -> None:
+    """Restore an object; where it cannot be, as it has another shape now, a failed interval would only hide the mistake."""
+    try:
+        tracked.load_state_dict(state)
+    except Exception as error:
+        then, now = _shapes(state), _shapes(tracked.state_dict())
+        part = next((part for part in then | now if then.get(part) != now.get(part)), None)
+        if part is None:
+            raise
+        raise TaskError(_other_shape(name, repr(part), then.get(part, "not there"), now.get(part, "nothing"))) from error
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shapes of a model's tensors, and how many parameters an optimizer's groups have."""
+    shapes: dict[str, Any] = {part: tuple(value.shape) for part, value in state.items() if hasattr(value, "shape")}
+    return shapes | {f"group {i}": len(group["params"]) for i, group in enumerate(state.get("param_groups", ()))}
+
+
+def _other_shape(name: str, part: str, then: Any, now: Any) -> str:
+    return (
+        f"track({name}=...): the checkpoint has another shape: {part} was {then}, got {now}; a hyperparameter that changes shapes "
+        f"cannot be tuned while a model trains: take it out of the space, or use an algorithm that never passes weights on, such "
+        f"as random-search or mo-asha"
+    )
 
 
 def _state_of(tracked: Any) -> Any:

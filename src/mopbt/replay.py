@@ -1,7 +1,7 @@
 """Training a model again, from scratch, along the hyperparameter schedule that a run found."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mopbt.algorithms import check_count
@@ -20,9 +20,17 @@ class Replayed:
     """A model that was trained again, beside the one that the schedule comes from."""
 
     model: Any
-    scores: Mapping[str, float]
-    original: Mapping[str, float]
+    point: Point  # as one of the run
+    original: Mapping[str, float]  # scores
     data: bytes  # its checkpoint
+    lineage: Sequence[Ancestor]  # the intervals that it was trained along, with the scores of then
+    problem: Problem
+    seed: int
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """Return what was measured this time."""
+        return self.point.scores
 
     @property
     def differences(self) -> dict[str, float]:
@@ -53,9 +61,9 @@ def replay(
     problem = problem_of(task)
     _check_space(results.problem, problem)
     found = point if isinstance(point, Point) else results.point(point)
-    chain = results.lineage(found) if ancestry else results.history(found)
+    chain = _stretched(results.lineage(found) if ancestry else results.history(found), results.problem, problem)
     work = Work(task, problem, results.settings.seed if seed is None else seed, MemoryCheckpoints())
-    warm, jobs = Warm(UNLIMITED), _jobs(chain, results.problem, problem)
+    warm, jobs = Warm(UNLIMITED), _jobs(chain, problem)
     checksum, report = "", None
     for job in jobs:
         report = perform(work, job, checksum, warm)
@@ -65,22 +73,23 @@ def replay(
         checksum = report.checksum
     assert report is not None
     data = work.checkpoints.load(jobs[-1].id, checksum)
-    return Replayed(task.load(data), report.scores, found.scores, data)
+    last = chain[-1]
+    again = Point(found.job, last.trial, last.end, last.values, report.scores, report.violation)
+    return Replayed(task.load(data), again, found.scores, data, chain, problem, work.seed)
 
 
-def _jobs(chain: Sequence[Ancestor], was: Problem, now: Problem) -> list[Job]:
-    """Return the jobs of a replay: the intervals as they were, or those of another length of training, with the values of then."""
+def _stretched(chain: Sequence[Ancestor], was: Problem, now: Problem) -> Sequence[Ancestor]:
+    """Return the intervals of a replay: as they were, or those of another length of training, with the values of then."""
     if (was.interval, was.max_step) == (now.interval, now.max_step):
-        spans = [(a.begin, a.end, a) for a in chain]
-    else:
-        end = chain[-1].end * now.max_step // was.max_step
-        begins = range(0, max(end, 1), now.interval)
-        spans = [(b, min(b + now.interval, now.max_step), _then(chain, b * was.max_step / now.max_step)) for b in begins]
-    configs = [now.space.encode(ancestor.values) for _, _, ancestor in spans]
-    return [
-        Job(i, ancestor.trial, config, i - 1 if i else None, begin, end)
-        for i, ((begin, end, ancestor), config) in enumerate(zip(spans, configs, strict=True))
-    ]
+        return chain
+    begins = range(0, max(chain[-1].end * now.max_step // was.max_step, 1), now.interval)
+    then = [_then(chain, begin * was.max_step / now.max_step) for begin in begins]
+    return [replace(a, begin=b, end=min(b + now.interval, now.max_step)) for a, b in zip(then, begins, strict=True)]
+
+
+def _jobs(chain: Sequence[Ancestor], problem: Problem) -> list[Job]:
+    configs = [problem.space.encode(a.values) for a in chain]
+    return [Job(i, a.trial, configs[i], i - 1 if i else None, a.begin, a.end) for i, a in enumerate(chain)]
 
 
 def _then(chain: Sequence[Ancestor], step: float) -> Ancestor:

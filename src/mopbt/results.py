@@ -17,7 +17,7 @@ from mopbt.objectives import Constraint, parse_constraints, signed, signed_refer
 from mopbt.progress import Outcome
 from mopbt.ranking import scattered_order
 from mopbt.settings import Settings
-from mopbt.spelling import meant
+from mopbt.spelling import counted, meant
 from mopbt.state import Job, Report
 from mopbt.stores.base import Checkpoints, Exchange
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of
@@ -84,7 +84,7 @@ class Front(Sequence[Point]):
 
     def __repr__(self) -> str:
         names = ", ".join(f"{o.name} ({o.direction})" for o in self._problem.objectives)
-        return f"<Front of {len(self)} models: {names}>"
+        return f"<Front of {counted(len(self), 'model')}: {names}>"
 
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """Return the objectives' scores in their own sense, shape (n, K)."""
@@ -123,10 +123,21 @@ class Front(Sequence[Point]):
         kept = choosing.within(limits, [p.scores for p in self._nonempty()])
         row, rule = self._chosen(how, best, [self[i] for i in kept])
         if limits:
-            rule += f" of the {len(kept)} models with {' and '.join(map(str, limits))}"
+            rule += f" of the {counted(len(kept), 'model')} with {' and '.join(map(str, limits))}"
         point = self[kept[row]]
         names = [f.name for f in fields(Point)]
-        return Choice(**{name: getattr(point, name) for name in names}, why=f"Model {point.job} is {rule}: {self._price(point)}.")
+        lacks = self.shortfall(point)
+        why = f"Model {point.job}: {lacks}." if lacks else f"Model {point.job} is {rule}: {self._price(point)}."
+        return Choice(**{name: getattr(point, name) for name in names}, why=why)
+
+    def shortfall(self, point: Point) -> str:
+        """Return in a clause that a model violates the constraints, and whether any satisfies them; nothing where it does."""
+        if not point.violation:
+            return ""
+        limits = " and ".join(map(str, self._problem.constraints))
+        if any(p.violation < point.violation for p in self):
+            return f"it does not satisfy {limits} (violation {point.violation:.2g})"
+        return f"no model satisfies {limits}; this one comes nearest (violation {point.violation:.2g})"
 
     def _nonempty(self) -> "Front":
         if not len(self):
@@ -295,13 +306,7 @@ class Results:
 
     def schedule(self, point: Point | int) -> list[tuple[int, int, Mapping[str, Any]]]:
         """Return the hyperparameter schedule that made a model: (begin, end, values), equal neighbours joined."""
-        schedule: list[tuple[int, int, Mapping[str, Any]]] = []
-        for ancestor in self.lineage(point):
-            if schedule and schedule[-1][1] == ancestor.begin and schedule[-1][2] == ancestor.values:
-                schedule[-1] = (schedule[-1][0], ancestor.end, ancestor.values)
-            else:
-                schedule.append((ancestor.begin, ancestor.end, ancestor.values))
-        return schedule
+        return schedule_of(self.lineage(point))
 
     def load(self, point: Point | int) -> Any:
         """Return the trained model of a point: what the task's `load` makes of it, or the tracked state of a training function."""
@@ -377,6 +382,17 @@ class Results:
                 f"{front or 'none yet'}"
             )
         return job
+
+
+def schedule_of(lineage: Iterable[Ancestor]) -> list[tuple[int, int, Mapping[str, Any]]]:
+    """Return the hyperparameters of intervals: (begin, end, values), equal neighbours joined."""
+    schedule: list[tuple[int, int, Mapping[str, Any]]] = []
+    for ancestor in lineage:
+        if schedule and schedule[-1][1] == ancestor.begin and schedule[-1][2] == ancestor.values:
+            schedule[-1] = (schedule[-1][0], ancestor.end, ancestor.values)
+        else:
+            schedule.append((ancestor.begin, ancestor.end, ancestor.values))
+    return schedule
 
 
 def read_settings(path: Path) -> Settings:

@@ -59,7 +59,8 @@ def loads(data: bytes) -> Any:
     return _decode(shape, leaves)
 
 
-def _is_tensor(node: Any) -> bool:
+def is_tensor(node: Any) -> bool:
+    """Tell whether a leaf is a PyTorch tensor."""
     torch = sys.modules.get("torch")  # whoever holds a tensor has imported PyTorch
     return torch is not None and isinstance(node, torch.Tensor)
 
@@ -82,7 +83,7 @@ def _encode(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
             return _encode_dict(node, path, leaves)
         case bytes():
             return {_KIND: "bytes", "value": node.hex()}
-    if _is_tensor(node):
+    if is_tensor(node):
         return _encode_tensor(node, path, leaves)
     raise TypeError(
         f"a checkpoint can hold dicts, lists, tuples, scalars, numpy arrays and PyTorch tensors, got {type(node).__name__} "

@@ -153,6 +153,10 @@ def test_the_command_line_hands_a_run_on(tmp_path):
     assert "written for optuna: 8 reports" in done.stdout
     study = optuna.load_study(study_name="toy", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}")
     assert len(study.trials) == 8
+    again = run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna"])
+    assert "has a study 'toy' already; give this one another `name` (--name on the command line)" in str(again.exception)
+    run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna", "--name", "later"])
+    assert len(optuna.load_study(study_name="later", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}").trials) == 8
     wrong = run(app, ["export", str(tmp_path / "toy"), "place", "--to", "elsewhere"])
     assert "--to must be one of tensorboard, mlflow, wandb, optuna, got 'elsewhere'" in str(wrong.exception)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from matplotlib.collections import PolyCollection
 
-from mopbt.objectives import Objective
+from mopbt.objectives import Constraint, Objective, total_violation
 from mopbt.report import figures
 from mopbt.report.against import held_against
 from mopbt.report.figures import plot_front
@@ -19,9 +19,10 @@ from mopbt.testing import ToyTask
 GAIN = (Objective("gain", "max"), Objective("cost", "min"))
 
 
-def run_of(points, name, *, reference=(0.0, -4.0), objectives=GAIN):
+def run_of(points, name, *, reference=(0.0, -4.0), objectives=GAIN, constraints=()):
     """Return a run whose members reported these scores, one after the other; None is a failure."""
-    problem = replace(problem_of(ToyTask(interval=1, max_step=20)), objectives=objectives, reference=reference)
+    problem = problem_of(ToyTask(interval=1, max_step=20))
+    problem = replace(problem, objectives=objectives, reference=reference, constraints=constraints)
     results = Results(Settings(problem, {"name": name}, 0), None)
     jobs = tuple(Job(i, i, (0, 0), None, 0, 1) for i in range(len(points)))
     reports = [
@@ -30,6 +31,7 @@ def run_of(points, name, *, reference=(0.0, -4.0), objectives=GAIN):
         else Report(
             i,
             tuple(o.sign * value for o, value in zip(objectives, point, strict=True)),
+            violation=total_violation(constraints, dict(zip([o.name for o in objectives], point, strict=True))),
             scores={o.name: value for o, value in zip(objectives, point, strict=True)},
             seconds=i + 1.0,
         )
@@ -112,13 +114,37 @@ def test_the_figure_shades_what_one_front_alone_dominates(directions, tmp_path, 
     # larger is better in these: mine is above theirs by a square of 1 at the left and at the right, and below by one in the middle
     mine, theirs = [(1.0, 4.0), (2.0, 1.0), (3.0, 1.0)], [(1.0, 3.0), (2.0, 2.0)]
     runs = [run_of([(signs[0] * a, signs[1] * b) for a, b in points], "run", **given) for points in (mine, theirs)]
+    figure = drawn(*runs, tmp_path, monkeypatch)
+    gained, lost = shaded(figure)
+    low = signs[1] * figure.axes[0].get_ylim()[signs[1] < 0]
+    assert (gained, lost) == pytest.approx(((3 - 2) * (1 - low), 1.0))
+
+
+def test_the_figure_measures_both_fronts_from_one_reference(tmp_path, monkeypatch):
+    runs = [run_of(points, name, reference=None) for points, name in (([(1.0, 1.0)], "one"), ([(2.0, 2.0), (1.5, 1.5)], "two"))]
+    title = drawn(*runs, tmp_path, monkeypatch).get_suptitle()
+    assert "a front of 1 model, hypervolume 0.11\ntwo beside it: a front of 2 models, hypervolume 0.41" in title
+
+
+def test_what_is_not_feasible_dominates_nothing_in_the_figure(tmp_path, monkeypatch):
+    unmet = (Constraint.parse("gain >= 9"),)
+    figure = drawn(*(run_of(points, "run", constraints=unmet) for points in (MINE, THEIRS)), tmp_path, monkeypatch)
+    assert shaded(figure) == [0, 0]
+    assert figure.get_suptitle().replace("\n", " ").count("no model satisfies gain >= 9; this one comes nearest") == 2
+
+
+def drawn(results, beside, tmp_path, monkeypatch):
+    """Return the matplotlib figure of two runs."""
     made = []
     monkeypatch.setattr(figures, "_figure", lambda size, make=figures._figure: made.append(make(size)) or made[0])
-    plot_front(runs[0], tmp_path / "front.png", beside=runs[1])
-    shades = [c for c in made[0].axes[0].collections if isinstance(c, PolyCollection)]
-    gained, lost = (sum(_area(path.vertices) for path in shade.get_paths()) for shade in shades)
-    low = signs[1] * made[0].axes[0].get_ylim()[signs[1] < 0]
-    assert (gained, lost) == pytest.approx(((3 - 2) * (1 - low), 1.0))
+    plot_front(results, tmp_path / "front.png", beside=beside)
+    return made[0]
+
+
+def shaded(figure):
+    """Return how much only the first and only the second front dominates."""
+    shades = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
+    return [sum(_area(path.vertices) for path in shade.get_paths()) for shade in shades]
 
 
 def _area(vertices):

@@ -114,10 +114,17 @@ def test_a_run_of_one_evaluation_can_be_drawn(tmp_path):
     assert size_of(tmp_path / "front.png") == (1050, 660)
 
 
-def test_a_run_without_feasible_evaluations_can_be_drawn(tmp_path):
+def test_a_run_without_feasible_evaluations_says_so(tmp_path, monkeypatch):
     results = run(replace(ManyObjectives(count=2), constraints=("near >= 5",)), tmp_path)
-    plot_front(results, tmp_path / "front.png")
+    figure = drawn(results, tmp_path, monkeypatch)
     assert size_of(tmp_path / "front.png") == (1050, 660)
+    (ax,) = figure.axes  # no bar of colours that nothing has
+    (nearest,) = ax.get_lines()
+    assert (nearest.get_markerfacecolor(), nearest.get_linestyle(), nearest.get_label()) == ("white", "None", "nearest")
+    (point,) = results.front()
+    said = f"no model satisfies near >= 5; this one comes nearest (violation {point.violation:.2g})"
+    assert said in figure.get_suptitle().replace("\n", " ")
+    assert max(map(len, figure.get_suptitle().splitlines())) <= figures.LETTERS
 
 
 def test_nothing_to_draw_and_too_many_objectives_are_told(tmp_path):

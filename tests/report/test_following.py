@@ -222,6 +222,18 @@ def test_a_process_that_is_gone_drives_nothing_and_one_elsewhere_may(run):
     assert driver_of(path).endswith("on another-machine since yesterday")
 
 
+@pytest.mark.parametrize("reference", [None, {"near": -1.0, "far": -2.0}])
+def test_a_hypervolume_is_listed_only_above_the_tasks_own_reference(tmp_path, reference):
+    class Referenced(ToyTask):
+        pass
+
+    Referenced.reference = reference
+    results = mopbt.run(Referenced(max_step=4), out=tmp_path / "run", population=4, engine="local", progress=False)
+    follower = Follower(tmp_path / "run", "run")
+    follower.look()
+    assert follower.row()["hypervolume"] == (None if reference is None else pytest.approx(results.hypervolume()))
+
+
 def test_nothing_is_written(run):
     path, lines = run
     append(path, b"".join(lines))

@@ -105,7 +105,7 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path, damage):
     else:
         data[10] ^= 1
         file.write_bytes({"truncate": data[:300], "flip": data, "empty": b""}[damage])
-    with pytest.raises(CorruptCheckpoint, match=r"7\.ckpt"):
+    with pytest.raises(CorruptCheckpoint, match=r"7\.ckpt is .* train the model again with `mopbt replay RUN 7 --export "):
         store.checkpoints.load(7, checksum)
     store.close()
 

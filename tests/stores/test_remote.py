@@ -58,10 +58,18 @@ def test_a_damaged_or_missing_object_is_noticed_and_named():
     checksum = checkpoints.save(3, b"weights")
     assert checkpoints.file(3) == "memory://damaged/run/3.ckpt"
     fsspec.filesystem("memory").pipe_file("/damaged/run/3.ckpt", b"weight")
-    with pytest.raises(CorruptCheckpoint, match="memory://damaged/run/3.ckpt is damaged"):
+    with pytest.raises(CorruptCheckpoint, match="memory://damaged/run/3.ckpt is damaged: .* `mopbt replay RUN 3 --export "):
         checkpoints.load(3, checksum)
-    with pytest.raises(CorruptCheckpoint, match="memory://damaged/run/4.ckpt is not there"):
+    with pytest.raises(CorruptCheckpoint, match="memory://damaged/run/4.ckpt is not there: .* `mopbt replay RUN 4 --export "):
         checkpoints.load(4, checksum)
+
+
+def test_a_file_system_that_there_is_not_is_told_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match=r"fsspec knows, got 'foo://x' \(Protocol not known: foo\); name one such as /mnt/shared"):
+        checkpoints_at("foo://x")
+    with pytest.raises(ValueError, match="`storage` must be a folder, or a URL"):
+        mopbt.run(ToyTask(max_step=2), out=tmp_path / "run", storage="foo://x", engine="local", progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_strangers_and_the_probe_of_an_engine_are_not_checkpoints():

@@ -8,13 +8,17 @@ import typer
 from mopbt.catalogue import find_task
 from mopbt.cli.app import JsonOption, RunArgument, app
 from mopbt.cli.printing import as_text, out, plain, point_json, print_json, table_of
-from mopbt.export import Exported, check_place, export
+from mopbt.export import Exported, check_place, export, export_again
 from mopbt.replay import replay
 from mopbt.results import Choice, Results
 
 ExportOption = Annotated[
     Path | None,
-    typer.Option("--export", help="Write the weights here, with a .json of what made them and a .md card.", show_default=False),
+    typer.Option(
+        "--export",
+        help="Write the weights into this .safetensors, with a .json of what made them and a .md card.",
+        show_default=False,
+    ),
 ]
 
 
@@ -42,8 +46,7 @@ def pick(
     choice = _by_job(results, job, where, best, weight) if job is not None else _by_rule(results, where, best, weight)
     files = export(results, choice, exported) if exported else None
     if as_json:
-        names = {name: str(file) for name, file in vars(files).items()} if files else {}
-        print_json(point_json(results, choice) | {"why": choice.why, "exported": names})
+        print_json(point_json(results, choice) | {"why": choice.why, "exported": _names(files)})
         return
     out.print(choice.why, soft_wrap=True)
     _print_choice(results, choice)
@@ -62,7 +65,7 @@ def train_again(
         bool, typer.Option(help="Follow the weights through every exploit, or only what the trial itself was set to.")
     ] = True,
     seed: Annotated[int | None, typer.Option(help="Other randomness than the run's own.", show_default=False)] = None,
-    exported: Annotated[Path | None, typer.Option("--export", help="Write the new checkpoint here.", show_default=False)] = None,
+    exported: ExportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model of the front again, from scratch, along the schedule that made it, and say how close it comes.
@@ -74,17 +77,18 @@ def train_again(
         check_place(exported)  # before the training
     found, _ = find_task(_reference(results, task, scale))
     again = replay(results, job, found, ancestry=ancestry, seed=seed)
-    if exported is not None:
-        exported.write_bytes(again.data)
+    files = export_again(results, again, exported) if exported else None
     if as_json:
-        parts = {"original": again.original, "replayed": again.scores, "differences": again.differences}
-        print_json({name: plain(dict(scores)) for name, scores in parts.items()})
+        parts = {"original": again.original, "replayed": again.scores, "differences": again.differences, "exported": _names(files)}
+        print_json({name: plain(dict(part)) for name, part in parts.items()})
         return
     table = table_of(["score", "original", "replayed", "difference"])
     for name, value in again.scores.items():
         table.add_row(name, as_text(again.original.get(name, "")), as_text(value), as_text(again.differences.get(name, "")))
     out.print(table)
     out.print(str(again), soft_wrap=True)
+    if files is not None:
+        _tell_exported(files)
 
 
 def _by_rule(results: Results, where: list[str] | None, best: str | None, weight: list[str] | None) -> Choice:
@@ -95,7 +99,9 @@ def _by_rule(results: Results, where: list[str] | None, best: str | None, weight
 def _by_job(results: Results, job: int, *rules: Any) -> Choice:
     if any(rules):
         raise ValueError("--job names the model itself: leave out --where, --best and --weight")
-    return Choice(**vars(results.point(job)), why=f"Model {job}, as asked for.")
+    point = results.point(job)
+    lacks = results.front().shortfall(point)
+    return Choice(**vars(point), why=f"Model {job}, as asked for{lacks and ': '}{lacks}.")
 
 
 def _weight(text: str) -> tuple[str, float]:
@@ -132,4 +138,12 @@ def _tell(path: Path, choice: Choice, files: Exported | None) -> None:
             f"Take it with --export model.safetensors; `mopbt lineage {path} {choice.job}` shows what made it.", soft_wrap=True
         )
     else:
-        out.print(f"Exported: {files.weights} (weights), {files.about} (how it was made), {files.card} (its card).", soft_wrap=True)
+        _tell_exported(files)
+
+
+def _tell_exported(files: Exported) -> None:
+    out.print(f"Exported: {files.weights} (weights), {files.about} (how it was made), {files.card} (its card).", soft_wrap=True)
+
+
+def _names(files: Exported | None) -> dict[str, str]:
+    return {} if files is None else {name: str(file) for name, file in vars(files).items()}

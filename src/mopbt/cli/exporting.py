@@ -12,11 +12,11 @@ from mopbt.integrations.optuna import to_optuna
 from mopbt.integrations.trackers import to_mlflow, to_tensorboard, to_wandb
 from mopbt.results import Results
 
-PLACES: dict[str, Callable[[Results, str], object]] = {
+PLACES: dict[str, Callable[..., object]] = {
     "tensorboard": to_tensorboard,
     "mlflow": lambda results, place: to_mlflow(results, _url(place, "mlflow.db")),
     "wandb": to_wandb,
-    "optuna": lambda results, place: to_optuna(results, _url(place, "optuna.db")),
+    "optuna": lambda results, place, **named: to_optuna(results, _url(place, "optuna.db"), **named),
 }
 
 
@@ -27,6 +27,9 @@ def hand_on(
         str, typer.Argument(metavar="PLACE", help="A directory; for mlflow and optuna also a URL.", show_default=False)
     ],
     to: Annotated[str, typer.Option(help=f"One of {', '.join(PLACES)}.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Option(help="The name of Optuna's study [default: that of the run's directory].", show_default=False)
+    ] = None,
 ) -> None:
     """Write a run, as far as it has come, for TensorBoard, MLflow, Weights & Biases (offline) or Optuna.
 
@@ -34,8 +37,10 @@ def hand_on(
     """
     if to not in PLACES:
         raise ValueError(f"--to must be one of {', '.join(PLACES)}, got {to!r}")
+    if name is not None and to != "optuna":
+        raise ValueError(f"--name is for --to optuna, got it for {to}; leave it out")
     results = Results.open(path)
-    PLACES[to](results, place)
+    PLACES[to](results, place, **({} if name is None else {"name": name}))
     out.print(f"written for {to}: {len(results)} reports of {path} in {place}", soft_wrap=True, markup=False)
 
 

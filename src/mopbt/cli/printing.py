@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from mopbt.display import clock
 from mopbt.results import Point, Results
+from mopbt.spelling import counted
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 240)  # what goes into a file or a pipe is not cut
 
@@ -63,8 +64,8 @@ def point_json(results: Results, point: Point) -> dict[str, Any]:
     return row | {"violation": point.violation, "checkpoint": str(results.checkpoint_file(point))}
 
 
-def print_front(results: Results, path: Path, most: int) -> None:
-    """Print at most `most` models of the front, spread over it."""
+def print_front(results: Results, path: Path, most: int, reference: Mapping[str, float] | None = None) -> None:
+    """Print at most `most` models of the front, spread over it, and its hypervolume above a reference point."""
     best, problem = results.front(), results.problem
     arrows = {"max": "↑", "min": "↓"}
     table = table_of(["job", "trial", "step", *(f"{o.name} {arrows[o.direction]}" for o in problem.objectives), *problem.space])
@@ -73,11 +74,21 @@ def print_front(results: Results, path: Path, most: int) -> None:
         scores, values = [as_text(p.scores[o.name]) for o in problem.objectives], [as_text(p.values[n]) for n in problem.space]
         table.add_row(str(p.job), str(p.trial), str(p.step), *scores, *values)
     out.print(table)
-    count = f"{len(best)} models on the front" + (f" ({len(shown)} of them shown)" if len(shown) < len(best) else "")
-    numbers = f"hypervolume {results.hypervolume():.5g}, {len(results)} intervals, {clock(results.seconds)}"
-    out.print(f"{count}, {numbers}.", soft_wrap=True)
+    work = f"{len(results)} intervals, {clock(results.seconds)}"
+    if lacks := shortfall(results):
+        out.print(f"{lacks} {work}.", soft_wrap=True, markup=False)
+    else:
+        count = f"{counted(len(best), 'model')} on the front" + (f" ({len(shown)} of them shown)" if len(shown) < len(best) else "")
+        out.print(f"{count}, hypervolume {results.hypervolume(reference):.5g}, {work}.", soft_wrap=True)
     hint = f"Hyperparameters are those of the last interval; `mopbt lineage {path} JOB` shows all that made a model."
     out.print(hint, soft_wrap=True)
+
+
+def shortfall(results: Results) -> str:
+    """Return in a sentence that no model satisfies the constraints, where none does."""
+    best = results.front()
+    lacks = best.shortfall(best[0]) if best else ""
+    return lacks and f"Model {best[0].job}: {lacks}."
 
 
 def table_of(columns: Sequence[str]) -> Table:

@@ -7,11 +7,13 @@ import typer
 from rich.table import Table
 
 from mopbt.cli.app import JsonOption, RunArgument, app
-from mopbt.cli.printing import as_text, out, plain, point_json, print_front, print_json, summary_of, table_of
+from mopbt.cli.printing import as_text, out, plain, point_json, print_front, print_json, shortfall, summary_of, table_of
 from mopbt.errors import MopbtError
-from mopbt.report.against import held_against
+from mopbt.report.against import held_against, shared_reference
 from mopbt.report.story import check_comparable
 from mopbt.results import Results
+
+COLUMNS = ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state")  # of the list of runs
 
 
 @app.command()
@@ -26,6 +28,8 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
     for key, value in summary.items():
         table.add_row(key.replace("_", " "), as_text(value))
     out.print(table)
+    if lacks := shortfall(results):
+        out.print(lacks, style="yellow", markup=False, soft_wrap=True)
     for job, error in list(results.failures().items())[-3:]:
         out.print(f"interval {job} failed: {error.strip().splitlines()[-1]}", style="yellow", markup=False, soft_wrap=True)
 
@@ -51,8 +55,10 @@ def front(
     if as_json:
         print_json([point_json(results, point) for point in results.front()])
         return
-    print_front(results, path, max(len(results.front()), 1) if other is None else 12)
-    if other is not None:
+    if other is None:
+        print_front(results, path, max(len(results.front()), 1))
+    else:
+        print_front(results, path, 12, shared_reference([results, other]))
         for said in held_against(results, other):
             out.print(said, soft_wrap=True, markup=False)
     if plot is not None:
@@ -86,7 +92,10 @@ def list_runs(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for runs.")] = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs below a directory."""
+    """List the runs below a directory.
+
+    A hypervolume is listed only where the task names its reference point: others cannot be compared.
+    """
     if not directory.is_dir():
         raise ValueError(f"there is no directory {directory}; name the one that holds your runs")
     summaries = [_row(file.parent) for file in sorted(directory.rglob("run.toml"))]
@@ -96,11 +105,9 @@ def list_runs(
     if not summaries:
         out.print(f"no runs below {directory}")
         return
-    table = table_of(["run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state"])
-    for s in summaries:
-        table.add_row(
-            *(as_text(s[key]) for key in ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state"))
-        )
+    table = table_of(COLUMNS)
+    for summary in summaries:
+        table.add_row(*("–" if summary[key] is None else as_text(summary[key]) for key in COLUMNS))
     out.print(table)
 
 
@@ -109,8 +116,6 @@ def _row(path: Path) -> dict[str, Any]:
     try:
         results = Results.open(path)
     except MopbtError as error:
-        unread = dict.fromkeys(("task", "algorithm", "seed", "intervals", "front", "hypervolume"), "")
-        return {"run": str(path), **unread, "state": f"unreadable: {error}"}
-    keys = ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume")
-    summary = summary_of(results)
-    return {key: summary[key] for key in (*keys, "state")}
+        return dict.fromkeys(COLUMNS, "") | {"run": str(path), "state": f"unreadable: {error}"}
+    summary = summary_of(results) | ({} if results.problem.reference else {"hypervolume": None})
+    return {key: summary[key] for key in COLUMNS}

@@ -102,7 +102,12 @@ def resume(
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Where a line of the journal is damaged, go on from the lines before it.")
+        bool,
+        typer.Option(
+            "--repair",
+            help="Make up for damaged lines of the journal: their jobs are ordered again, their reports count as failed, and all "
+            "else stands.",
+        ),
     ] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -111,7 +116,7 @@ def resume(
     settings = read_settings(path)
     if not settings.origin:
         raise ValueError(f"{path} was started from a Python program, which holds its task: run that program again to go on")
-    found, _ = find_task(settings.origin)
+    found = _task_of(path, settings)
     settings = replace(settings, problem=problem_of(found), made_of=made_of(settings.origin), engine={}, storage="")
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
     where = {"engine": engine, "workers": workers, "cost": cost, "address": address}
@@ -148,6 +153,18 @@ def _conduct(
         )
     if results.outcome == "budget":
         raise typer.Exit(3)
+
+
+def _task_of(path: Path, settings: Settings) -> Any:
+    """Return the task of a run, or say how to go on where its file is not where it was."""
+    file, _, name = settings.origin.rpartition(":")
+    if file.endswith(".py") and not Path(file).is_file():
+        raise ValueError(
+            f"the task of {path} was in {file}, which is not there; put it back, or go on from where it is now with "
+            f"`mopbt run NEWPLACE/{Path(file).name}:{name} --out {path}`, and the algorithm, seed and options that "
+            f"`mopbt show {path}` lists"
+        )
+    return find_task(settings.origin)[0]
 
 
 def _options(pairs: Sequence[str]) -> dict[str, Any]:

@@ -28,7 +28,10 @@ def to_optuna(results: Results, storage: Any = None, *, name: str | None = None)
     try:
         study = optuna.create_study(study_name=chosen, storage=storage, directions=directions)
     except optuna.exceptions.DuplicatedStudyError:
-        raise ValueError(f"the storage has a study {chosen!r} already; give this one another `name`, or delete that one") from None
+        raise ValueError(
+            f"the storage has a study {chosen!r} already; give this one another `name` (--name on the command line), or delete "
+            f"that one"
+        ) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # names of objectives are, for years
         study.set_metric_names([objective.name for objective in results.problem.objectives])

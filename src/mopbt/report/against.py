@@ -1,12 +1,14 @@
 """What one run has gained over another of the same task."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mopbt.objectives import signed, unsigned
-from mopbt.report.figures import names_of
 from mopbt.report.story import check_comparable, common_reference
 from mopbt.results import Results
+from mopbt.spelling import counted
 
 Array = NDArray[np.float64]
 
@@ -19,14 +21,14 @@ def held_against(results: Results, other: Results) -> list[str]:
     front, others = (_points(r) for r in runs)
     if not len(front) or not len(others):
         return [f"{theirs if len(front) else mine} has no model that could be held against the other's"]
-    objectives = results.problem.objectives
-    reference = unsigned(objectives, common_reference([r.problem for r in runs], [front, others]).tolist())
+    objectives, reference = results.problem.objectives, shared_reference(runs)
     volume, of_other = (r.hypervolume(reference) for r in runs)
     more = f" ({100 * (volume / of_other - 1):+.1f} %)" if of_other else ""
     beaten, lost = _dominated(others, by=front), _dominated(front, by=others)
     said = [
         f"hypervolume: {mine} {volume:.5g}, {theirs} {of_other:.5g}{more}",
-        f"dominated: {beaten} of the {len(others)} models of {theirs} by one of {mine}; the other way round {lost} of {len(front)}",
+        f"dominated: {beaten} of the {counted(len(others), 'model')} of {theirs} by one of {mine}; the other way round {lost} of "
+        f"{len(front):,}",
     ]
     if len(objectives) == 2:
         level, best = _at_the_middle(front, others)
@@ -39,6 +41,19 @@ def held_against(results: Results, other: Results) -> list[str]:
         after = sum(record["seconds"] <= when for record in results.records())
         said.append(f"sooner: {mine} was past the hypervolume of {theirs} after {after:,} of its {len(results):,} intervals")
     return said
+
+
+def names_of(results: Results, other: Results) -> tuple[str, str]:
+    """Return what two runs are called beside each other: by their algorithms, or by their folders where these are the same."""
+    mine, theirs = (str(r.settings.algorithm["name"]) for r in (results, other))
+    if mine == theirs and results.path and other.path:
+        return results.path.name, other.path.name
+    return mine, theirs
+
+
+def shared_reference(runs: Sequence[Results]) -> dict[str, float]:
+    """Return the one reference point, by name, above which the hypervolumes of several runs can be compared."""
+    return unsigned(runs[0].problem.objectives, common_reference([r.problem for r in runs], [_points(r) for r in runs]).tolist())
 
 
 def _points(results: Results) -> Array:

@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import isfinite
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from mopbt.errors import MissingExtra
 from mopbt.objectives import Objective
+from mopbt.report.against import names_of, shared_reference
 from mopbt.report.story import check_comparable
 from mopbt.results import Point, Results
+from mopbt.spelling import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +25,7 @@ OTHER = "#666666"  # the front of the run beside it
 STEPS = ("#dde7f0", "#a6c4de", "#5f95c4", "#1d4f86")  # of the evaluations, early to late
 MOST = 0.95  # of the evaluations are shown in any case ...
 STRETCH = 1.25  # ... and the rest where the axis gets no longer than this: one that diverged would squeeze all into a corner
+LETTERS = 88  # of a title's line
 SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}  # inches, by the number of panels
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -56,6 +60,7 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
     front, pairs = list(results.front()), list(combinations(objectives, 2))
     other: list[Point] = [] if beside is None else list(beside.front())
     name, other_name = ("", "") if beside is None else names_of(results, beside)
+    reference = None if beside is None else shared_reference([results, beside])
     views = {o: _view(o, points, [*front, *other]) for o in objectives}
     figure = _figure(SIZES[len(pairs)])
     axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
@@ -64,25 +69,19 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
         if beside is not None:
             if len(objectives) == 2:
                 _draw_gain(ax, front, other, x, y, worst=views[y][y.sign < 0])
-            _draw_front(ax, other, x, y, line=len(objectives) == 2, colour=OTHER, label=f"front of {other_name}")
-        _draw_front(ax, front, x, y, line=len(objectives) == 2, colour=FRONT, label=f"front of {name}" if name else "front")
+            _draw_front(ax, other, x, y, line=len(objectives) == 2, colour=OTHER, of=f" of {other_name}")
+        _draw_front(ax, front, x, y, line=len(objectives) == 2, colour=FRONT, of=f" of {name}" if name else "")
         _dress(ax, x, y, views)
     axes[0].legend(frameon=False, fontsize=10, labelcolor=INK, loc="best")
-    _add_colorbar(figure, axes, dots)
+    if not all(p.violation for p in points):
+        _add_colorbar(figure, axes, dots)
     outside = sum(not all(lo <= p.scores[o.name] <= hi for o, (lo, hi) in views.items()) for p in points)
-    title = _title(results, len(points), len(front), outside)
+    title = _title(results, len(points), outside, reference)
     if beside is not None:
-        title += f"\n{other_name} beside it: {len(other):,} models, hypervolume {beside.hypervolume():.4g}"
+        title += f"\n{other_name} beside it: {_standing(beside, reference)}"
+    title = "\n".join(fill(line, LETTERS) for line in title.splitlines())
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
     figure.savefig(file, dpi=dpi)
-
-
-def names_of(results: Results, other: Results) -> tuple[str, str]:
-    """Return what two runs are called beside each other: by their algorithms, or by their folders where these are the same."""
-    mine, theirs = (str(r.settings.algorithm["name"]) for r in (results, other))
-    if mine == theirs and results.path and other.path:
-        return results.path.name, other.path.name
-    return mine, theirs
 
 
 def _figure(size: tuple[float, float]) -> "Figure":
@@ -125,16 +124,20 @@ def _draw_evaluations(ax: "Axes", points: Sequence[Point], x: Objective, y: Obje
     return ax.scatter(xs, ys, c=steps, cmap=colours, s=14, linewidths=0, vmin=min(all_steps), vmax=max(all_steps))
 
 
-def _draw_front(ax: "Axes", front: Sequence[Point], x: Objective, y: Objective, *, line: bool, colour: str, label: str) -> None:
-    """Draw the models of the front and, with two objectives, the edge of what they dominate."""
+def _draw_front(ax: "Axes", front: Sequence[Point], x: Objective, y: Objective, *, line: bool, colour: str, of: str) -> None:
+    """Draw the models of the front and, with two objectives, the edge of what they dominate; hollow where none is feasible."""
+    if front and front[0].violation:
+        ax.plot(*_columns(front, x, y), "o", ms=6.5, mfc="white", mec=colour, mew=1.4, label=f"nearest{of}", zorder=3)
+        return
     xs, ys = _columns(sorted(front, key=lambda p: p.scores[x.name]), x, y)
     style: dict[str, Any] = {"drawstyle": "steps-pre" if x.direction == "max" else "steps-post"} if line else {"linestyle": "none"}
     size = 5.0 if len(front) <= 60 else 3.4
-    ax.plot(xs, ys, marker="o", ms=size, mec="white", mew=0.4, lw=1.2, color=colour, label=label, zorder=3, **style)
+    ax.plot(xs, ys, marker="o", ms=size, mec="white", mew=0.4, lw=1.2, color=colour, label=f"front{of}", zorder=3, **style)
 
 
 def _draw_gain(ax: "Axes", front: Sequence[Point], other: Sequence[Point], x: Objective, y: Objective, *, worst: float) -> None:
-    """Shade what only one of two fronts dominates, each in its own colour."""
+    """Shade what only one of two fronts dominates, each in its own colour; what is not feasible dominates nothing."""
+    front, other = ([p for p in points if not p.violation] for points in (front, other))
     at = sorted({x.sign * p.scores[x.name] for p in [*front, *other]})
 
     def edge(points: Sequence[Point]) -> list[float]:
@@ -171,7 +174,13 @@ def _add_colorbar(figure: "Figure", axes: Sequence["Axes"], dots: "PathCollectio
     bar.outline.set_visible(False)
 
 
-def _title(results: Results, evaluations: int, models: int, outside: int) -> str:
-    counts = f"{evaluations:,} evaluation{'s' * (evaluations != 1)}" + (f" ({outside:,} outside the view)" if outside else "")
-    front = f"a front of {models:,} model{'s' * (models != 1)}"
-    return f"{results.problem.name}\n{counts}, {front}, hypervolume {results.hypervolume():.4g}"
+def _title(results: Results, evaluations: int, outside: int, reference: Mapping[str, float] | None) -> str:
+    counts = counted(evaluations, "evaluation") + (f" ({outside:,} outside the view)" if outside else "")
+    return f"{results.problem.name}\n{counts}, {_standing(results, reference)}"
+
+
+def _standing(results: Results, reference: Mapping[str, float] | None) -> str:
+    """Return how good a front is above a reference point, or that none of its models is feasible."""
+    front = results.front()
+    lacks = front.shortfall(front[0]) if front else ""
+    return lacks or f"a front of {counted(len(front), 'model')}, hypervolume {results.hypervolume(reference):.4g}"

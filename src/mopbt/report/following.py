@@ -60,6 +60,8 @@ class Follower:
         try:
             curve = thinned(self.story.curve(), SPARK)
             row = self.story.summary(driver=self._driver, trouble=self.trouble) | {"curve": curve}
+            if self.story.problem.reference is None:  # above a point of its own, it cannot be compared
+                row["hypervolume"] = None
             json.dumps(row, allow_nan=False)
         except BROKEN as error:
             return {"name": self.name, "path": self._shown, "trouble": self.trouble or str(error)}

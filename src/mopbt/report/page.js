@@ -464,7 +464,8 @@
     return panel(
       make("h2", {}, `Model ${job}`),
       small(`Trial ${trial}, trained to step ${step}. ${originOf(run, job)}`),
-      violation ? trouble(`It violates the constraints by ${text(violation)}: nothing is feasible yet.`) : null,
+      violation ? trouble(`No model satisfies ${run.constraints.join(" and ")}; this one comes nearest ` +
+        `(violation ${text(violation, 2)}).`) : null,
       make("h3", {}, "Scores"), pairs(scoresOf(run, point)),
       make("h3", {}, "Hyperparameters, as it was trained"), schedule,
       make("h3", {}, "Load it"), copyable(python[0] + job + python[1], "Python code"),
@@ -839,7 +840,7 @@
     if (run.state === undefined) return [markBox(run), run.name, run.trouble];
     const state = make("span", {}, badge(run), progressOf(run), run.trouble ? make("div", { class: "small" }, run.trouble) : null);
     const intervals = `${whole(run.intervals)}${run.total ? ` / ${whole(run.total)}` : ""}`;
-    const numbers = [whole(run.models), text(run.hypervolume), spark(run.curve), intervals, clock(run.seconds)];
+    const numbers = [whole(run.models), run.hypervolume === null ? "–" : text(run.hypervolume), spark(run.curve), intervals, clock(run.seconds)];
     return [markBox(run), link, state, ...numbers, run.task, run.algorithm, String(run.seed)];
   }
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mopbt.errors import CorruptCheckpoint
 from mopbt.state import Job, Report
 
 
@@ -74,3 +75,16 @@ class Store(Protocol):
 def checksum_of(data: bytes) -> str:
     """Return the checksum of a checkpoint."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def checked(place: object, id: int, data: bytes | None, checksum: str) -> bytes:
+    """Return the bytes that were found at the place of a job's checkpoint, or raise CorruptCheckpoint with what helps."""
+    again = f"put back a copy, or train the model again with `mopbt replay RUN {id} --export model.safetensors`"
+    if data is None:
+        raise CorruptCheckpoint(
+            f"checkpoint {place} is not there: it left the front, or somebody removed it; read the front again, and where it still "
+            f"has {id}, {again}"
+        )
+    if checksum_of(data) != checksum:
+        raise CorruptCheckpoint(f"checkpoint {place} is damaged: its bytes do not fit the checksum in the journal; {again}")
+    return data

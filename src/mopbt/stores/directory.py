@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mopbt.errors import CorruptCheckpoint, RunLocked
-from mopbt.stores.base import Checkpoints, Exchange, checksum_of
+from mopbt.errors import RunLocked
+from mopbt.stores.base import Checkpoints, Exchange, checked, checksum_of
 from mopbt.stores.journal import JournalWriter, cannot_write, encode_line, read_journal, read_lines
 
 _SUFFIX = ".ckpt"
@@ -65,15 +65,8 @@ class DirectoryCheckpoints:
         try:
             data = self.file(id).read_bytes()
         except FileNotFoundError:
-            raise CorruptCheckpoint(
-                f"checkpoint {self.file(id)} is not there: it left the front, or somebody removed it; read the front again"
-            ) from None
-        if checksum_of(data) != checksum:
-            raise CorruptCheckpoint(
-                f"checkpoint {self.file(id)} is damaged: its bytes do not fit the checksum in the journal; put back a copy, or "
-                f"train the model again with `mopbt replay RUN {id}`"
-            )
-        return data
+            data = None
+        return checked(self.file(id), id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Remove these files."""

@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mopbt.errors import CorruptCheckpoint, MissingExtra
-from mopbt.stores.base import Checkpoints, checksum_of
+from mopbt.errors import MissingExtra
+from mopbt.stores.base import Checkpoints, checked, checksum_of
 from mopbt.stores.directory import DirectoryCheckpoints
 
 _SUFFIX = ".ckpt"
@@ -16,7 +16,10 @@ def checkpoints_at(place: Path | str, *, make: bool = True) -> Checkpoints:
     """Return the checkpoints at a place: a folder, which is made if wanted, or a URL such as ``s3://bucket/run``."""
     scheme, separator, rest = str(place).partition("://")
     if separator and scheme not in ("file", "local"):
-        return RemoteCheckpoints(str(place))
+        remote = RemoteCheckpoints(str(place))
+        if make:
+            remote._files()  # one that there is not is told before anything is written
+        return remote
     folder = Path(rest if separator else place).absolute()
     if make:
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,12 +51,8 @@ class RemoteCheckpoints:
         try:
             data = bytes(self._files().cat_file(self._path(id)))
         except FileNotFoundError:
-            raise CorruptCheckpoint(
-                f"checkpoint {self.file(id)} is not there: it left the front, or somebody removed it; read the front again"
-            ) from None
-        if checksum_of(data) != checksum:
-            raise CorruptCheckpoint(f"checkpoint {self.file(id)} is damaged: its bytes do not fit the checksum in the journal")
-        return data
+            data = None
+        return checked(self.file(id), id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Remove these objects: together where the file system can."""
@@ -94,5 +93,10 @@ class RemoteCheckpoints:
             import fsspec
 
             return fsspec.url_to_fs(self.url)[0]
+        except ValueError as error:
+            raise ValueError(
+                f"`storage` must be a folder, or a URL of a file system that fsspec knows, got {self.url!r} ({error}); name one "
+                f"such as /mnt/shared/run, s3://bucket/run, gs://bucket/run, az://container/run or sftp://host/run"
+            ) from None
         except ImportError as error:
             raise MissingExtra(f"{self.url} cannot be reached: {error}; pip install 'mopbt[ray]' and what it names") from None
