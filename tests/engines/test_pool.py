@@ -12,7 +12,7 @@ import pytest
 import mopbt
 from mopbt.engines.base import Work
 from mopbt.engines.pool import PoolEngine, available_cores
-from mopbt.errors import MissingScore, TaskError, UnreadHyperparameter, WorkerFailed
+from mopbt.errors import MissingScore, StoreError, TaskError, UnreadHyperparameter, WorkerFailed
 from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.task import problem_of
@@ -276,10 +276,24 @@ def test_the_death_of_a_worker_whose_children_live_on_is_noticed_at_once(tmp_pat
     assert time.monotonic() - began < 10
 
 
-def test_a_checkpoint_that_cannot_be_written_is_a_failure_and_no_hang(tmp_path):
+def test_a_folder_that_cannot_be_written_ends_the_run_and_is_no_hang(tmp_path):
     engine = start(ToyTask(), tmp_path / "gone", workers=1)
     engine.submit(fresh(0), {})
-    assert "No such file" in collect(engine, 1)[0].error
+    with pytest.raises(StoreError, match=r"cannot write .*0\.ckpt: No such file or directory; nothing reported is lost"):
+        engine.collect(60)
+    engine.close()
+
+
+class FlakyCheckpoints(DirectoryCheckpoints):
+    def save(self, id, data):
+        raise ConnectionResetError("the bucket is away")
+
+
+def test_a_storage_elsewhere_that_does_not_answer_fails_the_job_and_is_no_hang(tmp_path):
+    engine = PoolEngine(1)
+    engine.start(Work(ToyTask(), problem_of(ToyTask()), 0, FlakyCheckpoints(tmp_path)))
+    engine.submit(fresh(0), {})
+    assert "the bucket is away" in collect(engine, 1)[0].error
     engine.close()
 
 
