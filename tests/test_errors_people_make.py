@@ -492,7 +492,13 @@ IN_PROGRAMS = [
         *("got dict", "an optimizer with `param_groups`", "reads `hp` itself"),
     ),
     Mistake(
-        *("scores that are always NaN, and then a choice", lambda here: nan_front().pick("knee"), ValueError),
+        *("scores that are always NaN", lambda here: nan_front(), TaskFailed),
+        "none of the first 8 intervals has finite scores ('up' is nan in the last one); mend the task, or take values out of the "
+        "space that make training diverge, and run the same again to go on",
+        *("'up' is nan in the last one", "finite scores", "mend the task"),
+    ),
+    Mistake(
+        *("scores that are NaN so far, and then a choice", lambda here: nan_front(Budget(jobs=4)).pick("knee"), ValueError),
         "the front is empty: no interval has reported finite scores yet; wait for the first, or look at `results.records()` for "
         "what was measured and what failed",
         *("the front is empty", "no interval has reported finite scores yet", "look at `results.records()`"),
@@ -640,8 +646,8 @@ IN_PROGRAMS = [
             lambda here: compare(experiment(here, "\n[scales.small]\nseeds = 1\n"), out="new", scale="smal"),
             ValueError,
         ),
-        "`scale` must be one of 'small', or left out, got 'smal'; perhaps 'small' was meant",
-        *("got 'smal'", "one of 'small', or left out", "perhaps 'small' was meant"),
+        "`scale` must be one of 'paper', 'small', or left out, got 'smal'; perhaps 'small' was meant",
+        *("got 'smal'", "one of 'paper', 'small', or left out", "perhaps 'small' was meant"),
     ),
     Mistake(
         *("reusing what is not there", lambda here: compare("experiment.toml", out="new", reuse=["nowhere"]), ValueError),
@@ -651,14 +657,14 @@ IN_PROGRAMS = [
 ]
 
 
-def nan_front():
+def nan_front(budget=None):
     said = SAID | {"objectives": {"up": "max"}}
 
     def diverging(m):
         train(m)
         m.report(up=float("nan"))
 
-    return mopbt.run(diverging, out=None, population=2, **said, **QUIETLY).front()
+    return mopbt.run(diverging, out=None, population=2, budget=budget, **said, **QUIETLY).front()
 
 
 def unsendable():

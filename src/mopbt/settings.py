@@ -93,9 +93,9 @@ class Settings:
         mine, theirs = self._flat(), other._flat()
         if mine["task"] != theirs["task"]:
             return [f"task is {theirs['task']!r}, it was {mine['task']!r}"]
-        if self.origin and other.origin and _bare(self.origin) != _bare(other.origin):
-            return [f"task is {other.origin}, it was {self.origin}"]
-        return [
+        files = [_file(settings.origin) for settings in (self, other)]
+        other_file = [f"task is {other.origin}, it was {self.origin}"] if all(files) and files[0] != files[1] else []
+        return other_file + [
             f"{key} is {theirs.get(key, 'not set')}, it was {mine.get(key, 'not set')}"
             for key in dict.fromkeys([*mine, *theirs])
             if mine.get(key) != theirs.get(key)
@@ -113,10 +113,10 @@ class Settings:
         return flat | {f"algorithm {key}": value for key, value in self.algorithm.items()}
 
 
-def _bare(origin: str) -> str:
-    """Return an origin without the folder of its file, which may be moved."""
-    place, colon, name = origin.rpartition(":")
-    return f"{Path(place).name}{colon}{name}"
+def _file(origin: str) -> tuple[str, ...]:
+    """Return the name of an origin's file, which may be moved, and what it names there; nothing where it is not in a file."""
+    place, _, name = origin.rpartition(":")
+    return (Path(place).name, name) if place.endswith(".py") else ()
 
 
 def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
