@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from mopbt.ranking import by_max_scalarization, by_random_scalarization
 from mopbt.scalarization import (
+    above_zero,
     chebyshev,
     golovin,
     maximum_scalarization,
@@ -141,3 +143,33 @@ def test_inputs_are_not_modified_and_wrong_ones_are_named(function):
 def test_vectors_must_be_a_count(vectors):
     with pytest.raises(ValueError, match="`vectors` must be a whole number of at least 1"):
         maximum_scalarization([[1.0, 2.0]], np.random.default_rng(0), vectors=vectors)
+
+
+def test_gaps_enter_as_one_less_the_gap_by_hand():
+    signed = [[0.8, -0.1], [0.7, -0.02]]
+    np.testing.assert_allclose(above_zero(signed, [1]), [[0.8, 0.9], [0.7, 0.98]])
+    assert above_zero(signed, []).tolist() == signed
+    assert above_zero(np.empty((0, 2)), [1]).shape == (0, 2)
+
+
+def test_scores_above_one_are_counted_from_the_worst():
+    np.testing.assert_allclose(above_zero([[0.8, -20.0], [0.7, -5.0]], [1]), [[0.8, 0.0], [0.7, 15.0]])
+
+
+@given(tables())
+def test_what_is_minimised_is_never_below_zero_and_keeps_its_distances(table):
+    f, _ = table
+    positive = above_zero(f, range(f.shape[1]))
+    assert (positive >= 0).all()
+    assert np.diff(positive, axis=0) == pytest.approx(np.diff(f, axis=0))
+
+
+@pytest.mark.parametrize("rank", [by_random_scalarization(minimised=(1,)), by_max_scalarization(minimised=(1,))])
+def test_a_minimised_gap_does_not_decide_alone_nor_for_nothing(rank):
+    """Signed gaps are below 0: of min w f they would be all, and of max(0, f / w) nothing would be left."""
+    signed = np.array([[0.2, -0.2], [0.5, -0.3], [0.6, -0.1], [0.9, -0.11]])
+    orders = {tuple(rank(signed, None, np.random.default_rng(seed)).tolist()) for seed in range(20)}
+    assert any(order[0] == 3 for order in orders)
+    assert all(order.index(3) < order.index(1) for order in orders), "what is worse in both comes later"
+    assert orders != {(2, 3, 0, 1)}, "the order of the gap alone"
+    assert (0, 1, 2, 3) not in orders, "ties would leave them as they are"

@@ -144,7 +144,7 @@ class RandomScalarizationPbt(_PopulationBased):
 
     def rank(self, problem: Problem) -> Rank:
         """Return the ranking by random scalarization."""
-        return by_random_scalarization(per_member=self.per_member)
+        return by_random_scalarization(per_member=self.per_member, minimised=_minimised(problem))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,11 @@ class MaxScalarizationPbt(_PopulationBased):
 
     def rank(self, problem: Problem) -> Rank:
         """Return the ranking by maximum scalarization."""
-        return by_max_scalarization(vectors=self.vectors, published=self.published)
+        return by_max_scalarization(vectors=self.vectors, published=self.published, minimised=_minimised(problem))
+
+
+def _minimised(problem: Problem) -> tuple[int, ...]:
+    return tuple(k for k, objective in enumerate(problem.objectives) if objective.direction == "min")
 
 
 @dataclass(frozen=True, kw_only=True)

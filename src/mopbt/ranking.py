@@ -17,7 +17,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from mopbt.scalarization import VECTORS, check_vectors, maximum_scalarization, random_scalarization
+from mopbt.scalarization import VECTORS, above_zero, check_vectors, maximum_scalarization, random_scalarization
 
 Objectives = NDArray[np.float64]
 Violations = NDArray[np.float64] | None
@@ -156,10 +156,14 @@ class by_random_scalarization:
     """Rank by the ParEGO score under weights drawn anew for every ranking; `per_member`: for every row, as the authors' code."""
 
     per_member: bool = False
+    minimised: tuple[int, ...] = ()  # the columns of objectives whose scores are minimised
 
     def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
         """Return the order (n,) of objectives (n, K)."""
-        return _by_score(objectives, violations, lambda f: random_scalarization(f, rng, per_member=self.per_member))
+        return _by_score(objectives, violations, lambda f: self._scores(f, rng))
+
+    def _scores(self, objectives: Objectives, rng: Generator) -> NDArray[np.float64]:
+        return random_scalarization(above_zero(objectives, self.minimised), rng, per_member=self.per_member)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +172,7 @@ class by_max_scalarization:
 
     vectors: int = VECTORS
     published: bool = False
+    minimised: tuple[int, ...] = ()  # the columns of objectives whose scores are minimised
 
     def __post_init__(self) -> None:
         check_vectors(self.vectors)
@@ -177,7 +182,8 @@ class by_max_scalarization:
         return _by_score(objectives, violations, lambda f: self._scores(f, rng))
 
     def _scores(self, objectives: Objectives, rng: Generator) -> NDArray[np.float64]:
-        return maximum_scalarization(objectives, rng, vectors=self.vectors, published=self.published)
+        positive = above_zero(objectives, self.minimised)
+        return maximum_scalarization(positive, rng, vectors=self.vectors, published=self.published)
 
 
 def as_objectives(objectives: ArrayLike) -> Objectives:

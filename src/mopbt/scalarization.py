@@ -2,7 +2,12 @@
 
 Larger is better, for the objectives and for the scores. The functions of a weight vector work along the last axis, the
 others broadcast: objectives (n, K) with weights (K,) or (n, K) give scores (n,).
+
+What a score means depends on where an objective is 0. The paper's objectives are all above it: gaps enter as 1 less the gap, which
+`above_zero` does.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.random import Generator
@@ -12,6 +17,21 @@ Scores = NDArray[np.float64]
 Weights = NDArray[np.float64]
 
 VECTORS = 100  # paper, section 6.3.2: |W| of the maximum scalarization
+
+
+def above_zero(objectives: ArrayLike, minimised: Sequence[int]) -> NDArray[np.float64]:
+    """Return objectives (n, K) with 1 less the score where it is minimised, or the worst score less it where that is above 1.
+
+    Without it min_i w_i f_i would be the minimised objective's alone, whatever the weights, and Golovin's score 0 for all.
+
+    Args:
+        objectives: Larger is better, (n, K): of a minimised score its negative.
+        minimised: The columns of those.
+    """
+    f = np.array(objectives, dtype=float)
+    for k in minimised:
+        f[:, k] -= f[:, k].min(initial=-1.0)
+    return f
 
 
 def weighted_sum(objectives: ArrayLike, weights: ArrayLike) -> Scores:
