@@ -7,6 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "mopbt"
 
+WITH_TORCH = {f"torch.{name}" for name in ("batches", "given", "layers", "optimizers", "probing", "stack", "task", "values")}
 LAYERS = {
     0: {"version", "errors", "spelling", "rng", "space", "objectives", "state", "tree", "task", "function"},
     1: {
@@ -20,7 +21,7 @@ LAYERS = {
         *("engines", "engines.base", "engines.local", "engines.worker", "engines.pool", "engines.vectorised", "engines.choosing"),
         *("engines.simulated", "engines.ray"),
     },
-    3: {"settings", "progress", "display", "results", "mending", "run", "export", "replay"},
+    3: {"settings", "progress", "display", "results", "mending", "session", "run", "export", "replay"},
     4: {
         *("", "catalogue", "testing", "report", "report.figures", "report.tables", "report.comparison"),
         *("report.sheet", "report.over_time", "report.where", "report.endings", "report.statistics"),
@@ -60,14 +61,7 @@ LAYERS = {
     },
     4.5: {
         "torch",
-        "torch.batches",
-        "torch.given",
-        "torch.layers",
-        "torch.optimizers",
-        "torch.probing",
-        "torch.stack",
-        "torch.task",
-        "torch.values",
+        *WITH_TORCH,
     },
     5: {
         *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.operations", "tasks.augment"),
@@ -82,16 +76,7 @@ HEAVY = {
     "linear_operator": {"proposals.gp"},
     "torch": {
         *("proposals.gp", "tree"),
-        *(
-            "torch.batches",
-            "torch.given",
-            "torch.layers",
-            "torch.optimizers",
-            "torch.probing",
-            "torch.stack",
-            "torch.task",
-            "torch.values",
-        ),
+        *WITH_TORCH,
         *("tasks.networks", "tasks.operations", "tasks.augment", "tasks.losses", "tasks.scores", "tasks.paper"),
     },
     "pandas": {"results"},

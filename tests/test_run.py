@@ -25,7 +25,7 @@ from mopbt.errors import (
     TaskFailed,
     UnreadHyperparameter,
 )
-from mopbt.run import Session
+from mopbt.session import Session
 from mopbt.state import Job, Report, State
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal

@@ -11,7 +11,8 @@ from mopbt.function import FunctionTask, Member
 from mopbt.objectives import Constraint, Direction, Objective
 from mopbt.results import Front, Point, Results
 from mopbt.rng import stream
-from mopbt.run import Budget, run
+from mopbt.run import run
+from mopbt.session import Budget
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal, Space
 from mopbt.task import Task
 from mopbt.tree import dumps, loads

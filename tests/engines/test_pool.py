@@ -284,28 +284,31 @@ def test_a_folder_that_cannot_be_written_ends_the_run_and_is_no_hang(tmp_path):
     engine.close()
 
 
-class FlakyCheckpoints(DirectoryCheckpoints):
+class BrokenCheckpoints(DirectoryCheckpoints):
+    def __init__(self, path, error):
+        super().__init__(path)
+        self.error = error
+
     def save(self, id, data):
-        raise ConnectionResetError("the bucket is away")
+        raise self.error
+
+
+def saving(tmp_path, error):
+    """Return an engine whose only job is trained and cannot be saved."""
+    engine = PoolEngine(1)
+    engine.start(Work(ToyTask(), problem_of(ToyTask()), 0, BrokenCheckpoints(tmp_path, error)))
+    engine.submit(fresh(0), {})
+    return engine
 
 
 def test_a_storage_elsewhere_that_does_not_answer_fails_the_job_and_is_no_hang(tmp_path):
-    engine = PoolEngine(1)
-    engine.start(Work(ToyTask(), problem_of(ToyTask()), 0, FlakyCheckpoints(tmp_path)))
-    engine.submit(fresh(0), {})
+    engine = saving(tmp_path, ConnectionResetError("the bucket is away"))
     assert "the bucket is away" in collect(engine, 1)[0].error
     engine.close()
 
 
-class BrokenCheckpoints(DirectoryCheckpoints):
-    def save(self, id, data):
-        raise RuntimeError("no connection")
-
-
 def test_a_store_that_breaks_in_an_unforeseen_way_ends_the_run_and_is_no_hang(tmp_path):
-    engine = PoolEngine(1)
-    engine.start(Work(ToyTask(), problem_of(ToyTask()), 0, BrokenCheckpoints(tmp_path)))
-    engine.submit(fresh(0), {})
+    engine = saving(tmp_path, RuntimeError("no connection"))
     with pytest.raises(WorkerFailed, match="cannot save a checkpoint: RuntimeError: no connection"):
         engine.collect(60)
     engine.close()

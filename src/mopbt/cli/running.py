@@ -14,7 +14,8 @@ from mopbt.cli.app import EXIT_CODES, JsonOption, QuietOption, RunArgument, Term
 from mopbt.cli.printing import out, point_json, print_front, print_json, summary_of
 from mopbt.engines.choosing import ENGINES
 from mopbt.results import read_settings
-from mopbt.run import Budget, conduct
+from mopbt.run import conduct
+from mopbt.session import Budget
 from mopbt.settings import Settings
 from mopbt.task import problem_of
 

@@ -79,8 +79,8 @@ def compare(
             stage = _Stage(here, out, subjects, dict(finished), board, record, others)
             stage.measure(crew)
             failures = stage.carry_out(crew, jobs)
-    comparison = replace(_opened(out, whole), failures=failures)
-    write_evaluations(comparison, out, parquet=parquet)
+    comparison = replace(Comparison.open(out), experiment=here, failures=failures)
+    _write(comparison, whole, out, parquet=parquet)
     return comparison
 
 
@@ -89,21 +89,19 @@ def recompute(
 ) -> Comparison:
     """Read a comparison of this experiment from the journals of its finished runs, and write its table anew; nothing is run."""
     whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-    out = Path(out)
-    check_same(out, whole, _own_scale(whole, scale) or scale_of(out))
-    recorded_experiment(out)  # or there is none
-    comparison = _opened(out, whole)
+    out, scale = Path(out), _own_scale(whole, scale) or scale_of(Path(out))
+    check_same(out, whole, scale)
+    comparison = replace(Comparison.open(out), experiment=whole.at(scale))
     if not comparison.runs:
         raise StoreError(f"{out} has no finished run, so there is nothing to compute from; without --only-report they are run")
-    write_evaluations(comparison, out, parquet=parquet)
+    _write(comparison, whole, out, parquet=parquet)
     return comparison
 
 
-def _opened(out: Path, experiment: Experiment) -> Comparison:
-    """Read a comparison, with its experiment as it is told now: what is said about it and its figures may have changed."""
-    if (out / "experiment.toml").read_text(encoding="utf-8") != experiment.to_toml():
-        write_atomically(out / "experiment.toml", experiment.to_toml().encode())
-    return Comparison.open(out)
+def _write(comparison: Comparison, experiment: Experiment, out: Path, *, parquet: bool) -> None:
+    """Write the table of all evaluations, and the experiment as it is told now: its figures may have changed, its runs have not."""
+    write_atomically(out / "experiment.toml", experiment.to_toml().encode())
+    write_evaluations(comparison, out, parquet=parquet)
 
 
 def _check_unchanged(path: Path, problem: Problem) -> None:

@@ -25,16 +25,18 @@ from mopbt.compare.evaluations import Marker
 from mopbt.compare.experiment import LEAST
 from mopbt.engines.base import Warm, Work, perform
 from mopbt.engines.choosing import Plan, planned
+from mopbt.engines.local import LocalEngine
 from mopbt.engines.worker import keep_memory
 from mopbt.errors import CorruptCheckpoint, CorruptJournal, MopbtError, TaskFailed
 from mopbt.objectives import parse_constraints
 from mopbt.progress import Progress
 from mopbt.results import read_settings
 from mopbt.rng import stream
-from mopbt.run import Budget, Session, open_run
+from mopbt.run import open_run
 from mopbt.schedulers.base import Scheduler
+from mopbt.session import Budget, Session
 from mopbt.settings import Settings
-from mopbt.state import Job, State, needed, ordered
+from mopbt.state import Job, State, needed
 from mopbt.stores.directory import DirectoryStore, write_atomically
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.task import problem_of
@@ -249,15 +251,12 @@ def _opened(path: Path, settings: Settings, scheduler: Scheduler, *, durable: bo
 
 def _is_whole(store: DirectoryStore, settings: Settings, scheduler: Scheduler) -> bool:
     """Tell whether all checkpoints are sound from which jobs may still start."""
-    state, checksums = State(settings.seed), {}
+    session = Session(scheduler, settings.problem, store, LocalEngine(), State(settings.seed), Budget(), lambda _: None)
     for exchange in store.read():
-        state = ordered(state, exchange.jobs) if exchange.jobs else state
-        for report in exchange.reports:
-            state = scheduler.tell(state, report)
-            checksums[report.job] = report.checksum
+        session.fold(exchange)
     try:
-        for id in needed(state):
-            store.checkpoints.load(id, checksums[id])
+        for id in needed(session.state):
+            store.checkpoints.load(id, session.checksums[id])
     except CorruptCheckpoint:
         return False
     return True

@@ -89,7 +89,9 @@ class Comparison:
                 )
         runs = tuple(read_run(out, run, problems[run.task]) for run in finished)
         missing = tuple(run for run in plan if run not in finished)
-        return Comparison(experiment, problems, runs, missing, mixed=tuple(task for task, made in codes.items() if len(made) > 1))
+        return Comparison(
+            experiment, problems, runs, missing, mixed=tuple(task for task, made in codes.items() if len(made - {""}) > 1)
+        )
 
     @property
     def algorithms(self) -> tuple[str, ...]:
