@@ -1,12 +1,15 @@
 """What is published under results/ is what its own files say."""
 
 import csv
+import gzip
 import importlib.util
 import json
 import re
 from collections import Counter
 from pathlib import Path
 
+import moocore
+import numpy as np
 import pytest
 
 from mopbt.compare import Experiment
@@ -63,6 +66,25 @@ def test_means_are_those_of_the_runs(folder):
         values = [float(r["hypervolume"]) for r in runs if (r["task"], r["algorithm"]) == (cell["task"], cell["algorithm"])]
         assert len(values) == int(cell["runs"])
         assert sum(values) / len(values) == pytest.approx(float(cell["mean"]))
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_hypervolumes_of_the_runs_are_those_of_their_fronts(folder):
+    with open(folder / "tasks.csv", newline="") as file:
+        objectives = list(csv.DictReader(file))
+    with gzip.open(folder / "fronts.csv.gz", "rt", newline="") as file:
+        models = list(csv.DictReader(file))
+    with open(folder / "runs.csv", newline="") as file:
+        runs = list(csv.DictReader(file))
+    assert runs
+    for run in runs:
+        own = [o for o in objectives if o["task"] == run["task"]]
+        front = [m for m in models if all(m[key] == run[key] for key in ("task", "algorithm", "seed"))]
+        maximise, reference = [o["direction"] == "max" for o in own], [float(o["reference"]) for o in own]
+        for measure, prefix in (("hypervolume", "score."), ("test_hypervolume", "score.test/")):
+            if run[measure]:
+                points = np.array([[float(model[prefix + o["objective"]]) for o in own] for model in front])
+                assert moocore.hypervolume(points, ref=reference, maximise=maximise) == pytest.approx(float(run[measure]))
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)

@@ -379,15 +379,16 @@ class TestTrivial:
         assert draw("trivial", self.comparison({"accuracy": np.ones(4)})) == {}
 
 
+TABLES = {"tables.md", "tables.tex", "tables.csv", "runs.csv", "tasks.csv", "fronts.csv.gz"}
+
+
 class TestReport:
     @pytest.mark.slow
     def test_writes_tables_and_all_figures_that_make_sense(self, tmp_path):
         files = write_report(made(labels=LABELS[:2], about="What it is about"), tmp_path / "out")
         names = {str(file.relative_to(tmp_path / "out")) for file in files}
         kinds = ["progress", "fronts", "searched-a", "attainment-a", "generalisation", "transfer", "final"]
-        assert names == {"tables.md", "tables.tex", "tables.csv", "runs.csv"} | {
-            f"figures/{kind}.{ending}" for kind in kinds for ending in ("png", "pdf")
-        }
+        assert names == TABLES | {f"figures/{kind}.{ending}" for kind in kinds for ending in ("png", "pdf")}
         assert all(file.stat().st_size > (5000 if file.suffix in (".png", ".pdf") else 100) for file in files)
         text = (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
         assert text.startswith("# test\n\nWhat it is about\n\n## Hypervolume")
@@ -409,7 +410,7 @@ class TestReport:
 
     def test_a_comparison_without_runs_has_empty_tables(self, tmp_path):
         files = write_report(replace(made(), runs=(), problems={}), tmp_path)
-        assert {file.name for file in files} == {"tables.md", "tables.tex", "tables.csv", "runs.csv"}
+        assert {file.name for file in files} == TABLES
 
     def test_the_shortest_runs_can_be_drawn(self):
         measured = measure(made(seeds=1, n=1))
@@ -470,7 +471,8 @@ def test_real_runs_make_a_whole_report(tmp_path):
         points = sorted(results.points(), key=lambda point: (point.seconds, point.job))
         names = [objective.name for objective in results.problem.objectives]
         objectives = np.array([[point.scores[name] for name in names] for point in points])
-        runs.append(run_of("trade-off", label, seed, objectives, seconds=[point.seconds for point in points]))
+        shape = {"seconds": [point.seconds for point in points], "variables": len(results.problem.space)}
+        runs.append(run_of("trade-off", label, seed, objectives, **shape))
     figures = ("progress", "attainment")
     comparison = comparison_of(runs, entries, problems={"trade-off": results.problem}, figures=figures)
     files = write_report(comparison, tmp_path)

@@ -1,4 +1,5 @@
 import csv
+import gzip
 import io
 import itertools
 import math
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from mopbt import metrics
 from mopbt.compare import Comparison, Experiment, RunData
+from mopbt.compare.evaluations import compressed
 from mopbt.report.statistics import EXACT, holm, paired_differences, places, sign_flip_test
 from mopbt.report.tables import (
     LEVEL,
@@ -20,12 +22,14 @@ from mopbt.report.tables import (
     MeasuredTask,
     baseline_of,
     caption,
+    fronts_of,
     make_table,
     measure,
     moments,
     once_on_front,
     runs_to_csv,
     tables,
+    tasks_to_csv,
     to_csv,
     to_latex,
     to_markdown,
@@ -37,7 +41,7 @@ MAX_MAX = {"gain": "max", "speed": "max"}
 integers = st.lists(st.integers(-4, 4), min_size=1, max_size=9)
 
 
-def run_of(task, label, seed, objectives, *, test=None, seconds=None, scores=None, steps=None, trials=None):
+def run_of(task, label, seed, objectives, *, test=None, seconds=None, scores=None, steps=None, trials=None, variables=1):
     """Return a run with one evaluation a second, unless told otherwise."""
     objectives = np.asarray(objectives, dtype=float)
     n = len(objectives)
@@ -50,7 +54,7 @@ def run_of(task, label, seed, objectives, *, test=None, seconds=None, scores=Non
         seconds=np.arange(1.0, n + 1) if seconds is None else np.asarray(seconds, dtype=float),
         steps=np.arange(1, n + 1) if steps is None else np.asarray(steps),
         violations=np.zeros(n),
-        positions=np.zeros((n, 1)),
+        positions=np.zeros((n, variables)),
         scores=scores or {},
         jobs=np.arange(n),
         trials=np.arange(n) if trials is None else np.asarray(trials),
@@ -532,6 +536,31 @@ class TestRenderings:
         assert float(row["hypervolume"]) == of_run.hypervolumes[-1]
         assert float(row["test_hypervolume"]) == of_run.test_hypervolumes[-1]
         assert float(row["coverage"]) == of_run.coverage
+
+    def test_references_are_in_the_sense_of_the_objectives(self):
+        runs = [run_of("a", "MO-PBT", 0, [[1, -2], [2, -4], [0, -9]])]
+        measured = measure(comparison_of(runs, problems={"a": problem_of("a", {"gain": "max", "size": "min"})}))
+        rows = list(csv.DictReader(io.StringIO(tasks_to_csv(measured))))
+        assert [row["direction"] for row in rows] == ["max", "min"]
+        assert [float(row["reference"]) for row in rows] == pytest.approx([0.9, 4.2])
+        assert {float(row["best_hypervolume"]) for row in rows} == {measured[0].best}
+
+    def test_fronts_are_the_models_that_no_other_dominates(self):
+        first = run_of("a", "MO-PBT", 0, [[1, 2], [0, 0], [2, 1]], test=[[1, 1], [3, 3], [2, 2]])
+        second = run_of("a", "MO-ASHA", 0, [[math.nan, math.nan], [1, 1]])
+        comparison = comparison_of([first, second])
+        one, other = fronts_of(comparison, measure(comparison)).runs
+        assert one.objectives.tolist() == [[1, 2], [2, 1]]
+        assert one.test.tolist() == [[1, 1], [2, 2]]
+        assert one.jobs.tolist() == first.jobs[[0, 2]].tolist()
+        assert other.objectives.tolist() == [[1, 1]]
+        assert not other.errors
+
+    def test_a_run_without_a_front_has_no_models(self):
+        runs = [run_of("a", "MO-PBT", 0, [[1, 2]]), run_of("a", "MO-ASHA", 0, [[math.nan, math.nan]])]
+        comparison = comparison_of(runs)
+        lines = gzip.decompress(compressed(fronts_of(comparison, measure(comparison)))).decode().splitlines()
+        assert len(lines) == 2
 
 
 def unescaped(text):

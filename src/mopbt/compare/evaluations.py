@@ -55,6 +55,17 @@ class RunData:
         """Return n, the number of evaluations."""
         return len(self.jobs)
 
+    def only(self, rows: NDArray[np.intp]) -> "RunData":
+        """Return the run with some of its rows (m,), in their order."""
+        columns = ("objectives", "seconds", "steps", "violations", "positions", "jobs", "trials", "took")
+        return replace(
+            self,
+            **{name: getattr(self, name)[rows] for name in columns},
+            test=None if self.test is None else self.test[rows],
+            scores={name: column[rows] for name, column in self.scores.items()},
+            errors={place: self.errors[row] for place, row in enumerate(rows.tolist()) if row in self.errors},
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
@@ -177,7 +188,7 @@ def _scores(reports: Sequence[Report]) -> dict[str, Floats]:
 
 def write_evaluations(comparison: Comparison, out: Path, *, parquet: bool = False) -> None:
     """Write evaluations.csv.gz, and evaluations.parquet if it is asked for."""
-    write_atomically(out / "evaluations.csv.gz", _compressed(comparison))
+    write_atomically(out / "evaluations.csv.gz", compressed(comparison))
     if parquet:
         columns = {name: _typed(column) for name, column in comparison.evaluations().items()}
         table = importlib.import_module("pyarrow").table(columns)
@@ -192,8 +203,8 @@ def parquet_writer() -> Any:
         raise MissingExtra("Parquet needs pyarrow: pip install pyarrow (or use evaluations.csv.gz)") from None
 
 
-def _compressed(comparison: Comparison) -> bytes:
-    """Return the table as compressed CSV; the same evaluations give the same bytes."""
+def compressed(comparison: Comparison) -> bytes:
+    """Return the tidy table of all evaluations as compressed CSV; the same evaluations give the same bytes."""
     tables = [_columns(run, comparison.problems[run.task]) for run in comparison.runs]
     header, buffer = _header(tables), io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=3, mtime=0) as file:
@@ -220,7 +231,7 @@ def _values(problem: Problem, name: str, positions: Floats) -> NDArray[Any]:
     domain = problem.space[name]
     at, index = np.unique(positions, return_inverse=True)  # to decode each of them once
     values = [domain.decode(position if isinstance(domain, Float) else int(position)) for position in at.tolist()]
-    is_mixed = len({type(value) for value in values}) > 1 or isinstance(values[0], str)
+    is_mixed = len({type(value) for value in values}) > 1 or any(isinstance(value, str) for value in values)
     return np.array(values, dtype=object if is_mixed else None)[index]
 
 

@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mopbt.compare import Comparison
+from mopbt.compare.evaluations import compressed
 from mopbt.report.endings import final, populations, spaces
 from mopbt.report.over_time import generalisation, progress, transfer, trivial
 from mopbt.report.sheet import styled
 from mopbt.report.tables import (
     MeasuredTask,
+    fronts_of,
     measure,
     runs_to_csv,
     tables,
+    tasks_to_csv,
     to_csv,
     to_latex,
     to_markdown,
@@ -27,7 +30,7 @@ DPI = 200
 
 
 def write_report(comparison: Comparison, out: Path | str) -> list[Path]:
-    """Write tables.md, tables.tex, tables.csv, runs.csv and figures/*.png and *.pdf of a comparison, and return the files."""
+    """Write a comparison's tables.*, its runs.csv, tasks.csv and fronts.csv.gz, and figures/*.png and *.pdf; return the files."""
     out, measured = Path(out), measure(comparison)
     files = _write_tables(comparison, measured, out)
     for name in comparison.experiment.figures or USUAL:
@@ -57,11 +60,13 @@ def _write_tables(comparison: Comparison, measured: Sequence[MeasuredTask], out:
         "tables.tex": "\n".join(map(to_latex, made)),
         "tables.csv": to_csv(made),
         "runs.csv": runs_to_csv(measured),
+        "tasks.csv": tasks_to_csv(measured),
     }
+    files = {name: text.encode() for name, text in texts.items()} | {"fronts.csv.gz": compressed(fronts_of(comparison, measured))}
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
-    return [out / name for name in texts]
+    for name, content in files.items():
+        (out / name).write_bytes(content)
+    return [out / name for name in files]
 
 
 def _head(comparison: Comparison) -> str:

@@ -391,6 +391,23 @@ def runs_to_csv(measured: Iterable[MeasuredTask]) -> str:
     return text.getvalue()
 
 
+def tasks_to_csv(measured: Iterable[MeasuredTask]) -> str:
+    """Return what hypervolumes are measured by as CSV: each objective's reference value, in its own sense, and HV*."""
+    text = io.StringIO()
+    write = csv.writer(text, lineterminator="\n").writerow
+    write(["task", "objective", "direction", "reference", "best_hypervolume"])
+    for task in measured:
+        for objective, value in zip(task.problem.objectives, task.reference.tolist(), strict=True):
+            write([task.name, objective.name, objective.direction, objective.sign * value, task.best])
+    return text.getvalue()
+
+
+def fronts_of(comparison: Comparison, measured: Iterable[MeasuredTask]) -> Comparison:
+    """Return the comparison with the models of the runs' final fronts alone."""
+    runs = (run for task in measured for of_label in task.runs.values() for run in of_label)
+    return replace(comparison, runs=tuple(run.data.only(run.front) for run in runs))
+
+
 def caption(table: Table) -> str:
     """Return what a reader must know of a table."""
     most = max(len(cell.values) for cell in table.cells.values())
