@@ -178,6 +178,21 @@ def test_finished_runs_are_not_repeated_and_nothing_is_started_for_them(small, p
     ]
 
 
+def test_one_task_can_be_run_now_and_the_others_later(small, place, tmp_path):
+    """Also where the data of the others are not there."""
+    whole, first = experiment(place, "short", "Absent"), task(place, "short")
+    part = compare(whole, out=tmp_path / "out", tasks=[first], jobs=2, progress=False)
+    assert {run.task for run in part.runs} == {first}
+    assert {run.task for run in part.missing} == {task(place, "Absent")}
+    with pytest.raises(ValueError, match="Absent"):
+        compare(whole, out=tmp_path / "out", progress=False)
+    with pytest.raises(ValueError, match="`tasks` must be one of .*short.*, got 'shrt'"):
+        compare(whole, out=tmp_path / "out", tasks=["shrt"], progress=False)
+    again = compare(whole, out=tmp_path / "out", tasks=[first], progress=False)
+    of_small = [run for run in small[0].runs if run.task == first]
+    assert [run.objectives.tolist() for run in again.runs] == [run.objectives.tolist() for run in of_small]
+
+
 def test_models_go_unless_they_are_to_be_kept(small, place, tmp_path):
     _, out = small
     assert not list(out.rglob("*.ckpt"))
@@ -355,6 +370,7 @@ def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_pa
 
 
 def test_a_task_that_always_fails_is_reported_with_its_error(place, tmp_path, capfd):
+    assert "leave out --task" in str(invoked("good.toml", "--only-report", "--task", "annealing").exception)
     broken = experiment(place, "Broken", seeds=1, time_of=None, algorithms={"A": {"name": "mo-pbt", "population": 4}})
     comparison = compare(broken, out=tmp_path / "out", jobs=1)
     assert "RuntimeError: no such luck" in comparison.failures[broken.plan()[0]]

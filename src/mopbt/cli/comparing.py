@@ -20,6 +20,10 @@ def compare_algorithms(
     scale: Annotated[
         str | None, typer.Option(help="The size of tasks of the paper: paper, small or smoke [default: paper].", show_default=False)
     ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="Run this task of the experiment now, and not the others; can be repeated.", show_default=False),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs side by side [default: one for each core].", show_default=False)] = None,
     only_report: Annotated[
         bool, typer.Option("--only-report", "--recompute", help="Run nothing; compute everything anew from the journals.")
@@ -40,13 +44,22 @@ def compare_algorithms(
 
     read = Experiment.read(experiment)
     check_figures(read.figures)  # before hours of work
+    if task and only_report:
+        raise ValueError("--only-report computes everything from all finished runs: leave out --task")
     directory = directory or Path("comparisons") / "-".join(filter(None, (read.name, scale if scale != "paper" else None)))
     try:
         if only_report:
             comparison = recompute(read, out=directory, scale=scale, parquet=parquet)
         else:
             comparison = compare(
-                read, out=directory, scale=scale, jobs=jobs, progress=not quiet, parquet=parquet, reuse=reuse or ()
+                read,
+                out=directory,
+                scale=scale,
+                tasks=task or (),
+                jobs=jobs,
+                progress=not quiet,
+                parquet=parquet,
+                reuse=reuse or (),
             )
         files = write_report(comparison, directory) if comparison.runs else []
     except KeyboardInterrupt as stop:
@@ -57,7 +70,7 @@ def compare_algorithms(
     if comparison.mixed:
         out.print(mixed_code(comparison), soft_wrap=True)
     if comparison.missing:
-        again = "the same command without --only-report" if only_report else "the same command"
+        again = "the same command" + (" without --only-report" if only_report else " without --task" if task else "")
         out.print(f"Missing runs: {len(comparison.missing)}; {again} goes on with them.", soft_wrap=True)
     if comparison.failures:
         for planned, error in comparison.failures.items() if quiet else ():

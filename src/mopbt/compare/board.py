@@ -10,14 +10,14 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from mopbt.compare.evaluations import Marker, about_of
-from mopbt.compare.experiment import Experiment, PlannedRun
+from mopbt.compare.experiment import PlannedRun
 from mopbt.engines.pool import available_cores
 from mopbt.errors import last_line
 from mopbt.stores.directory import write_atomically
@@ -30,7 +30,9 @@ PACKAGES = ("numpy", "moocore", "torch", "botorch", "scikit-learn")
 class Board:
     """Shows a plan while it is carried out: bars on a terminal, else a line now and then. Use it as a context manager."""
 
-    def __init__(self, experiment: Experiment, finished: Mapping[PlannedRun, Marker], jobs: int, *, shown: bool) -> None:
+    def __init__(
+        self, name: str, plan: Sequence[PlannedRun], finished: Mapping[PlannedRun, Marker], jobs: int, *, shown: bool
+    ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
@@ -38,13 +40,13 @@ class Board:
         self._console = Console(stderr=True, highlight=False, quiet=not shown)
         columns = BarColumn(16), TextColumn("{task.description}  {task.fields[note]}", markup=False)
         self._bars = Bars(*columns, console=self._console, disable=not self._console.is_terminal, transient=True)
-        self._plan, self._jobs = experiment.plan(), jobs
-        self._took = {run: float(marker["real"]) for run, marker in finished.items()}
+        self._plan, self._jobs = plan, jobs
+        self._took = {run: float(finished[run]["real"]) for run in plan if run in finished}
         self._shares: dict[PlannedRun, float] = {}
         self._failed = 0
         self._lock = threading.RLock()  # threads of the crew tell shares
         self._began, self._shown, self._told = time.monotonic(), -math.inf, ""
-        self._whole = self._bars.add_task(experiment.name, total=len(self._plan), completed=len(finished), note="")
+        self._whole = self._bars.add_task(name, total=len(plan), completed=len(self._took), note="")
         self._rows: dict[PlannedRun, Any] = {}
 
     def __enter__(self) -> "Board":

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from mopbt.algorithms import POPULATION, check_count, options_of
+from mopbt.algorithms import POPULATION, check_choice, check_count, options_of
 from mopbt.catalogue import find_task, made_of, registered
 from mopbt.compare.board import Board, Record
 from mopbt.compare.crew import Crew, Order, crew_of
@@ -25,7 +25,7 @@ from mopbt.compare.experiment import Experiment, PlannedRun
 from mopbt.compare.others import Others
 from mopbt.engines.choosing import planned
 from mopbt.engines.pool import available_cores
-from mopbt.errors import RunMismatch, StoreError, TaskFailed
+from mopbt.errors import DataMissing, RunMismatch, StoreError, TaskFailed
 from mopbt.spelling import meant
 from mopbt.stores.directory import write_atomically
 from mopbt.task import Problem, problem_of
@@ -38,6 +38,7 @@ def compare(
     *,
     out: Path | str,
     scale: str | None = None,
+    tasks: Sequence[str] = (),
     jobs: int | None = None,
     progress: bool = True,
     parquet: bool = False,
@@ -49,6 +50,7 @@ def compare(
         experiment: The experiment or its file.
         out: The comparison's directory; the same call goes on with one that was stopped.
         scale: The size of those tasks that come in several, such as "small".
+        tasks: Those to run now, of the experiment's, whose data alone must be there; none: all. The others stay missing.
         jobs: How many runs are carried out side by side (default: one for each core).
         progress: Whether to show progress on standard error.
         parquet: Whether to write the table as Parquet as well; needs pyarrow.
@@ -62,12 +64,14 @@ def compare(
     scale = _own_scale(whole, scale)
     out, here = Path(out).absolute(), whole.at(scale)
     _check_scale(whole, scale)
+    for task in tasks:
+        check_choice("tasks", task, here.tasks)
     check_same(out, whole, scale)
     finished = {run: marker for run in here.plan() if (marker := marker_of(out, run)) is not None}
     failures: dict[PlannedRun, str] = {}
-    if len(finished) < len(here.plan()):
-        tasks = dict.fromkeys(run.task for run in here.plan() if run not in finished)
-        subjects = {task: _subject(here, task, scale) for task in tasks}
+    plan = [run for run in here.plan() if run.task in (tasks or here.tasks)]
+    if not finished.keys() >= set(plan):
+        subjects = {task: _subject(here, task, scale) for task in dict.fromkeys(run.task for run in plan if run not in finished)}
         others = Others.below([Path(place) for place in reuse], out, scale)
         out.mkdir(parents=True, exist_ok=True)
         for run in finished:
@@ -75,8 +79,8 @@ def compare(
                 _check_unchanged(out / run.directory, here.contenders[run.algorithm].problem(subjects[run.task].problem))
         record = Record(out, whole.name, scale, jobs, finished)
         write_atomically(out / "experiment.toml", whole.to_toml().encode())  # last: with it, this is a comparison
-        with Board(here, finished, jobs, shown=progress) as board, crew_of(jobs) as crew:
-            stage = _Stage(here, out, subjects, dict(finished), board, record, others)
+        with Board(whole.name, plan, finished, jobs, shown=progress) as board, crew_of(jobs) as crew:
+            stage = _Stage(here, plan, out, subjects, dict(finished), board, record, others)
             stage.measure(crew)
             failures = stage.carry_out(crew, jobs)
     comparison = replace(Comparison.open(out), experiment=here, failures=failures)
@@ -150,6 +154,9 @@ def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
         found, reference = find_task(reference)
     except ValueError as error:
         raise ValueError(f"`tasks` of {experiment.name!r}: {error}") from None
+    except DataMissing as error:
+        remedy = "; or run the other tasks first: --task NAME" if len(experiment.tasks) > 1 else ""
+        raise DataMissing(f"{error}{remedy}") from None
     problem, labels = problem_of(found), [label for label in experiment.contenders if experiment.has(task, label)]
     if callable(check := getattr(found, "check", None)):
         check()
@@ -215,6 +222,7 @@ class _Stage:
     """The part of a plan that is still to be carried out."""
 
     experiment: Experiment
+    plan: Sequence[PlannedRun]
     out: Path
     subjects: Mapping[str, _Subject]
     finished: dict[PlannedRun, Marker]
@@ -245,7 +253,7 @@ class _Stage:
 
     def carry_out(self, crew: "Crew", jobs: int) -> dict[PlannedRun, str]:
         """Carry out all runs that are missing, each as soon as its time is known, and return those that failed."""
-        waiting = [run for run in self.experiment.plan() if run not in self.finished]
+        waiting = [run for run in self.plan if run not in self.finished]
         under_way: dict[Future[Mapping[str, Any]], PlannedRun] = {}
         while waiting or under_way:
             ready = [run for run in waiting if self._is_ready(run)][: jobs - len(under_way)]
