@@ -1,0 +1,22 @@
+"""Lets pages show figures of results/, which lie outside docs/: on the site they stand below results/, as on disk."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the figures of all published comparisons."""
+    for figure in sorted(RESULTS.glob("*/*/figures/*.png")):
+        place = f"results/{figure.relative_to(RESULTS).as_posix()}"
+        files.append(File.generated(config, place, abs_src_path=str(figure)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turn paths on disk into those on the site."""
+    return re.sub(r"\]\(\.\./results/", "](results/", markdown)
