@@ -28,6 +28,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/population.py
 	$(BIN)/python benchmarks/schedulers.py
 	$(BIN)/python benchmarks/cluster.py
+	$(BIN)/python benchmarks/report.py
 
 # The site, in build/site; a warning is an error.
 docs: $(VENV)/.docs
