@@ -111,6 +111,22 @@ def test_a_journal_that_was_mended_is_read_anew(run):
     assert follower.data() == whole_story(path)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.4, 1.0])
+def test_a_journal_that_was_cut_and_has_grown_past_the_last_look_is_read_anew(run, tmp_path, share):
+    path, lines = run
+    mopbt.run(ToyTask(), out=tmp_path / "other", population=6, seed=1, engine="local", progress=False)
+    others = (tmp_path / "other" / "journal.jsonl").read_bytes()
+    append(path, b"".join(lines[: round(share * len(lines))]))
+    follower = Follower(path, "run")
+    follower.look()
+    version = follower.version
+    (path / "journal.jsonl").write_bytes(others)  # the same file: a run that takes failures back goes on in it
+    follower.look()
+    assert follower.trouble == ""
+    assert follower.data() == whole_story(path)
+    assert follower.version == version + 1
+
+
 @pytest.mark.parametrize(
     "exchange",
     [

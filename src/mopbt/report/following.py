@@ -19,6 +19,7 @@ from mopbt.settings import Settings
 from mopbt.stores.journal import decode_line
 
 LARGEST = 2**20  # bytes of a run.toml or a lock
+TAIL = 64  # bytes before the place that was read to: a journal that was cut and has grown again has others there
 SPARK = 60  # points of a curve in a list of runs
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError, MopbtError)
 
@@ -32,6 +33,7 @@ class Follower:
         self._shown = str(path) if shown is None else shown
         self._story: Story | None = None
         self._file, self._size, self._offset = (-1, -1), -1, 0  # of the journal: device and inode; how far it was seen, and read
+        self._tail = b""
         self._driver = self._trouble = self._unread = ""
 
     def look(self) -> None:
@@ -53,7 +55,7 @@ class Follower:
         return self._trouble or self._unread
 
     def _seen(self) -> tuple[Any, ...]:
-        return self._file, self._offset, self._driver, self.trouble
+        return self._file, self._offset, self._tail, self._driver, self.trouble
 
     def row(self) -> dict[str, Any]:
         """Return the run's line in a list, as JSON has it; where it cannot be shown, with the reason."""
@@ -86,7 +88,8 @@ class Follower:
             raise OSError("its directory is a link now")
         with open_plainly(self.path / "journal.jsonl") as file:
             state = os.fstat(file.fileno())
-            if (state.st_dev, state.st_ino) != self._file or state.st_size < self._offset:
+            file.seek(self._offset - len(self._tail))
+            if (state.st_dev, state.st_ino) != self._file or file.read(len(self._tail)) != self._tail:
                 self._begin((state.st_dev, state.st_ino))
             if state.st_size != self._size:
                 self._size = state.st_size
@@ -95,7 +98,7 @@ class Follower:
 
     def _begin(self, file: tuple[int, int]) -> None:
         """Begin anew with a journal that was not seen before: the first, or one that was mended."""
-        self._file, self._size, self._offset, self._trouble = file, -1, 0, ""
+        self._file, self._size, self._offset, self._tail, self._trouble = file, -1, 0, b"", ""
         self._story = Story(read_settings(self.path), name=self.name, path=self._shown)
 
     def _fold(self, lines: list[bytes]) -> None:
@@ -108,6 +111,7 @@ class Follower:
                 return
             self._story.fold([exchange])
             self._offset += len(line) + 1
+            self._tail = (line + b"\n")[-TAIL:]
 
 
 def open_plainly(path: Path) -> Any:
