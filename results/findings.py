@@ -1,0 +1,144 @@
+"""Prints the numbers that docs/results.md tells beside its tables. Run it with ``python results/findings.py``.
+
+Most come from the committed files. Shares of all evaluations need evaluations.csv.gz, which `mopbt compare` writes.
+"""
+
+import csv
+import gzip
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+
+import moocore
+import numpy as np
+
+from mopbt.report.statistics import holm, sign_flip_test
+
+TABULAR = Path(__file__).parent / "small" / "tables-5-7-tabular"
+Row = Mapping[str, str]
+Key = tuple[str, str, str]  # task, algorithm, seed
+
+
+def rows(file: Path) -> Iterator[Row]:
+    """Go through the rows of a CSV file, which may be compressed."""
+    with gzip.open(file, "rt", newline="") if file.suffix == ".gz" else open(file, newline="") as lines:
+        yield from csv.DictReader(lines)
+
+
+def key(row: Row) -> Key:
+    """Return the run that a row belongs to."""
+    return row["task"], row["algorithm"], row["seed"]
+
+
+def by_run(file: Path) -> dict[Key, list[Row]]:
+    """Return the rows of each run."""
+    return {run: list(of_run) for run, of_run in groupby(rows(file), key)}
+
+
+def leads() -> None:
+    """Print MO-PBT's lead over random search: with all seeds and without seed 0, on validation and on test rows."""
+    values: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for row in rows(TABULAR / "runs.csv"):
+        for measure in ("hypervolume", "test_hypervolume"):
+            values[row["task"], row["algorithm"], measure][row["seed"]] = float(row[measure])
+    print("lead of MO-PBT over random search, %: all seeds, without seed 0; the same on test rows")
+    for task in dict.fromkeys(task for task, *_ in values):
+        cells = []
+        for measure in ("hypervolume", "test_hypervolume"):
+            ours, theirs = (values[task, label, measure] for label in ("MO-PBT", "random search"))
+            for seeds in (list(ours), [seed for seed in ours if seed != "0"]):
+                cells.append(100 * (np.mean([ours[s] for s in seeds]) / np.mean([theirs[s] for s in seeds]) - 1))
+        print(f"  {task:<24}" + "".join(f"{cell:8.2f}" for cell in cells))
+
+
+def without_the_seed_of_the_sizes(folder: Path) -> None:
+    """Print the p over all tasks without seed 0 of Adult's tasks, by which the sizes of `small` were chosen."""
+    values: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
+    for row in rows(folder / "runs.csv"):
+        if row["seed"] != "0" or not row["task"].startswith("adult"):
+            values[row["algorithm"]][row["task"], row["seed"]] = float(row["hypervolume"])
+    ours, p = values.pop("MO-PBT"), {}
+    for label, theirs in values.items():
+        together: dict[tuple[str, str], float] = defaultdict(float)
+        for task in {task for task, _ in theirs}:
+            differences = {seed: value - ours[place, seed] for (place, seed), value in theirs.items() if place == task}
+            unit = sum(map(abs, differences.values()))
+            for seed, difference in differences.items():
+                together[task.removesuffix("-3"), seed] += difference / unit  # tasks that begin alike count as one
+        p[label] = sign_flip_test([*together.values()])
+    print(f"{folder.name}: p over all tasks without seed 0 of Adult, after Holm's correction")
+    print("  " + ", ".join(f"{label} {number:.2g}" for label, number in zip(p, holm([*p.values()]), strict=True)))
+
+
+def click_tail() -> None:
+    """Print what models of high precision, which call a handful of rows positive, add to the hypervolume on Click."""
+    task, labels = "click-precision-recall", ("MO-PBT", "PBT, objective 1", "random search")
+    names = [row["objective"] for row in rows(TABULAR / "tasks.csv") if row["task"] == task]
+    reference = [float(row["reference"]) for row in rows(TABULAR / "tasks.csv") if row["task"] == task]
+    fronts = {run: of_run for run, of_run in by_run(TABULAR / "fronts.csv.gz").items() if run[0] == task}
+
+    def hypervolume(models: Iterable[Row], prefix: str) -> float:
+        points = np.array([[float(model[f"score.{prefix}{name}"]) for name in names] for model in models])
+        return 100 * float(moocore.hypervolume(points, ref=reference, maximise=True)) if len(points) else 0.0
+
+    print(f"{task}: hypervolume of models with a precision of at most so much, validation / test; seeds where MO-PBT is ahead")
+    for most in (0.4, 0.45, 0.5, 0.6, 1.0):
+        cells = []
+        for label in labels:
+            kept = [[m for m in of_run if float(m["score.precision"]) <= most] for run, of_run in fronts.items() if run[1] == label]
+            cells.append(np.array([[hypervolume(models, prefix) for prefix in ("", "test/")] for models in kept]))
+        text = "".join(
+            f"  {label} {of_label[:, 0].mean():.2f} / {of_label[:, 1].mean():.2f}"
+            for label, of_label in zip(labels, cells, strict=True)
+        )
+        print(f"  {most:.2f}{text}   over {labels[1]}: {(cells[0] > cells[1]).sum(axis=0)}")
+
+
+def gaps() -> None:
+    """Print how small gaps on validation rows are on test rows."""
+    print(
+        "adult-fairness: models of the fronts with an accuracy above 0.8 and a gap below 0.005; their mean gap, validation and test"
+    )
+    for label in ("MO-PBT", "random search"):
+        fronts = (row for row in rows(TABULAR / "fronts.csv.gz") if row["task"] == "adult-fairness" and row["algorithm"] == label)
+        found = [row for row in fronts if float(row["score.accuracy"]) > 0.8 and float(row["score.dsp"]) < 0.005]
+        means = [np.mean([float(row[f"score.{name}"]) for row in found]) for name in ("dsp", "test/dsp")]
+        print(f"  {label:<16}{len(found):4} models  {means[0]:.4f}  {means[1]:.4f}")
+
+
+def is_trivial(row: Row) -> bool:
+    """Tell whether a model answers the same for all validation rows, or no better than that."""
+    if row["score.recall"]:
+        return float(row["score.recall"]) in (0.0, 1.0)
+    return float(row["score.accuracy"] or 0) <= 0.7592  # of "no" for everybody in Adult's validation rows
+
+
+def trivial_models() -> None:
+    """Print how many models are trivial at times, and what becomes of the trials of MO-ASHA."""
+    found: dict[tuple[str, str], list[tuple[list[bool], ...]]] = defaultdict(list)
+    trials: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for (task, label, _), of_run in by_run(TABULAR / "evaluations.csv.gz").items():
+        end = max(float(row["seconds"]) for row in of_run)
+        parts = ([r for r in of_run if r["step"] == "1"], [r for r in of_run if r["step"] == "5"])
+        late = [row for row in of_run if float(row["seconds"]) > end / 2]
+        found[task, label].append(tuple([is_trivial(row) for row in part] for part in (*parts, late)))
+        gone_on = {row["trial"] for row in of_run if row["step"] != "1"}
+        trials[task, label].append((len({row["trial"] for row in of_run}), len(gone_on)))
+    print(
+        "trivial models, %: after 1 and 5 intervals, in the second half of the time; trials of a run, and those past one interval"
+    )
+    for (task, label), of_runs in found.items():
+        shares = [100 * np.mean(np.concatenate(part)) for part in zip(*of_runs, strict=True)]
+        begun, gone_on = np.mean(trials[task, label], axis=0)
+        print(f"  {task:<24}{label:<28}" + "".join(f"{share:7.1f}" for share in shares) + f"{begun:8.0f}{gone_on:6.0f}")
+
+
+if __name__ == "__main__":
+    leads()
+    for name in ("tables-5-7-tabular", "figure-10-explore", "figure-11-tau", "figure-12-ranking"):
+        without_the_seed_of_the_sizes(TABULAR.parent / name)
+    click_tail()
+    gaps()
+    if (TABULAR / "evaluations.csv.gz").exists():
+        trivial_models()
