@@ -28,12 +28,17 @@ def complete(page):
         yield from (task for task in wanted if done[task] == wanted[task])
 
 
-@pytest.fixture(scope="module")
-def page():
-    spec = importlib.util.spec_from_file_location("page", ROOT / "results" / "page.py")
+def loaded(name):
+    """Return a script of results/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "results" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def page():
+    return loaded("page")
 
 
 def test_the_page_has_the_tables_of_the_results(page):
@@ -52,6 +57,18 @@ def test_a_table_of_the_page_is_made_of_the_two_files(page):
     assert cells[3] == "69.95 ± 0.18"  # Table 6
     assert cells[5] == "40.39 ± 2.62"  # Table 7
     assert cells[7] == "+2.8 %"  # 70.59 / 68.69
+
+
+def test_numbers_told_beside_the_tables_are_found_again(page, capsys):
+    findings = loaded("findings")
+    for finding in (findings.click_tail, findings.gaps, findings.leads):
+        finding()
+    found, told = capsys.readouterr().out, page.PAGE.read_text()
+    for number in ("22.75", "22.37", "21.10", "22.20", "22.14", "21.59", "0.0007", "0.0014"):
+        assert number in found
+        assert number in told
+    assert re.search(r"adult-fairness +2.58 +2.05 ", found)
+    assert "2.6 % with all\n  seeds and 2.1 % without seed 0" in told
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
