@@ -370,7 +370,6 @@ def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_pa
 
 
 def test_a_task_that_always_fails_is_reported_with_its_error(place, tmp_path, capfd):
-    assert "leave out --task" in str(invoked("good.toml", "--only-report", "--task", "annealing").exception)
     broken = experiment(place, "Broken", seeds=1, time_of=None, algorithms={"A": {"name": "mo-pbt", "population": 4}})
     comparison = compare(broken, out=tmp_path / "out", jobs=1)
     assert "RuntimeError: no such luck" in comparison.failures[broken.plan()[0]]
@@ -829,6 +828,7 @@ def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, m
     assert "wrong.toml: an experiment has no 'seed'" in str(invoked("wrong.toml").exception)
     Path("good.toml").write_text(GOOD)
     assert "elsewhere is not a comparison" in str(invoked("good.toml", "--only-report", "--out", "elsewhere").exception)
+    assert "leave out --task" in str(invoked("good.toml", "--only-report", "--task", "annealing").exception)
     broken = experiment(place, "Broken", seeds=1, time_of=None, algorithms={"A": {"name": "mo-pbt", "population": 4}})
     Path("broken.toml").write_text(broken.to_toml())
     failed = invoked("broken.toml", "--out", "broken", "--jobs", "1", "--quiet")
