@@ -27,7 +27,7 @@ from mopbt.cli import app
 from mopbt.compare import Comparison, Contender, Experiment, PlannedRun, compare, conducting, evaluations, recompute, seconds_left
 from mopbt.compare.crew import Order, carry_out
 from mopbt.engines.simulated import PerStep
-from mopbt.errors import MissingExtra, RunMismatch, StoreError
+from mopbt.errors import DataMissing, MissingExtra, RunMismatch, StoreError
 from mopbt.report.comparison import FIGURES, write_report
 from mopbt.stores.directory import holder_of
 from mopbt.stores.journal import read_journal
@@ -42,6 +42,7 @@ PROBLEMS = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 import mopbt
+from mopbt.errors import DataMissing
 from mopbt.tasks.synthetic import Annealing, TwoQuadratics
 from mopbt.tasks import data
 from mopbt.testing import ToyTask
@@ -73,6 +74,10 @@ class Fatal(ToyTask):
 class Broken(ToyTask):
     def train(self, model, values, begin, end, seed):
         raise RuntimeError("no such luck")
+
+class Absent(ToyTask):
+    def __init__(self):
+        raise DataMissing("the data set 'absent' is not here")
 
 short, quick, slow = Annealing(max_step=6), ToyTask(max_step=6), SlowToy(max_step=16, seconds=0.02)
 """
@@ -184,7 +189,7 @@ def test_one_task_can_be_run_now_and_the_others_later(small, place, tmp_path):
     part = compare(whole, out=tmp_path / "out", tasks=[first], jobs=2, progress=False)
     assert {run.task for run in part.runs} == {first}
     assert {run.task for run in part.missing} == {task(place, "Absent")}
-    with pytest.raises(ValueError, match="Absent"):
+    with pytest.raises(DataMissing, match="'absent' is not here; or run other tasks first: `tasks`, or --task NAME"):
         compare(whole, out=tmp_path / "out", progress=False)
     with pytest.raises(ValueError, match="`tasks` must be one of .*short.*, got 'shrt'"):
         compare(whole, out=tmp_path / "out", tasks=["shrt"], progress=False)

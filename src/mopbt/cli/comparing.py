@@ -2,13 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mopbt.cli.app import EXIT_CODES, QuietOption, Terminated, app
 from mopbt.cli.printing import out
 from mopbt.errors import last_line
+
+if TYPE_CHECKING:
+    from mopbt.compare import Comparison
 
 
 @app.command("compare", epilog=EXIT_CODES)
@@ -40,7 +43,7 @@ def compare_algorithms(
     Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
     """
     from mopbt.compare import Experiment, compare, recompute
-    from mopbt.report.comparison import check_figures, mixed_code, write_report
+    from mopbt.report.comparison import check_figures, write_report
 
     read = Experiment.read(experiment)
     check_figures(read.figures)  # before hours of work
@@ -67,10 +70,17 @@ def compare_algorithms(
     if files:
         where = f"{directory / 'tables.md'}, figures in {directory / 'figures'}"
         out.print(f"Tables of {len(comparison.runs)} runs are in {where}.", soft_wrap=True)
+    _tell_what_is_wrong(comparison, without="--only-report" if only_report else "--task" if task else "", quiet=quiet)
+
+
+def _tell_what_is_wrong(comparison: "Comparison", *, without: str, quiet: bool) -> None:
+    """Say what is missing, and which option of the command to leave out to go on with it; exit where runs failed."""
+    from mopbt.report.comparison import mixed_code
+
     if comparison.mixed:
         out.print(mixed_code(comparison), soft_wrap=True)
     if comparison.missing:
-        again = "the same command" + (" without --only-report" if only_report else " without --task" if task else "")
+        again = "the same command" + (f" without {without}" if without else "")
         out.print(f"Missing runs: {len(comparison.missing)}; {again} goes on with them.", soft_wrap=True)
     if comparison.failures:
         for planned, error in comparison.failures.items() if quiet else ():

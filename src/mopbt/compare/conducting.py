@@ -155,7 +155,7 @@ def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
     except ValueError as error:
         raise ValueError(f"`tasks` of {experiment.name!r}: {error}") from None
     except DataMissing as error:
-        remedy = "; or run the other tasks first: --task NAME" if len(experiment.tasks) > 1 else ""
+        remedy = "; or run other tasks first: `tasks`, or --task NAME" if len(experiment.tasks) > 1 else ""
         raise DataMissing(f"{error}{remedy}") from None
     problem, labels = problem_of(found), [label for label in experiment.contenders if experiment.has(task, label)]
     if callable(check := getattr(found, "check", None)):

@@ -211,7 +211,7 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, classes) of images (B, 3, H, W)."""
-        x = x.movedim(1, -1).contiguous().movedim(-1, 1)  # channels last in memory: CPUs train a third faster
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)  # channels last in memory: CPUs train a fifth faster
         x = F.relu(self.norm(self.groups(self.stem(x))))
         outputs: Tensor = self.head(x.mean((2, 3)))
         return outputs
