@@ -398,6 +398,15 @@ class TestReport:
         files = write_report(made(figures=("final",)), tmp_path)
         assert {file.name for file in files if file.parent.name == "figures"} == {"final.png", "final.pdf"}
 
+    def test_figures_of_an_earlier_report_go_and_others_stay(self, tmp_path):
+        folder = tmp_path / "figures"
+        folder.mkdir()
+        for name in ("final.png", "fronts.png", "searched-gone.pdf", "fronts.txt", "mine.png"):
+            (folder / name).write_text("earlier", encoding="utf-8")
+        write_report(made(figures=("final",)), tmp_path)
+        assert {file.name for file in folder.iterdir()} == {"final.png", "final.pdf", "fronts.txt", "mine.png"}
+        assert (folder / "final.png").stat().st_size > 5000
+
     def test_the_same_comparison_gives_the_same_files(self, tmp_path):
         first, second = (write_report(made(figures=("progress",)), tmp_path / name) for name in ("one", "two"))
         for a, b in zip(first, second, strict=True):

@@ -36,6 +36,7 @@ def write_report(comparison: Comparison, out: Path | str) -> list[Path]:
     for name in comparison.experiment.figures or USUAL:
         for stem, figure in draw(name, measured).items():
             files += _save(figure, out / "figures" / stem)
+    _remove_earlier(out / "figures", files)
     return files
 
 
@@ -94,6 +95,13 @@ def _save(figure: "Figure", stem: Path) -> list[Path]:
         figure.set_layout_engine("none")  # it stays as it is: to lay it out again would double the cost
         figure.savefig(pdf, dpi=DPI, metadata={"CreationDate": None})
     return [png, pdf]
+
+
+def _remove_earlier(folder: Path, written: Sequence[Path]) -> None:
+    """Remove what an earlier report drew and this one did not: it would tell of other runs than the tables beside it."""
+    for file in set(folder.glob("*.p*")).difference(written):
+        if file.suffix in (".png", ".pdf") and file.stem.partition("-")[0] in FIGURES:
+            file.unlink()
 
 
 FIGURES: Mapping[str, Callable[[Sequence[MeasuredTask]], dict[str, "Figure"]]] = {
