@@ -138,7 +138,7 @@ def trivial_models(folder: Path) -> None:
 
 if __name__ == "__main__":
     leads()
-    for name in ("tables-5-7-tabular", "figure-10-explore", "figure-11-tau", "figure-12-ranking"):
+    for name in ("tables-5-7-tabular", "figure-10-explore", "figure-11-tau", "figure-12-ranking", "figure-15-sequential"):
         without_the_seed_of_the_sizes(TABULAR.parent / name)
     click_tail()
     gaps()
