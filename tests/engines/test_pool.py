@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,26 @@ def test_a_job_that_keeps_killing_its_worker_is_reported_as_failed(tmp_path):
     assert "died 3 times" in reports[0].error
     assert "-9" in reports[0].error
     assert reports[1].objectives is not None
+
+
+@dataclass(frozen=True)
+class SlowToSave(SuicidalToy):
+    """A toy whose models take long to save, so that the next job is well under way meanwhile."""
+
+    def dump(self, model):
+        time.sleep(0.2)
+        return super().dump(model)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_job_that_is_being_saved_is_not_blamed_for_the_death_of_the_next_one(tmp_path, retries):
+    (tmp_path / "lives").write_text("99")
+    engine = start(SlowToSave(lives=str(tmp_path / "lives")), tmp_path, workers=1, retries=retries)
+    engine.submit([Job(0, 0, (0, 3), None, 0, 2), *fresh(1), Job(2, 2, (0, 3), None, 0, 2)], {})
+    reports = collect(engine, 3)
+    engine.close()
+    assert {id: bool(report.error) for id, report in reports.items()} == {0: False, 1: True, 2: False}
+    assert f"died {max(retries + 1, 2)} times" in reports[1].error
 
 
 def test_close_ends_all_workers_at_once_even_in_the_middle_of_a_job(tmp_path):

@@ -262,3 +262,28 @@ def _has_accelerator() -> bool:
     """Tell whether PyTorch has more than the CPU's generator to seed; it takes milliseconds to note down a seed for later."""
     torch = sys.modules["torch"]
     return bool(torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available())
+
+
+class Deaths:
+    """How often workers died with which jobs at hand, and what becomes of these.
+
+    Which job killed a worker is not known before one dies with that job alone: while a job is trained, the one before it is still
+    being saved. So all that were at hand are suspects, which are tried again one by one, each in a worker that has nothing else.
+    """
+
+    def __init__(self, retries: int) -> None:
+        self._retries = retries
+        self._times: dict[int, int] = {}
+
+    def is_suspect(self, bundle: Bundle) -> bool:
+        """Tell whether a worker has died with one of the jobs at hand."""
+        return any(job.id in self._times for job, _ in bundle)
+
+    def count(self, bundles: Iterable[Bundle], who: str, why: str) -> tuple[list[Bundle], list[Report]]:
+        """Return what is tried again after a death, and reports of what is not; `who` died is told there, and `why`."""
+        at_hand = [item for bundle in bundles for item in bundle]
+        for job, _ in at_hand:
+            self._times[job.id] = self._times.get(job.id, 0) + 1
+        if len(at_hand) == 1 and self._times[id := at_hand[0][0].id] > self._retries:
+            return [], [Report(id, error=f"the {who} died {self._times[id]} times while it carried out this job ({why})")]
+        return [[item] for item in at_hand], []

@@ -17,7 +17,7 @@ from typing import Any
 
 import cloudpickle
 
-from mopbt.engines.base import Bundle, Work, bundled
+from mopbt.engines.base import Bundle, Deaths, Work, bundled
 from mopbt.engines.worker import receive, send
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
@@ -78,7 +78,7 @@ class PoolEngine:
         self._setup = pickle.dumps((payload, self._warm_bytes))
         self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
         self._pending: deque[Bundle] = deque()
-        self._deaths: dict[int, int] = {}
+        self._deaths = Deaths(self._retries)
         self._false_starts = 0
         self._began = time.monotonic()
         self._ahead = _AHEAD
@@ -141,12 +141,15 @@ class PoolEngine:
     def _dispatch(self) -> None:
         for depth in range(1, self._ahead + 1):  # first a bundle for each, then a second one
             for worker in self._crew:
-                if self._pending and len(worker.bundles) < depth:
+                if len(worker.bundles) < depth and not any(map(self._deaths.is_suspect, worker.bundles)):
                     self._assign(worker)
 
     def _assign(self, worker: _Worker) -> None:
-        """Give a worker the bundle of which it still has the most models in memory, else the first one."""
-        bundle = max(self._pending, key=lambda bundle: sum(job.start in worker.warm for job, _ in bundle))
+        """Give a worker the bundle of which it still has the most models in memory, else the first one; suspects by themselves."""
+        fit = [bundle for bundle in self._pending if not (worker.bundles and self._deaths.is_suspect(bundle))]
+        if not fit:
+            return
+        bundle = max(fit, key=lambda bundle: sum(job.start in worker.warm for job, _ in bundle))
         self._pending.remove(bundle)
         worker.bundles.append(bundle)
         worker.warm -= {job.start for job, _ in bundle}
@@ -166,7 +169,7 @@ class PoolEngine:
         return message
 
     def _died(self, worker: _Worker) -> list[Report]:
-        """Replace a worker that is gone; what it was doing is tried again, a bounded number of times, and one by one."""
+        """Replace a worker that is gone; what it had at hand is tried again, a bounded number of times, and one by one."""
         if worker not in self._crew:
             return []
         self._crew.remove(worker)
@@ -175,17 +178,12 @@ class PoolEngine:
             self._false_starts += 1
             if self._false_starts > self._retries:
                 raise WorkerFailed(f"worker processes end before they are ready (exit code {code}); see what they print above")
-        running = worker.bundles.popleft() if worker.ready and worker.bundles else []
-        for job, _ in running:
-            self._deaths[job.id] = self._deaths.get(job.id, 0) + 1
-        again = [[item] for item in running if self._deaths[item[0].id] <= self._retries]
-        self._pending.extendleft(reversed([*again, *worker.bundles]))
+        again, reports = list(worker.bundles), list[Report]()
+        if worker.ready:
+            again, reports = self._deaths.count(again, "worker process", f"exit code {code}")
+        self._pending.extendleft(reversed(again))
         self._hire()
-        return [self._given_up(job, code) for job, _ in running if self._deaths[job.id] > self._retries]
-
-    def _given_up(self, job: Job, code: int) -> Report:
-        times = self._deaths[job.id]
-        return Report(job.id, error=f"the worker process died {times} times while it carried out this job (exit code {code})")
+        return reports
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
-from mopbt.engines.base import Bundle, Warm, Work, bundled, train
+from mopbt.engines.base import Bundle, Deaths, Warm, Work, bundled, train
 from mopbt.engines.pool import pickled
 from mopbt.engines.worker import keep_memory, saved_or_failed
 from mopbt.errors import CannotStack, CorruptCheckpoint, MissingExtra, MopbtError, WorkerFailed
@@ -151,7 +151,7 @@ class RayEngine:
         self._calls: dict[Any, _Worker] = {}  # by the references of their answers
         self._pending: deque[Bundle] = deque()
         self._warm: dict[int | None, _Worker] = {}  # who may still have the model of a checkpoint in memory
-        self._deaths: dict[int, int] = {}
+        self._deaths = Deaths(self._retries)
         self._false_starts = 0
         self._broken: MopbtError | None = None
         self._began = self._hopeful = time.monotonic()
@@ -251,7 +251,7 @@ class RayEngine:
         return message
 
     def _died(self, worker: _Worker, error: Exception) -> list[Report]:
-        """Give up an actor that is gone; what it was doing is tried again, a bounded number of times, and one by one."""
+        """Give up an actor that is gone; what it had at hand is tried again, a bounded number of times, and one by one."""
         why = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         self._sent = None  # if this is what was lost, it is sent anew
         self._warm = {job: home for job, home in self._warm.items() if home is not worker}
@@ -263,16 +263,11 @@ class RayEngine:
             self._false_starts += 1
             if self._false_starts > self._retries:
                 raise WorkerFailed(f"Ray actors end before they are ready: {why}")
-        bundles = [bundle for _, bundle in worker.bundles]
-        running = bundles[0] if worker.ready and bundles else []
-        for job, _ in running:
-            self._deaths[job.id] = self._deaths.get(job.id, 0) + 1
-        again = [[item] for item in running if self._deaths[item[0].id] <= self._retries]
-        self._pending.extendleft(reversed([*again, *bundles[1:]]))
-        return [self._given_up(job, why) for job, _ in running if self._deaths[job.id] > self._retries]
-
-    def _given_up(self, job: Job, why: str) -> Report:
-        return Report(job.id, error=f"the Ray actor died {self._deaths[job.id]} times while it carried out this job ({why})")
+        again, reports = [bundle for _, bundle in worker.bundles], list[Report]()
+        if worker.ready:
+            again, reports = self._deaths.count(again, "Ray actor", why)
+        self._pending.extendleft(reversed(again))
+        return reports
 
     def _look(self) -> None:
         """Look, now and then, how many actors the cluster has room for, and whether any could start."""
@@ -306,14 +301,17 @@ class RayEngine:
     def _dispatch(self) -> None:
         for depth in range(1, _AHEAD + 1):  # first a bundle for each, then a second one
             idle = {worker for worker in self._crew if worker.ready and len(worker.bundles) < min(depth, worker.ahead)}
+            idle -= {worker for worker in idle for _, bundle in worker.bundles if self._deaths.is_suspect(bundle)}
             limit = max(_SHORT, 2 * min((worker.pace for worker in idle if worker.pace), default=0.0))
-            for bundle in list(self._pending) if idle else ():
+            fit = [bundle for bundle in self._pending if depth == 1 or not self._deaths.is_suspect(bundle)]
+            for bundle in list(fit) if idle else ():
                 home = self._home(bundle)
                 if home in idle and home.pace <= limit:  # not to a slow node while a quick one is idle
                     idle.remove(home)
+                    fit.remove(bundle)
                     self._assign(home, bundle)
-            for worker in sorted(idle, key=lambda worker: worker.pace)[: len(self._pending)]:
-                self._assign(worker, self._pending[0])
+            for worker, bundle in zip(sorted(idle, key=lambda worker: worker.pace), fit, strict=False):
+                self._assign(worker, bundle)
 
     def _home(self, bundle: Bundle) -> _Worker | None:
         """Return the actor that may still have the models in memory from which a bundle starts, or most of them."""
