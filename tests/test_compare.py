@@ -26,10 +26,11 @@ from mopbt.catalogue import find_task, registered
 from mopbt.cli import app
 from mopbt.compare import Comparison, Contender, Experiment, PlannedRun, compare, conducting, evaluations, recompute, seconds_left
 from mopbt.compare.crew import Order, carry_out
+from mopbt.compare.evaluations import about_of
 from mopbt.engines.simulated import PerStep
-from mopbt.errors import DataMissing, MissingExtra, RunMismatch, StoreError
+from mopbt.errors import DataMissing, MissingExtra, RunLocked, RunMismatch, StoreError, TaskFailed
 from mopbt.report.comparison import FIGURES, write_report
-from mopbt.stores.directory import holder_of
+from mopbt.stores.directory import Lock, holder_of
 from mopbt.stores.journal import read_journal
 from mopbt.task import make_problem
 from mopbt.tasks import data as datasets
@@ -69,6 +70,20 @@ class Fatal(ToyTask):
     def train(self, model, values, begin, end, seed):
         if os.path.exists({place!r} + "/fatal") and begin >= 4:
             os.kill(os.getpid(), signal.SIGKILL)
+        return super().train(model, values, begin, end, seed)
+
+class Deadly(ToyTask):
+    "Some of its configurations end the process."
+    def train(self, model, values, begin, end, seed):
+        if values["weight"] > 0.75:
+            os._exit(7)
+        return super().train(model, values, begin, end, seed)
+
+class Fickle(ToyTask):
+    "Some of its configurations fail."
+    def train(self, model, values, begin, end, seed):
+        if values["weight"] < 0.55:
+            raise RuntimeError("too light")
         return super().train(model, values, begin, end, seed)
 
 class Broken(ToyTask):
@@ -231,13 +246,13 @@ def test_a_measured_cost_is_measured_once(place, tmp_path):
     compare(measured, out=out, jobs=1, progress=False)
     cost = json.loads((out / "about.json").read_text())["tasks"][task(place, "slow")]["cost"]
     assert cost == pytest.approx(0.01, rel=0.9)  # 0.02 seconds for an interval of two steps
-    shutil.rmtree(out / measured.plan()[1].directory)
+    shutil.rmtree(out / "runs")
     about = json.loads((out / "about.json").read_text())
     about["tasks"][task(place, "slow")]["cost"] = 0.25
     (out / "about.json").write_text(json.dumps(about))
     again = compare(measured, out=out, jobs=1, progress=False)
     times = {run.algorithm: run.seconds[0] for run in again.runs}
-    assert times == {"A": pytest.approx(2 * cost), "B": 0.5}
+    assert times == {"A": 0.5, "B": 0.5}
 
 
 # The table
@@ -360,10 +375,11 @@ def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_pa
     dead = task(place, "Fatal")
     assert {run.task for run in by_run(comparison)} == {task(place, "quick")}
     assert [run.task for run in comparison.missing] == [dead, dead]
-    assert comparison.failures == {
-        PlannedRun(dead, "MO-PBT", 0): "its process died (exit code -9)",
-        PlannedRun(dead, "MO-ASHA", 0): "needs the time of 'MO-PBT', of which a run failed",
-    }
+    assert list(comparison.failures) == [PlannedRun(dead, "MO-PBT", 0), PlannedRun(dead, "MO-ASHA", 0)]
+    first, second = comparison.failures.values()
+    assert "intervals in a row failed" in first
+    assert "the worker process died 3 times while it carried out this job (exit code -9)" in first
+    assert second == "needs the time of 'MO-PBT', of which a run failed"
     (place / "fatal").unlink()
     mended = compare(fatal, out=tmp_path / "out", jobs=2, progress=False)
     assert mended.missing == ()
@@ -372,6 +388,111 @@ def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_pa
         find_task(dead)[0], out=None, algorithm=MoPbt(population=6), engine=SimulatedEngine(4, PerStep(COST)), progress=False
     )
     assert plain(Results.open(tmp_path / "out" / PlannedRun(dead, "MO-PBT", 0).directory)) == plain(alone)
+
+
+def test_a_configuration_that_ends_its_process_costs_its_interval_and_not_the_run(place, tmp_path):
+    deadly = experiment(place, "Deadly", seeds=1)
+    comparison = compare(deadly, out=tmp_path / "out", jobs=1, progress=False)
+    assert (comparison.missing, comparison.failures) == ((), {})
+    first, _ = comparison.runs
+    weights = first.positions[:, 0] / 10
+    assert {row: "the worker process died 3 times" in error for row, error in first.errors.items()} == dict.fromkeys(
+        np.flatnonzero(weights > 0.75).tolist(), True
+    )
+    assert first.errors
+
+
+def test_the_cost_is_that_of_configurations_that_can_be_trained(place, tmp_path):
+    algorithms = {"A": {"name": "random-search", "population": 8}}
+    fickle = experiment(place, "Fickle", seeds=1, cost="measured", time_of=None, algorithms=algorithms)
+    comparison = compare(fickle, out=tmp_path / "out", jobs=1, progress=False)
+    assert not comparison.missing
+    assert about_of(tmp_path / "out")["tasks"][fickle.tasks[0]]["cost"] >= 1e-4
+    with pytest.raises(TaskFailed, match="failed with each of four configurations; mend it, or give `cost`"):
+        compare(experiment(place, "Broken", cost="measured"), out=tmp_path / "broken", jobs=1, progress=False)
+
+
+def test_two_processes_do_not_go_on_with_the_same_comparison(place, tmp_path):
+    """They measured the cost of a step each, and the runs of one table had different times."""
+    out = tmp_path / "out"
+    out.mkdir()
+    held = Lock(out / "lock", "hint")
+    with pytest.raises(RunLocked, match=r"out is being driven by process \d+ .*--only-report and --reuse read a comparison"):
+        compare(experiment(place, "quick"), out=out, jobs=1, progress=False)
+    held.release()
+    assert not compare(experiment(place, "quick"), out=out, jobs=1, progress=False).missing
+
+
+def test_runs_of_another_cost_are_not_held_against_each_other(place, tmp_path):
+    out, quick = tmp_path / "out", experiment(place, "quick", cost="measured")
+    compare(quick, out=out, jobs=1, progress=False)
+    about = about_of(out)
+    about["tasks"][quick.tasks[0]]["cost"] = 123.0
+    (out / "about.json").write_text(json.dumps(about))
+    (out / quick.plan()[0].directory / "finished.json").unlink()
+    with pytest.raises(RunMismatch, match=r"was run with .* virtual seconds a step, and about.json says 123.0; restore that file"):
+        compare(quick, out=out, jobs=1, progress=False)
+
+
+def test_a_run_that_was_begun_at_another_cost_is_begun_anew(place, tmp_path):
+    out, quick = tmp_path / "out", experiment(place, "quick", seeds=1)
+    compare(quick, out=out, jobs=1, progress=False)
+    first = out / quick.plan()[0].directory
+    changed(first, "0.49", "0.4")
+    (first / "finished.json").unlink()
+    compare(quick, out=out, jobs=1, progress=False)
+    assert "0.49" in (first / "run.toml").read_text()
+
+
+@pytest.mark.parametrize(("name", "text"), [("about.json", "{"), ("finished.json", "")])
+def test_a_torn_file_is_named(small, place, tmp_path, name, text):
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    folder = tmp_path / "out" if name == "about.json" else tmp_path / "out" / usual.plan()[0].directory
+    (folder / name).write_text(text)
+    with pytest.raises(StoreError, match=rf"{folder / name} is damaged \(.*\); re"):
+        recompute(usual, out=tmp_path / "out")
+
+
+def test_a_run_that_was_not_copied_whole_is_told(small, place, tmp_path):
+    """It counted as a run of hypervolume 0."""
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    (tmp_path / "out" / usual.plan()[0].directory / "journal.jsonl").unlink()
+    with pytest.raises(
+        StoreError, match=r"mo-pbt/0 has 0 evaluations in its journal, and finished.json says 36: it was not copied"
+    ):
+        recompute(usual, out=tmp_path / "out")
+
+
+def test_the_cost_of_another_task_of_the_same_name_is_not_taken_over(place, tmp_path):
+    quick = experiment(place, "quick", seeds=1, cost="measured")
+    compare(quick, out=tmp_path / "one", jobs=1, progress=False)
+    about = about_of(tmp_path / "one")
+    about["tasks"][quick.tasks[0]]["cost"] = 0.123
+    (tmp_path / "one" / "about.json").write_text(json.dumps(about))
+    compare(quick, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
+    assert about_of(tmp_path / "two")["tasks"][quick.tasks[0]]["cost"] == 0.123
+    for run in quick.plan():
+        changed(tmp_path / "one" / run.directory, 'made_of = "', 'made_of = "0')
+    compare(quick, out=tmp_path / "three", jobs=1, progress=False, reuse=[tmp_path / "one"])
+    assert about_of(tmp_path / "three")["tasks"][quick.tasks[0]]["cost"] != 0.123
+
+
+def test_what_has_changed_since_all_runs_is_told(small, place, tmp_path):
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    assert compare(usual, out=tmp_path / "out", progress=False).changed == ()
+    for run in usual.plan():
+        changed(tmp_path / "out" / run.directory, 'made_of = "', 'made_of = "0')
+    assert compare(usual, out=tmp_path / "out", progress=False).changed == usual.tasks
+
+
+def test_parquet_that_is_there_is_kept_up_to_date(small, place, tmp_path):
+    shutil.copytree(small[1], tmp_path / "out")
+    (tmp_path / "out" / "evaluations.parquet").write_text("old")
+    recompute(experiment(place, "short", "Mixed"), out=tmp_path / "out")
+    assert (tmp_path / "out" / "evaluations.parquet").read_bytes()[:4] == b"PAR1"
 
 
 def test_a_task_that_always_fails_is_reported_with_its_error(place, tmp_path, capfd):
@@ -540,8 +661,15 @@ time_of = "MO-PBT"
 WRONG = [
     ("seeds = 2", "seed = 2", "an experiment has no 'seed'; it has name, tasks, algorithms, about, seeds, workers, cost, time_of"),
     ('name = "good"', "", "an experiment needs `name` as well"),
-    ('name = "good"', "name = 3", "`name` must be a text, got 3"),
-    ("seeds = 2", "seeds = 0", "`seeds` must be a whole number of at least 1, or a list of different ones, got []"),
+    ('name = "good"', "name = 3", "`name` must be a text with a letter of a to z or a digit, of at most 200 letters and without"),
+    ('name = "good"', 'name = "τ"', "as a directory is named after it, got 'τ'"),
+    ('name = "good"', 'name = "../up"', "as a directory is named after it, got '../up'"),
+    ("seeds = 2", "seeds = 0", "`seeds` must be a whole number of at least 1, or a list of different ones, got 0"),
+    ("seeds = 2", "seeds = [[1]]", "`seeds` must be a whole number of at least 0, got [1]"),
+    ("seeds = 2", 'seeds = 2\nfigures = ["pie"]', "`figures` must be one of 'progress', 'fronts'"),
+    ("[algorithms]", "[scales.small]\nalgorithms = 3\n[algorithms]", "`algorithms of small` must be a list of texts, got 3"),
+    ("[algorithms]", '[scales.small]\nalgorithms = "MO-PBT"\n[algorithms]', "must be a list of texts, got 'MO-PBT'"),
+    ('"MO-ASHA" =', f'"{"long " * 50}" =', "must differ in the letters a to z and digits, and have at most 200 of them"),
     ("seeds = 2", "seeds = [1, 1]", "`seeds` must be a whole number of at least 1, or a list of different ones, got [1, 1]"),
     ("seeds = 2", "seeds = [-1]", "`seeds` must be a whole number of at least 0, got -1"),
     ("seeds = 2", 'seeds = "two"', "`seeds` must be a whole number of at least 1, or a list of different ones, got 'two'"),
@@ -556,8 +684,8 @@ WRONG = [
     ("seeds = 2", "keep_models = 1", "`keep_models` must be one of True, False, got 1"),
     ("seeds = 2", 'figures = "final"', "`figures` must be a list of texts, got 'final'"),
     ('["toy", "annealing"]', "[]", "`tasks` must be a list of texts, at least one of them, got []"),
-    ('["toy", "annealing"]', '["toy", "Toy!"]', "`tasks` must differ in letters and digits, as directories are named after them"),
-    ('"MO-ASHA" =', '"mo-pbt" =', "`algorithms` must differ in letters and digits, as directories are named after them"),
+    ('["toy", "annealing"]', '["toy", "Toy!"]', "`tasks` must differ in the letters a to z and digits, and have"),
+    ('"MO-ASHA" =', '"mo-pbt" =', "`algorithms` must differ in the letters a to z and digits, and have"),
     ('time_of = "MO-PBT"', 'time_of = "PBT"', "`time_of` must be one of 'MO-PBT', 'MO-ASHA', got 'PBT'"),
     ('name = "mo-asha"', 'name = "asha"', "algorithm 'MO-ASHA': `algorithm` must be one of mo-pbt, random-search"),
     ('name = "mo-asha"', 'kind = "x"', "algorithm 'MO-ASHA' must be a table with a name, such as { name = \"mo-pbt\" }"),

@@ -1176,8 +1176,8 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("compare experiment.toml", 2),
-        "a figure must be one of progress, fronts, …, got 'frontiers'; perhaps 'fronts' was meant",
-        *("got 'frontiers'", "one of progress, fronts", "perhaps 'fronts' was meant"),
+        "experiment.toml: `figures` must be one of 'progress', 'fronts', …, got 'frontiers'; perhaps 'fronts' was meant",
+        *("got 'frontiers'", "one of 'progress', 'fronts'", "perhaps 'fronts' was meant"),
         edit("experiment.toml", "seeds = 1", 'seeds = 1\nfigures = ["frontiers"]'),
     ),
     Command(

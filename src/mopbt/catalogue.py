@@ -40,7 +40,8 @@ def made_of(reference: str) -> str:
     if bare in (known := registered()):
         size = getattr(known[bare].load(), "scales", {}).get(scale or "paper", "")
         return f"{known[bare].dist.name} {known[bare].dist.version} {size!r}"
-    file = _imported(*bare.rsplit(":", 1))[0].__file__
+    place, name = bare.rsplit(":", 1)
+    file = place if place.endswith(".py") else _imported(place, name)[0].__file__
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
@@ -68,7 +69,11 @@ def _imported(place: str, name: str) -> tuple[Any, str]:
         if not file.is_file():
             raise ValueError(f"there is no file {place}; name one that is there, as in path/to/file.py:{name}")
         sys.path.insert(0, str(file.parent))  # also how worker processes find it
-        return _module(file.stem, f"{place} cannot be imported"), f"{file}:{name}"
+        module = _module(file.stem, f"{place} cannot be imported")
+        origin = getattr(module, "__file__", None) or "Python itself"
+        if Path(origin).resolve() != file:  # of the same name: it would be taken for this one without a word
+            raise ValueError(f"{place} cannot be imported: there is another module {file.stem!r} ({origin}); rename the file")
+        return module, f"{file}:{name}"
     sys.path.insert(0, str(Path.cwd()))
     unknown = f"there is no module {place!r} here; a file is named with its ending, as in {place}.py:{name}"
     return _module(place, unknown), f"{place}:{name}"

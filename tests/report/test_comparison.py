@@ -9,6 +9,7 @@ import pytest
 from mopbt import Budget, SimulatedEngine, run
 from mopbt.algorithms import MoAsha, MoPbt, RandomSearch
 from mopbt.compare import PlannedRun
+from mopbt.compare.experiment import FIGURES as ALLOWED
 from mopbt.errors import MissingExtra
 from mopbt.metrics import log_hypervolume_difference
 from mopbt.report.comparison import FIGURES, USUAL, draw, write_report
@@ -20,6 +21,7 @@ from mopbt.tasks.synthetic import TradeOff
 from report.test_tables import comparison_of, problem_of, run_of
 
 LABELS = ("MO-PBT", "random search", "MO-ASHA")
+PRECISION_RECALL = {"precision": "max", "recall": "max"}
 FAIR = {"accuracy": "max", "dsp": "min"}
 
 
@@ -99,6 +101,14 @@ def lab(rgb):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
+def curve(line):
+    """Return x and y of a line over time, without the last bit that shows its last step."""
+    x, y = line.get_xdata(), line.get_ydata()
+    np.testing.assert_equal(y[-1], y[-2])
+    assert x[-1] >= x[-2]
+    return x[:-1], y[:-1]
+
+
 class TestOverTime:
     def test_progress_draws_the_mean_and_the_band_of_all_runs(self):
         measured = measure(made(("a", "longer")))
@@ -108,8 +118,7 @@ class TestOverTime:
             assert len(ax.get_lines()) == len(ax.collections) == 3
             logs = log_hypervolume_difference(task.best, [r.hypervolumes for r in task.runs["MO-PBT"]])
             line = lines_by_colour(ax)[FRONT]
-            np.testing.assert_allclose(line.get_ydata(), logs.mean(axis=0))
-            np.testing.assert_allclose(line.get_xdata(), task.times)
+            np.testing.assert_allclose(curve(line), (task.times, logs.mean(axis=0)))
             band = ax.collections[-1].get_paths()[0].get_extents()
             assert (band.y0, band.y1) == (pytest.approx(logs.min()), pytest.approx(logs.max()))
         assert labels_in(figure.legends[0]) == list(LABELS)
@@ -123,22 +132,41 @@ class TestOverTime:
         late = run_of("a", "MO-PBT", 1, [[1, 2], [2, 1]], seconds=[2, 4])
         long = run_of("a", "other", 0, [[1, 1], [1, 3]], seconds=[1, 9])
         ax = only(draw("progress", measure(comparison_of([early, late, long])))).axes[0]
-        assert lines_by_colour(ax)[FRONT].get_xdata().tolist() == [2, 3, 4, 5]
-        assert ax.get_lines()[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 9]
+        assert curve(lines_by_colour(ax)[FRONT])[0].tolist() == [2, 3, 4, 5]
+        assert curve(ax.get_lines()[0])[0].tolist() == [1, 2, 3, 4, 5, 9]
+
+    def test_the_last_step_has_a_width(self):
+        """Else the value that the table tells could not be seen."""
+        ax = only(draw("progress", measure(made(n=3)))).axes[0]
+        line = lines_by_colour(ax)[FRONT]
+        assert line.get_xdata()[-1] > line.get_xdata()[-2]
+        assert line.get_ydata()[-1] == line.get_ydata()[-2]
+
+    @pytest.mark.parametrize("size", [1e-4, 1.0, 1e6])
+    def test_hypervolumes_of_any_size_can_be_told_apart(self, size):
+        runs = [run_of("a", label, 0, [[size, 0.5 * size], [far * size, far * size]]) for label, far in (("MO-PBT", 2), ("b", 1.5))]
+        lines = only(draw("progress", measure(comparison_of(runs)))).axes[0].get_lines()
+        assert abs(lines[0].get_ydata()[-1] - lines[1].get_ydata()[-1]) > 1
+
+    def test_runs_without_test_scores_are_not_in_figures_of_them(self):
+        runs = [run_of("a", label, 0, [[1, 2], [2, 1]], test=test) for label, test in (("MO-PBT", [[1, 2], [2, 1]]), ("b", None))]
+        for name in ("generalisation", "transfer"):
+            (line,) = only(draw(name, measure(comparison_of(runs)))).axes[0].get_lines()
+            assert line.get_color() == FRONT
 
     @pytest.mark.parametrize(("seconds", "unit"), [(100, "s"), (200, "min"), (8000, "h")])
     def test_time_has_a_unit_that_suits_it(self, seconds, unit):
         runs = [run_of("a", "MO-PBT", 0, [[1, 2], [2, 1]], seconds=[1, seconds])]
         ax = only(draw("progress", measure(comparison_of(runs)))).axes[0]
         assert ax.get_xlabel() == f"virtual time ({unit})"
-        assert ax.get_lines()[0].get_xdata()[-1] == pytest.approx(seconds / {"s": 1, "min": 60, "h": 3600}[unit])
+        assert curve(ax.get_lines()[0])[0][-1] == pytest.approx(seconds / {"s": 1, "min": 60, "h": 3600}[unit])
 
     def test_generalisation_is_the_same_on_test_data(self):
         measured = measure(made())
         ax = only(draw("generalisation", measured)).axes[0]
         (task,) = measured
         logs = log_hypervolume_difference(task.best_test, [r.test_hypervolumes for r in task.runs["MO-PBT"]])
-        np.testing.assert_allclose(lines_by_colour(ax)[FRONT].get_ydata(), logs.mean(axis=0))
+        np.testing.assert_allclose(curve(lines_by_colour(ax)[FRONT])[1], logs.mean(axis=0))
 
     def test_transfer_is_the_share_that_is_left_on_test_data(self):
         measured = measure(made())
@@ -146,7 +174,7 @@ class TestOverTime:
         runs = measured[0].runs["MO-PBT"]
         share = 100 * sum(r.test_hypervolumes[-1] for r in runs) / sum(r.hypervolumes[-1] for r in runs)
         assert line.get_ydata()[-1] == pytest.approx(share)
-        assert line.get_xdata()[0] >= 0.2 * line.get_xdata()[-1]
+        assert line.get_xdata()[0] >= 0.2 * line.get_xdata()[-2]
 
     def test_without_test_data_there_is_no_figure_of_it(self):
         measured = measure(made(test=False))
@@ -328,7 +356,7 @@ class TestSettings:
         assert sorted(map(colours.count, set(colours))) == [2, 2]
         assert len({(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()}) == 4
         assert figure.axes[0].get_xlabel() == "share of the time"
-        assert max(line.get_xdata().max() for line in figure.axes[0].get_lines()) == 1
+        assert max(curve(line)[0].max() for line in figure.axes[0].get_lines()) == 1
 
     def test_spaces_are_drawn_for_who_asks(self, tmp_path):
         """Tasks of other spaces are usually other tasks altogether."""
@@ -352,14 +380,23 @@ class TestTrivial:
         ]
         return measure(comparison_of(runs, algorithms, problems={"a": problem_of("a", objectives)}))
 
+    def test_a_perfect_classifier_is_not_trivial(self):
+        scores = {"recall": np.ones(4), "precision": np.array([0.5, 1, 0.5, 1])}
+        (task,) = self.comparison(scores, objectives=PRECISION_RECALL)
+        assert trivials(task.runs["MO-PBT"][0], task).tolist() == [True, False, True, False]
+
+    def test_a_recall_that_a_task_is_not_about_tells_nothing(self):
+        assert draw("trivial", self.comparison({"recall": np.ones(4)})) == {}
+
     def test_a_classifier_that_calls_all_or_nothing_positive_is_trivial(self):
-        (task,) = self.comparison({"recall": np.array([0.0, 1.0, 0.5, np.nan])})
+        scores = {"recall": np.array([0.0, 1.0, 0.5, np.nan]), "precision": np.array([0.0, 0.5, 0.5, np.nan])}
+        (task,) = self.comparison(scores, objectives=PRECISION_RECALL)
         (run,) = task.runs["MO-PBT"]
         assert trivials(run, task).tolist() == [True, True, False, False]
         steps, shares = trivial_shares(task, "MO-PBT")
         assert (steps.tolist(), shares.tolist()) == ([1, 2], [[1.0, 0.0]])
         line = only(draw("trivial", [task])).axes[0].get_lines()[0]
-        assert line.get_xydata().tolist() == [[1, 100], [2, 0]]
+        assert np.transpose(curve(line)).tolist() == [[1, 100], [2, 0]]
 
     def test_elsewhere_it_is_one_that_misses_what_some_algorithm_must_keep(self):
         algorithms = {"MO-PBT": {"name": "mo-pbt"}, "bound": {"name": "mo-pbt", "constraints": ["accuracy > 0.5"]}}
@@ -401,10 +438,10 @@ class TestReport:
     def test_figures_of_an_earlier_report_go_and_others_stay(self, tmp_path):
         folder = tmp_path / "figures"
         folder.mkdir()
-        for name in ("final.png", "fronts.png", "searched-gone.pdf", "fronts.txt", "mine.png"):
+        for name in ("final.png", "fronts.png", "searched-gone.pdf", "fronts.txt", "mine.png", "final-version.png"):
             (folder / name).write_text("earlier", encoding="utf-8")
         write_report(made(figures=("final",)), tmp_path)
-        assert {file.name for file in folder.iterdir()} == {"final.png", "final.pdf", "fronts.txt", "mine.png"}
+        assert {file.name for file in folder.iterdir()} == {"final.png", "final.pdf", "fronts.txt", "mine.png", "final-version.png"}
         assert (folder / "final.png").stat().st_size > 5000
 
     def test_the_same_comparison_gives_the_same_files(self, tmp_path):
@@ -428,8 +465,38 @@ class TestReport:
             figure.canvas.draw()
         assert len(figures) == 6
 
+    def test_an_experiment_may_ask_for_just_these_figures(self):
+        assert tuple(FIGURES) == ALLOWED
+
+    @pytest.mark.parametrize("label", ["$a_$ variant", "cost $5 and $\\frac", "100 % \\alpha_{", "x^2 & ~"])
+    def test_labels_are_drawn_as_they_are(self, label, tmp_path):
+        files = write_report(made(labels=("MO-PBT", label), figures=("progress", "final")), tmp_path)
+        assert len([file for file in files if file.suffix == ".png"]) == 2
+
+    def test_long_names_are_wrapped_and_many_labels_take_room_below(self):
+        tasks = ("examples/of_a_long_directory/train_classifier.py:task_with_augmentation", "b")
+        figures = {
+            n: only(draw("progress", measure(made(tasks, labels=[f"an algorithm, {i}" for i in range(n)], seeds=1))))
+            for n in (2, 16)
+        }
+        assert "\n" in figures[2].axes[0].get_title(loc="left")
+        assert figures[16].get_figheight() > figures[2].get_figheight() + 0.3
+
+    def test_runs_that_all_attain_the_same_can_be_drawn(self):
+        runs = [run_of("a", label, seed, [[1, 1]]) for label in LABELS for seed in (0, 1)]
+        figure = only(draw("attainment", measure(comparison_of(runs))))
+        assert [text.get_text() for text in figure.axes[1].texts] == ["no difference"]
+
+    def test_what_counts_for_nothing_is_told(self, tmp_path):
+        points = [[1, 2], [np.nan, 1], [2, 1]]
+        runs = [run_of("a", "MO-PBT", 0, points), run_of("b", "MO-PBT", 0, [[np.nan, 1]] * 3)]
+        write_report(comparison_of(runs, figures=("final",)), tmp_path)
+        text = (tmp_path / "tables.md").read_text(encoding="utf-8")
+        assert "4 of 6 intervals ended with an objective that is no finite number." in text
+        assert "b: no evaluation counts; all failed, were not finite, or violated a constraint." in text
+
     def test_an_unknown_figure_is_told(self):
-        with pytest.raises(ValueError, match=r"a figure must be one of progress, fronts, .*, got 'pie'"):
+        with pytest.raises(ValueError, match=r"`figures` must be one of 'progress', 'fronts', .*, got 'pie'"):
             draw("pie", ())
 
     def test_letters_have_eight_points_and_the_sheet_fits_a_page(self):

@@ -4,6 +4,7 @@ import io
 import itertools
 import math
 import re
+from dataclasses import replace
 
 import moocore
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mopbt import metrics
-from mopbt.compare import Comparison, Experiment, RunData
+from mopbt.compare import Comparison, Experiment, PlannedRun, RunData
 from mopbt.compare.evaluations import compressed
 from mopbt.report.statistics import EXACT, holm, paired_differences, places, sign_flip_test
 from mopbt.report.tables import (
@@ -333,9 +334,33 @@ class TestTables:
         assert table.ranked == ("done",)
         assert {label: overall.rank for label, overall in table.overall.items()} == {"MO-PBT": 2, "rival": 1}
         assert "over the tasks of which all runs are there (done)" in caption(table)
-        fewer = table_of({"done": {"MO-PBT": seeds(1, 1), "rival": seeds(2)}})
+        half = {"MO-PBT": seeds(1, 1), "rival": seeds(2)}
+        fewer = table_of({"done": half, "too": half})
         assert fewer.ranked == ()
         assert "(none yet)" in caption(fewer)
+        assert "Average rank" not in caption(table_of({"done": half}))  # which has no such column
+
+    def test_a_task_of_which_runs_are_missing_is_not_ranked_even_if_all_miss_as_many(self):
+        runs = [run_of(task, label, 0, [[1, 2]]) for task in ("a", "b") for label in ("MO-PBT", "rival")]
+        comparison = replace(comparison_of(runs), missing=(PlannedRun("a", "MO-PBT", 1), PlannedRun("a", "rival", 1)))
+        assert tables(measure(comparison))[0].ranked == ("b",)
+
+    def test_few_runs_are_enough_where_a_task_has_few_rivals(self):
+        six = seeds(*range(1, 7))
+        values = {"a": {"MO-PBT": seeds(*[0] * 6), "x": six}, "b": {"MO-PBT": seeds(*[0] * 6), "y": six, "z": six}}
+        table = table_of(values, only={"x": ["a"], "y": ["b"], "z": ["b"]})
+        assert table.cells["a", "x"].sign == "+"
+        assert "no difference on one task can be significant" not in caption(table)
+
+    @pytest.mark.parametrize(
+        ("mean", "head", "cell"), [(1.3e-7, "a (× 1e-5)", "1.30"), (1.3e11, "a (× 1e13)", "1.30"), (0.13, "a", "13.00")]
+    )
+    def test_very_small_and_large_numbers_are_told_with_their_power(self, mean, head, cell):
+        table = table_of({"a": {"MO-PBT": seeds(mean, mean)}})
+        lines = to_markdown(table).splitlines()
+        assert lines[0] == f"|  | {head} |"
+        assert f"**{cell} ± 0.00**" in lines[2]
+        assert ("10^{" in to_latex(table)) == (head != "a")
 
     def test_tasks_whose_runs_begin_alike_are_one_throw_of_chance(self):
         """Two tasks that train the same networks are no more evidence than one."""
@@ -349,6 +374,18 @@ class TestTables:
         assert apart.overall["rival"].p == pytest.approx(sign_flip_test([1, 2, -1, 3, 1, 2, -1, 3]))
         assert "The runs of a and b begin alike, so p counts them as one." in caption(twice)
         assert "alike" not in caption(apart)
+        failed = table_of({"a": one, "b": one}, first={"a": np.nan, "b": np.nan})
+        assert failed.kin == {"a": "a", "b": "b"}  # nothing tells
+
+    def test_a_first_interval_that_failed_does_not_part_tasks_that_begin_alike(self):
+        """One NaN among the seeds once made two of the same: p was 0.0005 where no less than 0.03 is possible."""
+        firsts = {0: np.nan, 1: 0.75}
+        runs = [
+            run_of(task, "MO-PBT", seed, [[1, 2]], scores={"accuracy": np.array([firsts[seed]])})
+            for task in "ab"
+            for seed in firsts
+        ]
+        assert tables(measure(comparison_of(runs)))[0].kin == {"a": "a", "b": "a"}
 
     def test_others_are_tested_against_mo_pbt_by_pairs(self):
         cells = table_of(self.VALUES).cells

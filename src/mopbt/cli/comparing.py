@@ -1,5 +1,6 @@
 """`mopbt compare`."""
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,12 +44,13 @@ def compare_algorithms(
     Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
     """
     from mopbt.compare import Experiment, compare, recompute
-    from mopbt.report.comparison import check_figures, write_report
+    from mopbt.report.comparison import write_report
 
     read = Experiment.read(experiment)
-    check_figures(read.figures)  # before hours of work
     if task and only_report:
         raise ValueError("--only-report computes everything from all finished runs: leave out --task")
+    if importlib.util.find_spec("matplotlib") is None:
+        print("no figures will be drawn without matplotlib: pip install 'mopbt[plot]'; tables are written", file=sys.stderr)
     directory = directory or Path("comparisons") / "-".join(filter(None, (read.name, scale if scale != "paper" else None)))
     try:
         if only_report:
@@ -68,8 +70,9 @@ def compare_algorithms(
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
     if files:
-        where = f"{directory / 'tables.md'}, figures in {directory / 'figures'}"
-        out.print(f"Tables of {len(comparison.runs)} runs are in {where}.", soft_wrap=True)
+        drawn = any(file.suffix == ".png" for file in files)
+        figures = f"figures in {directory / 'figures'}" if drawn else "no figure: there is nothing to draw"
+        out.print(f"Tables of {len(comparison.runs)} runs are in {directory / 'tables.md'}, {figures}.", soft_wrap=True)
     _tell_what_is_wrong(comparison, without="--only-report" if only_report else "--task" if task else "", quiet=quiet)
 
 
@@ -79,6 +82,9 @@ def _tell_what_is_wrong(comparison: "Comparison", *, without: str, quiet: bool) 
 
     if comparison.mixed:
         out.print(mixed_code(comparison), soft_wrap=True)
+    if comparison.changed:
+        names = ", ".join(comparison.changed)
+        out.print(f"The code of {names} has changed since these runs; another directory runs it as it is now.", soft_wrap=True)
     if comparison.missing:
         again = "the same command" + (f" without {without}" if without else "")
         out.print(f"Missing runs: {len(comparison.missing)}; {again} goes on with them.", soft_wrap=True)

@@ -1,7 +1,9 @@
 """Carrying out a comparison: what is missing of it, each run as soon as its time is known."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +25,13 @@ from mopbt.compare.evaluations import (
 )
 from mopbt.compare.experiment import Experiment, PlannedRun
 from mopbt.compare.others import Others
-from mopbt.engines.choosing import planned
+from mopbt.engines.choosing import check_stackable
 from mopbt.engines.pool import available_cores
-from mopbt.errors import DataMissing, RunMismatch, StoreError, TaskFailed
+from mopbt.errors import CannotStack, DataMissing, RunMismatch, StoreError, TaskFailed
+from mopbt.results import read_settings
 from mopbt.spelling import meant
-from mopbt.stores.directory import write_atomically
+from mopbt.stores.directory import Lock, write_atomically
+from mopbt.stores.journal import cannot_write
 from mopbt.task import Problem, problem_of
 
 SLACK = 1e-6  # seconds: sums of costs are off in their last digits, and no last interval may be lost by that
@@ -59,10 +63,9 @@ def compare(
     whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
     jobs = available_cores() if jobs is None else jobs
     check_count("jobs", jobs, 1)
-    if parquet:
-        parquet_writer()  # before hours of work
     scale = _own_scale(whole, scale)
     out, here = Path(out).absolute(), whole.at(scale)
+    parquet = _wants_parquet(out, parquet)
     _check_scale(whole, scale)
     for task in tasks:
         check_choice("tasks", task, here.tasks)
@@ -73,17 +76,19 @@ def compare(
     if not finished.keys() >= set(plan):
         subjects = {task: _subject(here, task, scale) for task in dict.fromkeys(run.task for run in plan if run not in finished)}
         others = Others.below([Path(place) for place in reuse], out, scale)
-        out.mkdir(parents=True, exist_ok=True)
-        for run in finished:
-            if run.task in subjects:
-                _check_unchanged(out / run.directory, here.contenders[run.algorithm].problem(subjects[run.task].problem))
-        record = Record(out, whole.name, scale, jobs, finished)
-        write_atomically(out / "experiment.toml", whole.to_toml().encode())  # last: with it, this is a comparison
-        with Board(whole.name, plan, finished, jobs, shown=progress) as board, crew_of(jobs) as crew:
-            stage = _Stage(here, plan, out, subjects, dict(finished), board, record, others)
-            stage.measure(crew)
-            failures = stage.carry_out(crew, jobs)
-    comparison = replace(Comparison.open(out), experiment=here, failures=failures)
+        with _held(out):
+            finished = {run: marker for run in here.plan() if (marker := marker_of(out, run)) is not None}
+            for run in finished:
+                if run.task in subjects:
+                    _check_unchanged(out / run.directory, here.contenders[run.algorithm].problem(subjects[run.task].problem))
+            record = Record(out, whole.name, scale, jobs, finished)
+            write_atomically(out / "experiment.toml", whole.to_toml().encode())  # last: with it, this is a comparison
+            with Board(whole.name, plan, finished, jobs, shown=progress) as board, crew_of(jobs) as crew:
+                stage = _Stage(here, plan, out, subjects, dict(finished), board, record, others)
+                stage.measure(crew)
+                failures = stage.carry_out(crew, jobs)
+    comparison = Comparison.open(out)
+    comparison = replace(comparison, experiment=here, failures=failures, changed=_changed(out, here, comparison.mixed))
     _write(comparison, whole, out, parquet=parquet)
     return comparison
 
@@ -94,6 +99,7 @@ def recompute(
     """Read a comparison of this experiment from the journals of its finished runs, and write its table anew; nothing is run."""
     whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
     out, scale = Path(out), _own_scale(whole, scale) or scale_of(Path(out))
+    parquet = _wants_parquet(out, parquet)
     check_same(out, whole, scale)
     comparison = replace(Comparison.open(out), experiment=whole.at(scale))
     if not comparison.runs:
@@ -106,6 +112,35 @@ def _write(comparison: Comparison, experiment: Experiment, out: Path, *, parquet
     """Write the table of all evaluations, and the experiment as it is told now: its figures may have changed, its runs have not."""
     write_atomically(out / "experiment.toml", experiment.to_toml().encode())
     write_evaluations(comparison, out, parquet=parquet)
+
+
+def _changed(out: Path, experiment: Experiment, mixed: Sequence[str]) -> tuple[str, ...]:
+    """Return the tasks in files that have changed since all their runs."""
+    runs = {run.task: run.directory for run in experiment.plan() if marker_of(out, run) is not None and run.task not in mixed}
+    files = {task: directory for task, directory in runs.items() if Path(task.rpartition(":")[0]).is_file()}
+    return tuple(task for task, run in files.items() if read_settings(out / run).made_of not in ("", made_of(task)))
+
+
+def _wants_parquet(out: Path, asked: bool) -> bool:
+    """Tell whether to write Parquet: where it is asked for, or is there and would be out of date; fail before hours of work."""
+    wanted = asked or (out / "evaluations.parquet").exists()
+    if wanted:
+        parquet_writer()
+    return wanted
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """Make a comparison's directory, and keep other processes from going on with it meanwhile."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = Lock(out / "lock", "--only-report and --reuse read a comparison while it goes on")
+    except OSError as error:
+        raise cannot_write(error, out) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _check_unchanged(path: Path, problem: Problem) -> None:
@@ -121,7 +156,8 @@ def check_same(out: Path, experiment: Experiment, scale: str | None) -> None:
         raise ValueError(f"`out` must be a directory, got the file {out}; name one that is new, empty, or a comparison")
     if not (out / "experiment.toml").exists():
         names = [file.name for file in out.iterdir()] if out.is_dir() else []
-        strange = [name for name in names if name != "about.json" and not name.endswith(".tmp")]  # what a kill may have left
+        left = ("about.json", "lock")  # by a kill, as what ends in .tmp
+        strange = [name for name in names if name not in left and not name.endswith(".tmp")]
         if strange:
             raise RunMismatch(f"{out} is not a comparison and not empty (it has {strange[0]!r}); use another directory for `out`")
         return
@@ -131,7 +167,8 @@ def check_same(out: Path, experiment: Experiment, scale: str | None) -> None:
     differences = recorded_experiment(out).differences(experiment.at(scale))
     if differences:
         raise RunMismatch(
-            f"{out} was started with another experiment: {'; '.join(differences)}; use it again, or another directory"
+            f"{out} was started with another experiment: {'; '.join(differences)}; use it again, or another directory (with "
+            f"--reuse {out}, runs that are the same are not repeated)"
         )
 
 
@@ -161,7 +198,11 @@ def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
     if callable(check := getattr(found, "check", None)):
         check()
     if experiment.engine == "vectorised":
-        planned("vectorised", found, experiment.workers, 1)
+        try:
+            check_stackable(found)
+        except CannotStack as error:
+            why = str(error).split(";")[0]  # its remedy is one for single runs
+            raise CannotStack(f"engine = 'vectorised' does not suit {task}: {why}; leave it out, or use 'auto'") from None
     endless = frozenset(label for label in labels if _is_endless(experiment, task, label, problem, population))
     for label in labels:
         _check_time(experiment, task, label, endless, [other for other in labels if other not in endless])
@@ -238,7 +279,7 @@ class _Stage:
                 continue
             engine = self.experiment.engine if subject.may_stack or self.experiment.engine == "vectorised" else "local"
             known: Mapping[str, Any] = {"cost": self.experiment.cost, "engine": engine}
-            theirs = self.others.tasks.get(task, {})
+            theirs = self.others.measured(task, subject.made_of)
             if known["cost"] == "measured" and theirs and engine in ("auto", theirs["engine"]):
                 known = theirs  # the same machine, and runs that can be taken over
             elif known["cost"] == "measured" or engine == "auto":
@@ -250,6 +291,17 @@ class _Stage:
                 known = answer["measured"]
             self.record.tasks[task] = known
             self.record.write(self.out, self.finished)
+        for run, marker in self.finished.items():
+            self._check_cost(run, json.loads(marker["order"])["cost"])
+
+    def _check_cost(self, run: PlannedRun, cost: float) -> None:
+        """Raise RunMismatch where a run that is there was made at another cost of a step: it would have had another time."""
+        ours = self.record.tasks.get(run.task, {}).get("cost", cost)
+        if ours != cost:
+            raise RunMismatch(
+                f"{self.out / run.directory} was run with {cost} virtual seconds a step, and about.json says {ours}; restore that "
+                f"file, or use another directory"
+            )
 
     def carry_out(self, crew: "Crew", jobs: int) -> dict[PlannedRun, str]:
         """Carry out all runs that are missing, each as soon as its time is known, and return those that failed."""

@@ -4,7 +4,6 @@ import json
 import os
 import queue
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -58,11 +57,13 @@ class Order:
     stack: int  # how many members are trained as one program; 1: none
     seconds: float | None  # the virtual time that it gets; None: until it is done
     keep_models: bool
+    guarded: bool = False  # whether to train in a process of its own: one that dies costs the job that killed it, not the run
 
 
 def identity(order: Order) -> str:
     """Return what decides which evaluations a run has, as a text; orders with the same have the same."""
-    return json.dumps({key: value for key, value in asdict(order).items() if key not in ("path", "keep_models")}, sort_keys=True)
+    apart = ("path", "keep_models", "guarded")
+    return json.dumps({key: value for key, value in asdict(order).items() if key not in apart}, sort_keys=True)
 
 
 class Crew:
@@ -90,7 +91,10 @@ class Crew:
     def _carry_out(self, message: Mapping[str, Any], tell: Callable[[float], None] | None) -> Mapping[str, Any]:
         hand = self._idle.get()
         try:
-            return hand.carry_out(message, tell)
+            answer = hand.carry_out(message, tell)
+            if "died" in answer and "order" in message:  # of the run's code, perhaps: the next one trains in a process of its own
+                answer = hand.carry_out({"order": message["order"] | {"guarded": True}}, tell)
+            return {"failed": f"its process died (exit code {answer['died']})"} if "died" in answer else answer
         finally:
             self._idle.put(hand)
 
@@ -130,7 +134,7 @@ class _Hand:
                 return answer
             if tell is not None:
                 tell(answer["share"])
-        return {"failed": f"its process died (exit code {self.bury()})"}
+        return {"died": self.bury()}
 
     def kill(self) -> None:
         """End the process, and start none again."""
@@ -152,7 +156,8 @@ class _Hand:
 
 def _started() -> subprocess.Popen[str]:
     path = [os.path.abspath(entry) for entry in sys.path]
-    command = f"import sys; sys.path[:] = {path!r}; from mopbt.compare.crew import serve; serve()"
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # at once: Ctrl-C reaches the whole group
+    command = f"{ignore}; import sys; sys.path[:] = {path!r}; from mopbt.compare.crew import serve; serve()"
     environment = dict(os.environ) | dict.fromkeys(THREADS, "1")
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}
     return subprocess.Popen([sys.executable, "-c", command], env=environment, **pipes)
@@ -161,7 +166,6 @@ def _started() -> subprocess.Popen[str]:
 def serve() -> None:
     """Carry out orders from standard input until it ends; answers go to standard output, what tasks print to standard error."""
     keep_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the one who gives the orders decides
     source, sink = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -201,7 +205,7 @@ def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
     trainer = Plan("vectorised", 1, order.stack) if order.stack > 1 else Plan("local")
     plan = Plan("simulated", order.workers, cost=repr(order.cost), on=trainer)
     settings = Settings(problem, options_of(algorithm), order.seed, engine=plan.to_dict(), made_of=made_of(order.task))
-    engine = plan.engine()
+    engine = (replace(plan, on=Plan("pool", 1)) if order.guarded and order.stack == 1 else plan).engine()  # stacks are in any case
     with ExitStack() as stack:
         store = _opened(path, settings, algorithm.scheduler(problem), durable=order.keep_models)
         stack.callback(store.close)
@@ -235,14 +239,15 @@ def _task(reference: str) -> Any:
 
 
 def _opened(path: Path, settings: Settings, scheduler: Scheduler, *, durable: bool) -> DirectoryStore:
-    """Open a run's directory, and begin it anew where it has holes, or where the task's code has changed since.
+    """Open a run's directory, and begin it anew where it has holes, or where the task's code or its cost has changed since.
 
     Waiting for the disk takes longer than training what is small, so after a power cut the journal may know of checkpoints that
     were never written. To go on with failed intervals would make another run of it.
     """
     with suppress(CorruptJournal):
         store = open_run(path, settings, durable=durable)
-        if read_settings(path).made_of == settings.made_of and _is_whole(store, settings, scheduler):
+        recorded = read_settings(path)
+        if (recorded.made_of, recorded.engine) == (settings.made_of, settings.engine) and _is_whole(store, settings, scheduler):
             return store
         store.close()
     shutil.rmtree(path)
@@ -296,7 +301,8 @@ def _cost(task: Any) -> float:
     work = Work(task, problem, 0, MemoryCheckpoints())
     configs = problem.space.stratified(4, stream(0, "cost"))
     reports = [perform(work, Job(i, i, config, None, 0, problem.interval), "", Warm(0)) for i, config in enumerate(configs)]
-    if error := next((report.error for report in reports if report.error), ""):
-        raise TaskFailed("an interval failed:", error)
-    seconds = statistics.median(report.took for report in reports[1:]) / problem.interval
+    took = [report.took for report in reports[1:] if not report.error]
+    if not took:
+        raise TaskFailed("an interval failed with each of four configurations; mend it, or give `cost`:", reports[-1].error)
+    seconds = statistics.median(took) / problem.interval
     return max(round(float(f"{seconds:.3g}"), 6), LEAST)

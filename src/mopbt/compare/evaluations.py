@@ -77,6 +77,7 @@ class Comparison:
     missing: tuple["PlannedRun", ...] = ()  # not finished yet
     failures: Mapping["PlannedRun", str] = field(default_factory=dict)  # those that failed in this session, with the reason
     mixed: tuple[str, ...] = ()  # tasks whose code changed between their runs
+    changed: tuple[str, ...] = ()  # tasks whose file changed after all of their runs
 
     @staticmethod
     def open(out: Path | str) -> "Comparison":
@@ -118,11 +119,8 @@ class Comparison:
 
 def marker_of(out: Path, run: PlannedRun) -> Marker | None:
     """Return what a finished run's directory says of it; None if it is not finished."""
-    try:
-        marker: Marker = json.loads((out / run.directory / "finished.json").read_bytes())
-    except FileNotFoundError:
-        return None
-    return marker
+    file = out / run.directory / "finished.json"
+    return read_json(file, "remove it, and the run goes on") if file.exists() else None
 
 
 def problem_differences(path: Path, problem: Problem) -> list[str]:
@@ -146,16 +144,28 @@ def scale_of(out: Path) -> str | None:
 
 def about_of(out: Path) -> dict[str, Any]:
     """Return what about.json says of a comparison; nothing if it is not there."""
+    file = out / "about.json"
+    return read_json(file, "restore it, or use another directory with --reuse for this one") if file.exists() else {}
+
+
+def read_json(file: Path, remedy: str) -> dict[str, Any]:
+    """Read what was written as JSON, or raise StoreError with the remedy where it is torn."""
     try:
-        about: dict[str, Any] = json.loads((out / "about.json").read_bytes())
-    except FileNotFoundError:
-        return {}
-    return about
+        data: dict[str, Any] = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise StoreError(f"{file} is damaged ({error}); {remedy}") from None
+    return data
 
 
 def read_run(out: Path, run: PlannedRun, problem: Problem) -> RunData:
-    """Read a run's journal."""
+    """Read the journal of a finished run."""
     exchanges, _ = read_journal(out / run.directory / "journal.jsonl")
+    evaluations, told = sum(len(exchange.reports) for exchange in exchanges), (marker_of(out, run) or {}).get("evaluations")
+    if evaluations != told:
+        raise StoreError(
+            f"{out / run.directory} has {evaluations} evaluations in its journal, and finished.json says {told}: it was not copied "
+            f"whole, or was changed; copy it again, or remove it, and the same command without --only-report runs it anew"
+        )
     orders = {job.id: job for exchange in exchanges for job in exchange.jobs}
     reports = [report for exchange in exchanges for report in exchange.reports]
     jobs = [orders[report.job] for report in reports]

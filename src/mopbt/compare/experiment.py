@@ -17,6 +17,10 @@ from mopbt.objectives import parse_constraints
 from mopbt.spelling import meant
 from mopbt.task import Problem
 
+LONGEST = 200  # letters of a name: directories are named after it
+FIGURES = (  # that a report can draw
+    *("progress", "fronts", "searched", "attainment", "generalisation", "transfer", "final", "populations", "spaces", "trivial"),
+)
 LEAST = 1e-4  # virtual seconds of a step: a journal counts microseconds, so its cost is a good many of them
 
 
@@ -96,7 +100,7 @@ class Experiment:
     source: str = field(default="", compare=False, repr=False)  # the file's text
 
     def __post_init__(self) -> None:
-        if isinstance(self.seeds, int) and not isinstance(self.seeds, bool):
+        if isinstance(self.seeds, int) and not isinstance(self.seeds, bool) and self.seeds > 0:
             object.__setattr__(self, "seeds", tuple(range(self.seeds)))
         for key in ("tasks", "seeds", "figures"):
             object.__setattr__(self, key, _frozen(getattr(self, key)))
@@ -106,7 +110,7 @@ class Experiment:
     def read(file: Path | str) -> "Experiment":
         """Read an experiment's file; wrong and unknown keys are errors that list the right ones."""
         try:
-            text = Path(file).read_text(encoding="utf-8")
+            text = Path(file).read_text(encoding="utf-8-sig")
             data = tomllib.loads(text)
         except (FileNotFoundError, IsADirectoryError):
             raise ValueError(f"there is no file {file}; name an experiment's file, such as experiments/self-check.toml") from None
@@ -171,17 +175,24 @@ class Experiment:
 
 
 def _check_experiment(experiment: Experiment) -> None:
-    for key in ("name", "about"):
-        value = getattr(experiment, key)
-        if not isinstance(value, str) or (key == "name" and not slug(value)):
-            raise ValueError(f"`{key}` must be a text, got {value!r}")
+    if not isinstance(experiment.about, str):
+        raise ValueError(f"`about` must be a text, got {experiment.about!r}")
+    name, seeds, cost = experiment.name, experiment.seeds, experiment.cost
+    if not isinstance(name, str) or not slug(name) or len(name) > LONGEST or {"/", "\\"} & set(name):
+        raise ValueError(
+            f"`name` must be a text with a letter of a to z or a digit, of at most {LONGEST} letters and without slashes, as a "
+            f"directory is named after it, got {name!r}"
+        )
     for key, least in (("tasks", 1), ("figures", 0)):
         _check_names(key, getattr(experiment, key), least)
-    seeds, cost = experiment.seeds, experiment.cost
-    if not isinstance(seeds, tuple) or not seeds or len(set(seeds)) < len(seeds):
+    for figure in experiment.figures:
+        check_choice("figures", figure, FIGURES)
+    if not isinstance(seeds, tuple) or not seeds:
         raise ValueError(f"`seeds` must be a whole number of at least 1, or a list of different ones, got {_said(seeds)}")
     for seed in seeds:
         check_count("seeds", seed, 0)
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"`seeds` must be a whole number of at least 1, or a list of different ones, got {_said(seeds)}")
     check_count("workers", experiment.workers, 1)
     is_number = isinstance(cost, int | float) and not isinstance(cost, bool)
     if cost != "measured" and not (is_number and LEAST <= cost < math.inf and round(cost, 6) == cost):
@@ -197,8 +208,11 @@ def _check_algorithms(experiment: Experiment) -> None:
         raise ValueError(f"`algorithms` must be a table with an entry for each label, got {experiment.algorithms!r}")
     for key, names in (("tasks", experiment.tasks), ("algorithms", tuple(experiment.algorithms))):
         slugs = [slug(name) for name in names]
-        if len(set(slugs)) < len(slugs) or not all(slugs):
-            raise ValueError(f"`{key}` must differ in letters and digits, as directories are named after them, got {_said(names)}")
+        if len(set(slugs)) < len(slugs) or not all(slugs) or max(map(len, slugs)) > LONGEST:
+            raise ValueError(
+                f"`{key}` must differ in the letters a to z and digits, and have at most {LONGEST} of them, as directories are "
+                f"named after them, got {_said(names)}"
+            )
     for label, contender in experiment.contenders.items():
         for task in contender.tasks:
             check_choice(f"tasks of {label}", task, experiment.tasks)
@@ -211,6 +225,7 @@ def _check_scales(experiment: Experiment) -> None:
         raise ValueError(f"`scales` must be a table for each scale, such as [scales.small], got {experiment.scales!r}")
     for scale, own in experiment.scales.items():
         _check_keys(f"the scale {scale!r}", own, ["seeds", "workers", "engine", "algorithms"])
+        _check_names(f"algorithms of {scale}", _frozen(own.get("algorithms", ())))
         for label in own.get("algorithms", ()):
             check_choice(f"algorithms of {scale}", label, tuple(experiment.algorithms))
         replace(experiment, scales={}, **{key: value for key, value in own.items() if key != "algorithms"})

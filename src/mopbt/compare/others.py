@@ -1,14 +1,14 @@
 """Runs that another comparison has made already."""
 
-import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mopbt.compare.crew import Order, identity
-from mopbt.compare.evaluations import Marker, about_of, problem_differences
+from mopbt.compare.evaluations import Marker, about_of, problem_differences, read_json
+from mopbt.compare.experiment import slug
 from mopbt.results import read_settings
 from mopbt.stores.directory import write_atomically
 from mopbt.task import Problem
@@ -18,9 +18,9 @@ FILES = ("run.toml", "journal.jsonl", "finished.json")
 
 @dataclass(frozen=True)
 class Others:
-    """What other comparisons have measured of their tasks, and their finished runs by what was ordered."""
+    """What other comparisons are there, and their finished runs by what was ordered."""
 
-    tasks: Mapping[str, Any]
+    places: Sequence[Path]
     runs: Mapping[str, Path]
 
     @staticmethod
@@ -34,9 +34,17 @@ class Others:
                 )
         found = [file.parent for place in places for file in sorted(place.rglob("experiment.toml"))]
         found = [place for place in found if place.resolve() != out.resolve() and about_of(place).get("scale") == scale]
-        tasks = {task: known for place in found for task, known in about_of(place).get("tasks", {}).items()}
         markers = (marker for place in found for marker in sorted(place.glob("runs/*/*/*/finished.json")))
-        return Others(tasks, {order: marker.parent for marker in markers if (order := _ordered(marker))})
+        return Others(found, {order: marker.parent for marker in markers if (order := _ordered(marker))})
+
+    def measured(self, task: str, made_of: str) -> Mapping[str, Any]:
+        """Return what was measured of a task that is made of the same; nothing if nothing was."""
+        for place in reversed(self.places):
+            known: Mapping[str, Any] = about_of(place).get("tasks", {}).get(task, {})
+            run = next(place.glob(f"runs/{slug(task)}/*/*/run.toml"), None)
+            if known and run is not None and read_settings(run.parent).made_of == made_of:
+                return known
+        return {}
 
     def copied(self, order: Order, problem: Problem, made_of: str) -> Marker | None:
         """Copy the run that an order asks for, if there is one of a task made of the same, and return its mark; without models."""
@@ -51,10 +59,9 @@ class Others:
         for name in FILES:
             write_atomically(copy / name, (other / name).read_bytes())
         copy.rename(path)  # whole, or not at all
-        marker: Marker = json.loads((path / "finished.json").read_bytes())
-        return marker
+        return read_json(path / "finished.json", "remove it, and the run goes on")
 
 
 def _ordered(marker: Path) -> str:
-    order: str = json.loads(marker.read_bytes()).get("order", "")
+    order: str = read_json(marker, "remove it, and the run goes on").get("order", "")
     return order

@@ -1,9 +1,12 @@
 """The report of a comparison: its tables, and figures as in the paper and two more; each where the comparison has what it shows."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from mopbt.algorithms import check_choice
 from mopbt.compare import Comparison
 from mopbt.compare.evaluations import compressed
 from mopbt.report.endings import final, populations, spaces
@@ -21,7 +24,6 @@ from mopbt.report.tables import (
     to_markdown,
 )
 from mopbt.report.where import attainment, fronts, searched
-from mopbt.spelling import meant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,22 +44,15 @@ def write_report(comparison: Comparison, out: Path | str) -> list[Path]:
 
 def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """Return the figures of one kind of `FIGURES`, by the names of their files; none where nothing is there that they show."""
-    check_figures([name])
+    check_choice("figures", name, tuple(FIGURES))
     with styled():
         return FIGURES[name](measured)
-
-
-def check_figures(names: Iterable[str]) -> None:
-    """Raise ValueError where one of the names is not that of a figure."""
-    for name in names:
-        if name not in FIGURES:
-            raise ValueError(f"a figure must be one of {', '.join(FIGURES)}, got {name!r}{meant(name, FIGURES)}")
 
 
 def _write_tables(comparison: Comparison, measured: Sequence[MeasuredTask], out: Path) -> list[Path]:
     made = tables(measured)
     texts = {
-        "tables.md": "\n".join([_head(comparison), *(f"## {table.measure}\n\n{to_markdown(table)}" for table in made)]),
+        "tables.md": "\n".join([_head(comparison, measured), *(f"## {table.measure}\n\n{to_markdown(table)}" for table in made)]),
         "tables.tex": "\n".join(map(to_latex, made)),
         "tables.csv": to_csv(made),
         "runs.csv": runs_to_csv(measured),
@@ -70,7 +65,7 @@ def _write_tables(comparison: Comparison, measured: Sequence[MeasuredTask], out:
     return [out / name for name in files]
 
 
-def _head(comparison: Comparison) -> str:
+def _head(comparison: Comparison, measured: Sequence[MeasuredTask]) -> str:
     """Return what the comparison is, and how much of it is missing."""
     missing, runs = len(comparison.missing), len(comparison.runs)
     lines = [f"# {comparison.experiment.name}", comparison.experiment.about]
@@ -78,6 +73,10 @@ def _head(comparison: Comparison) -> str:
     lines += [mixed_code(comparison)] if comparison.mixed else []
     failed, evaluations = sum(len(run.errors) for run in comparison.runs), sum(map(len, comparison.runs))
     lines += [f"{failed:,} of {evaluations:,} intervals failed; evaluations.csv.gz has their errors."] if failed else []
+    strange = sum(int((~np.isfinite(run.objectives)).any(axis=1).sum()) for run in comparison.runs) - failed
+    lines += [f"{strange:,} of {evaluations:,} intervals ended with an objective that is no finite number."] if strange else []
+    nothing = [task for task in comparison.problems if task not in {task.name for task in measured}]
+    lines += [f"{task}: no evaluation counts; all failed, were not finite, or violated a constraint." for task in nothing]
     return "\n\n".join(filter(None, lines)) + "\n"
 
 
@@ -109,7 +108,8 @@ def _keep_colours(png: Path, most: int = 256) -> None:
 def _remove_earlier(folder: Path, written: Sequence[Path]) -> None:
     """Remove what an earlier report drew and this one did not: it would tell of other runs than the tables beside it."""
     for file in set(folder.glob("*.p*")).difference(written):
-        if file.suffix in (".png", ".pdf") and file.stem.partition("-")[0] in FIGURES:
+        own = file.stem in FIGURES or file.stem.startswith(("searched-", "attainment-"))
+        if own and file.suffix in (".png", ".pdf"):
             file.unlink()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from mopbt.algorithms import options_of
 from mopbt.report.figures import FAINT
 from mopbt.report.over_time import progress_of
-from mopbt.report.sheet import DASHED, DOTTED, Style, label_rows, legend, line_of, sheet, styles_of
+from mopbt.report.sheet import DASHED, DOTTED, Style, label_rows, legend, line_of, set_title, sheet, styles_of
 from mopbt.report.tables import (
     Array,
     MeasuredTask,
@@ -26,21 +27,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+LETTERS = 36  # of a line of a label beside panels
+
+
 def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """Draw the final hypervolume of every run in per cent of the baseline's mean: what settings change (Figures 10 to 12, 15)."""
     labels = labels_of(measured)
     if len(labels) < 2:
         return {}
     styles, baseline = styles_of(labels), baseline_of(labels)
-    figure, axes = sheet(len(measured), height=0.5 + 0.19 * len(labels), sharey=True)
+    lines = sum(len(wrap(label, LETTERS)) for label in labels)
+    figure, axes = sheet(len(measured), height=0.5 + 0.19 * lines, sharey=True)
     for ax, task in zip(axes, measured, strict=True):
         unit = mean_hypervolume(task.runs.get(baseline, next(iter(task.runs.values()))))
         ax.axvline(100, color=FAINT, lw=0.8, zorder=0)
         for label, runs in task.runs.items():
             values = 100 * final_hypervolumes(runs) / unit
             _draw_values(ax, values, np.full(len(values), labels.index(label)), styles[label])
-        ax.set_title(task.name)
-        ax.set_yticks(range(len(labels)), labels)
+        set_title(ax, task.name)
+        ax.set_yticks(range(len(labels)), [fill(label, LETTERS) for label in labels])
         ax.set_ylim(len(labels) - 0.5, -0.5)
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
@@ -64,7 +69,7 @@ def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         ticks = sorted({size for sizes in families.values() for size in sizes})
         ax.set_xscale("log", base=2)
         ax.set_xticks(ticks, map(str, ticks))
-        ax.set_title(task.name)
+        set_title(ax, task.name)
         ax.set_xlabel("population")
     label_rows(axes, f"HV, % of {baseline}  (better →)")
     legend(figure, styles, len(shown))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mopbt import metrics
 from mopbt.objectives import Constraint, parse_constraints
-from mopbt.report.sheet import Style, back_to_front, label_rows, legend, line_of, sheet, styles_of, unit_of
+from mopbt.report.sheet import Style, back_to_front, label_rows, legend, line_of, set_title, sheet, styles_of, unit_of
 from mopbt.report.tables import (
     RELATIONS,
     Array,
@@ -32,10 +32,10 @@ def generalisation(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     tested = [task for task in measured if task.best_test is not None]
 
     def differences(task: MeasuredTask, runs: Sequence[MeasuredRun]) -> Array:
-        return metrics.log_hypervolume_difference(task.best_test or 0.0, _test_curves(runs))
+        return _log_differences(task.best_test or 0.0, _test_curves(runs))
 
     label, styles = "(← better)  log₁₀(HV* − HV), test", styles_of(labels_of(tested))
-    return {"generalisation": _over_time(tested, differences, label, styles)} if tested else {}
+    return {"generalisation": _over_time(tested, differences, label, styles, tested=True)} if tested else {}
 
 
 def transfer(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
@@ -48,14 +48,14 @@ def transfer(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
     label, styles = "HV on test, % of validation", styles_of(labels_of(tested))
     # The first fronts are of a few bad models, whose shares are noise that would set the scale.
-    return {"transfer": _over_time(tested, shares, label, styles, since=0.2)} if tested else {}
+    return {"transfer": _over_time(tested, shares, label, styles, since=0.2, tested=True)} if tested else {}
 
 
 def progress_of(measured: Sequence[MeasuredTask], styles: Mapping[str, Style], time: str = "") -> "Figure":
     """Return the figure of `progress` in given styles; `time` says what the times are, if not virtual seconds."""
 
     def differences(task: MeasuredTask, runs: Sequence[MeasuredRun]) -> Array:
-        return metrics.log_hypervolume_difference(task.best, _curves(runs))
+        return _log_differences(task.best, _curves(runs))
 
     return _over_time(measured, differences, "(← better)  log₁₀(HV* − HV)", styles, time=time)
 
@@ -68,18 +68,24 @@ def _over_time(
     *,
     since: float = 0.0,
     time: str = "",
+    tested: bool = False,
 ) -> "Figure":
-    """Draw values (R, T) of R runs at T times, in a panel for each task, since a share of an algorithm's time is over."""
+    """Draw values (R, T) of R runs at T times, in a panel for each task, since a share of an algorithm's time is over.
+
+    Where they are `tested`, only runs with test scores are drawn.
+    """
     figure, axes = sheet(len(measured), height=1.9)
     for ax, task in zip(axes, measured, strict=True):
         unit, name = (1.0, "") if time else unit_of(task.times)
         for algorithm in back_to_front(task.runs, styles):
-            runs = [run for run in task.runs[algorithm] if len(run.data)]
+            runs = [run for run in task.runs[algorithm] if len(run.data) and (not tested or run.test_hypervolumes is not None)]
+            if not runs:
+                continue
             begin, end = max(run.data.seconds[0] for run in runs), max(run.data.seconds[-1] for run in runs)
             # All runs must have something to show.
             shown = (task.times >= max(begin, since * end)) & (task.times <= end)
             draw_band(ax, task.times[shown] / unit, values_of(task, runs)[:, shown], algorithm, styles)
-        ax.set_title(task.name)
+        set_title(ax, task.name)
         ax.set_xlabel(time or f"virtual time ({name})")
     label_rows(axes, label)
     legend(figure, styles, len(measured))
@@ -88,6 +94,9 @@ def _over_time(
 
 def draw_band(ax: "Axes", x: Array, values: Array, label: str, styles: Mapping[str, Style]) -> None:
     """Draw the mean of values (R, n) at x (n,) as steps, and the band from the smallest to the largest."""
+    if not len(x):
+        return
+    x, values = np.append(x, x[-1] + 0.02 * (x[-1] - x[0])), np.column_stack([values, values[:, -1]])  # the last step can be seen
     style, place = styles[label], list(styles).index(label) / len(styles)
     shade = 0.22 if style.leads else 0.1
     ax.fill_between(x, values.min(axis=0), values.max(axis=0), step="post", color=style.colour, alpha=shade, lw=0)
@@ -95,6 +104,11 @@ def draw_band(ax: "Axes", x: Array, values: Array, label: str, styles: Mapping[s
     # Markers of algorithms that lie close stand side by side; matplotlib cannot space them on a line of fewer than two points.
     every = (0.02 + 0.22 * place, 0.25) if np.isfinite(mean).sum() > 1 else None
     ax.plot(x, mean, drawstyle="steps-post", **line_of(style), markevery=every)
+
+
+def _log_differences(best: float, curves: Array) -> Array:
+    """Return log10(HV* - HV) with the authors' margin, or a smaller one where it would hide hypervolumes that are all small."""
+    return metrics.log_hypervolume_difference(best, curves, margin=min(metrics.MARGIN, 1e-3 * best) or metrics.MARGIN)
 
 
 def _curves(runs: Sequence[MeasuredRun]) -> Array:
@@ -110,6 +124,8 @@ def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     known = [task for task in measured if all(trivials(run, task) is not None for runs in task.runs.values() for run in runs)]
     if not known:
         return {}
+    from matplotlib.ticker import MaxNLocator
+
     styles = styles_of(labels_of(known))
     figure, axes = sheet(len(known), height=1.9)
     for ax, task in zip(axes, known, strict=True):
@@ -117,7 +133,8 @@ def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
             steps, shares = trivial_shares(task, label)
             draw_band(ax, steps, 100 * shares, label, styles)
         ax.set_ylim(-2, 102)
-        ax.set_title(task.name)
+        ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+        set_title(ax, task.name)
         ax.set_xlabel("training step")
     demands = dict.fromkeys(str(demand) for task in known for demand in _demands(task))
     label_rows(axes, f"without {' and '.join(demands)}, %" if demands else "trivial classifiers, %")
@@ -132,17 +149,22 @@ def trivials(run: MeasuredRun, task: MeasuredTask) -> NDArray[np.bool_] | None:
     some algorithm of the comparison has to meet: the paper's is to be more accurate than any trivial classifier.
     """
     scores, demands = run.data.scores, _demands(task)
-    if "recall" in scores:
-        return np.asarray((scores["recall"] == 0) | (scores["recall"] == 1))
+    if _tells_by_recall(task):
+        return np.asarray((scores["recall"] == 0) | ((scores["recall"] == 1) & (scores["precision"] < 1)))
     if any(demand.name not in scores for demand in demands):
         return None
     missed = [~RELATIONS[demand.relation](scores[demand.name], demand.bound) for demand in demands]
     return np.asarray(np.any(missed, axis=0) & np.isfinite(run.data.objectives).all(axis=1)) if missed else None
 
 
+def _tells_by_recall(task: MeasuredTask) -> bool:
+    """Tell whether recall and precision are what a task is about; others may have a recall of 1 for other reasons."""
+    return {"precision", "recall"} <= {objective.name for objective in task.problem.objectives}
+
+
 def _demands(task: MeasuredTask) -> tuple[Constraint, ...]:
     """Return what some algorithm has to meet on a task that does not itself tell trivial classifiers by their recall."""
-    if any("recall" in run.data.scores for runs in task.runs.values() for run in runs):
+    if _tells_by_recall(task):
         return ()
     present = [contender for label, contender in task.contenders.items() if label in task.runs]
     return parse_constraints(list(dict.fromkeys(text for contender in present for text in contender.constraints)))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +51,7 @@ STYLE = {
     "text.color": INK,
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
+    "text.parse_math": False,  # a label's $ is a $
     "pdf.fonttype": 42,  # letters stay letters: journals ask for it
 }
 
@@ -171,18 +173,34 @@ def legend(figure: "Figure", styles: Mapping[str, Style], panels: int, **options
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=label, **line_of(style) | options) for label, style in styles.items()]
-    below: dict[str, Any] = {"loc": "outside lower center", "ncols": _legend_columns(list(styles))}
+    columns = _legend_columns(list(styles))
+    below: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
     figure.legend(handles=handles, handlelength=3, **below if panels > 1 else {"loc": "outside right center"})
+    if panels > 1:  # `sheet` leaves room for two lines
+        figure.set_figheight(figure.get_figheight() + 0.17 * max(-(-len(styles) // columns) - 2, 0))
+    else:
+        figure.set_figwidth(min(max(figure.get_figwidth(), 2.6 + _legend_width(list(styles))), WIDTH))
 
 
 def _legend_columns(texts: Sequence[str]) -> int:
-    """Return in how many columns texts fit below a figure: a letter takes about 0.06 inches, and a sample of a line 0.65."""
+    """Return in how many columns texts fit below a figure."""
     for columns in (5, 4, 3, 2):
         rows = -(-len(texts) // columns)
-        widths = [0.65 + 0.06 * max(map(len, texts[i : i + rows])) for i in range(0, len(texts), rows)]
+        widths = [_legend_width(texts[i : i + rows]) for i in range(0, len(texts), rows)]
         if sum(widths) <= WIDTH:
             return len(widths)
     return 1
+
+
+def _legend_width(texts: Sequence[str]) -> float:
+    """Return the width in inches of a column of a legend: a letter takes about 0.06, and a sample of a line 0.65."""
+    return 0.65 + 0.06 * max(map(len, texts))
+
+
+def set_title(ax: "Axes", text: str, **options: Any) -> None:
+    """Put a title above a panel, in as many lines as it needs there."""
+    letters = int(ax.get_position().width * ax.figure.get_figwidth() / 0.065)  # type: ignore[union-attr]
+    ax.set_title("\n".join(fill(line, max(letters, 12)) for line in text.split("\n")), **options)
 
 
 def legend_beside(ax: "Axes", lines: Sequence["Line2D"], title: str) -> None:

@@ -7,6 +7,7 @@ One structure, `Table`, becomes Markdown, LaTeX and CSV.
 import csv
 import io
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +29,9 @@ RELATIONS = {">=": np.greater_equal, ">": np.greater, "<=": np.less_equal, "<": 
 LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"±": r"$\pm$", "×": r"$\times$", "−": "$-$", "τ": r"$\tau$", "ε": r"$\varepsilon$", "λ": r"$\lambda$"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
+    | {letter: rf"$\{unicodedata.name(letter).split()[-1].lower()}$" for letter in "αβγδζηθικμνξπρστυφχψω"}
+    | {"ε": r"$\varepsilon$", "λ": r"$\lambda$"}
 )
 
 
@@ -55,6 +58,7 @@ class MeasuredTask:
     times: Array
     runs: Mapping[str, tuple[MeasuredRun, ...]]  # by algorithm, in the order of their seeds
     contenders: Mapping[str, Contender]
+    complete: bool = True  # all planned runs are there
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,8 @@ def measure(comparison: Comparison) -> tuple[MeasuredTask, ...]:
         runs = [run for run in comparison.runs if run.task == task]
         alone = without_own_constraints(problem, contenders[runs[0].algorithm])
         if any(np.isfinite(counted(run, alone)).all(axis=1).any() for run in runs):
-            measured.append(measure_task(task, alone, runs, contenders))
+            complete = all(run.task != task for run in comparison.missing)
+            measured.append(replace(measure_task(task, alone, runs, contenders), complete=complete))
     return tuple(measured)
 
 
@@ -130,7 +135,7 @@ def measure_task(name: str, problem: Problem, runs: Sequence[RunData], contender
     points = [counted(run, problem) for run in runs]
     once = [once_on_front(objectives, run.seconds) for objectives, run in zip(points, runs, strict=True)]
     fronts = [objectives[rows] for objectives, rows in zip(points, once, strict=True)]
-    reference = metrics.reference_point(fronts)
+    reference = metrics.own_reference(np.concatenate(fronts))
     times = moments([run.seconds for run in runs])
     measured = [_measure_run(*of_run, reference, times) for of_run in zip(runs, points, once, strict=True)]
     tests = [run.test[rows] for run, rows in zip(runs, once, strict=True) if run.test is not None and len(rows)]
@@ -159,7 +164,8 @@ def counted(run: RunData, problem: Problem) -> Array:
     """
     kept = np.ones(len(run), dtype=bool)
     for constraint in problem.constraints:
-        kept &= RELATIONS[constraint.relation](run.scores[constraint.name], constraint.bound)
+        scores = run.scores.get(constraint.name, np.full(len(run), np.nan))  # not there where all evaluations failed
+        kept &= RELATIONS[constraint.relation](scores, constraint.bound)
     return np.where(kept[:, None], run.objectives, np.nan)
 
 
@@ -255,8 +261,10 @@ def related(measured: Sequence[MeasuredTask]) -> dict[str, str]:
 def _begin_alike(one: MeasuredTask, other: MeasuredTask) -> bool:
     """Tell whether runs of the same algorithm and seed have the same first evaluation, in all scores that both measure."""
     ours, theirs = _firsts(one), _firsts(other)
-    shared = [(ours[run], theirs[run], ours[run].keys() & theirs[run].keys()) for run in ours.keys() & theirs.keys()]
-    return bool(shared) and all(names and all(a[name] == b[name] for name in names) for a, b, names in shared)
+    shared = ((ours[run], theirs[run]) for run in ours.keys() & theirs.keys())
+    pairs = [(a[name], b[name]) for a, b in shared for name in a.keys() & b.keys()]
+    known = [(a, b) for a, b in pairs if not (math.isnan(a) and math.isnan(b))]  # where both failed, nothing tells
+    return bool(known) and all(a == b for a, b in known)
 
 
 def _firsts(task: MeasuredTask) -> dict[tuple[str, int], dict[str, float]]:
@@ -268,7 +276,7 @@ def _firsts(task: MeasuredTask) -> dict[tuple[str, int], dict[str, float]]:
 def _is_complete(task: MeasuredTask, values: Mapping[str, Mapping[int, float]]) -> bool:
     """Tell whether all algorithms that are run on a task have as many runs there."""
     planned = [label for label, contender in task.contenders.items() if not contender.tasks or task.name in contender.tasks]
-    return len({len(values.get(label, ())) for label in planned}) == 1
+    return task.complete and len({len(values.get(label, ())) for label in planned}) == 1
 
 
 def labels_of(measured: Sequence[MeasuredTask]) -> tuple[str, ...]:
@@ -329,7 +337,7 @@ def _sign(difference: float, corrected: float) -> str:
 
 def to_markdown(table: Table) -> str:
     """Return a table as Markdown, with its caption below it."""
-    heads = [*table.tasks, *_tail_heads(table, "p")]
+    heads = [_head(table, task, " (× 1e{})") for task in table.tasks] + _tail_heads(table, "p")
     rows = [["", *heads], ["---", *["---:"] * len(heads)]]
     for label in table.algorithms:
         cells = [_markdown_cell(table, task, label) for task in table.tasks]
@@ -340,11 +348,13 @@ def to_markdown(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """Return a table as LaTeX, for the package booktabs."""
-    heads = ["", *(task.translate(LATEX) for task in table.tasks), *_tail_heads(table, "$p$")]
+    tasks = [_head(table, task, " ($\\times 10^{{{}}}$)", task.translate(LATEX)) for task in table.tasks]
+    heads = ["", *tasks, *_tail_heads(table, "$p$")]
     body = []
     for label in table.algorithms:
         tail = [text.replace("−", "$-$") for text in _tail(table, label, r"\textbf{{{}}}")]
-        body.append([label.translate(LATEX), *(_latex_cell(table, task, label) for task in table.tasks), *tail])
+        head = "{}" * label.startswith("[") + label.translate(LATEX)  # else an argument of what ended the line above
+        body.append([head, *(_latex_cell(table, task, label) for task in table.tasks), *tail])
     lines = [
         r"\begin{table}",
         r"\centering\footnotesize",
@@ -423,7 +433,7 @@ def caption(table: Table) -> str:
         over = " over all tasks on which an algorithm was run" if len(table.tasks) > 1 else ""
         sentences.append(f"p: of the same test{over}, with Holm's correction over the algorithms.")
         sentences += _kinship(table)
-    if len(table.tasks) > len(table.ranked):
+    if len(table.tasks) > max(len(table.ranked), 1):
         ranked = ", ".join(table.ranked) or "none yet"
         sentences.append(f"Average rank: over the tasks of which all runs are there ({ranked}).")
     return " ".join(sentences)
@@ -438,21 +448,28 @@ def _kinship(table: Table) -> list[str]:
 def _power(table: Table) -> list[str]:
     """Return a sentence where the runs are too few for any difference on one task to be significant."""
     pairs = max((len(cell.values) for (_, label), cell in table.cells.items() if label == table.baseline), default=0)
-    smallest = (len(table.algorithms) - 1) * 2.0 ** (1 - pairs)
-    if smallest <= LEVEL:
+    rivals = min(sum(place == task for place, _ in table.cells) - 1 for task in table.tasks)
+    if rivals * 2.0 ** (1 - pairs) <= LEVEL:
         return []
     return [f"With {pairs} run{'s' * (pairs != 1)} an algorithm no difference on one task can be significant."]
 
 
 def _decimals(table: Table, task: str) -> int:
-    """Return the decimals that a task's numbers, times 100, need to show their deviations: 2 as in the paper, or more."""
-    deviations = [100 * cell.deviation for (place, _), cell in table.cells.items() if place == task and cell.deviation > 0]
+    """Return the decimals that a task's numbers, as they are shown, need to tell their deviations: 2 as in the paper, or more."""
+    unit = 10.0 ** (2 - _exponent(table, task))
+    deviations = [unit * cell.deviation for (place, _), cell in table.cells.items() if place == task and cell.deviation > 0]
     return min(max(2, math.ceil(-math.log10(np.median(deviations)))), 6) if deviations else 2
 
 
 def _numbers(table: Table, task: str, cell: Cell) -> tuple[str, str]:
-    decimals = _decimals(table, task)
-    return f"{100 * cell.mean:.{decimals}f}", f"{100 * cell.deviation:.{decimals}f}"
+    decimals, unit = _decimals(table, task), 10.0 ** (2 - _exponent(table, task))
+    return f"{unit * cell.mean:.{decimals}f}", f"{unit * cell.deviation:.{decimals}f}"
+
+
+def _exponent(table: Table, task: str) -> int:
+    """Return the power of ten that a task's numbers, times 100, are shown without: 0 but where they are very large or small."""
+    largest = max(100 * cell.mean for (place, _), cell in table.cells.items() if place == task)
+    return 0 if largest == 0 or 1e-2 <= largest < 1e5 else math.floor(math.log10(largest))
 
 
 def _fewer_runs(table: Table, cell: Cell) -> str:
@@ -477,6 +494,12 @@ def _latex_cell(table: Table, task: str, label: str) -> str:
     text = rf"\mathbf{{{text}}}" if table.is_best(task, label) else text
     sign = f"^{{({cell.sign.replace('−', '-')})}}" if cell.sign else ""
     return f"${text}{sign}${_fewer_runs(table, cell)}"
+
+
+def _head(table: Table, task: str, power: str, name: str = "") -> str:
+    """Return the head of a task's column."""
+    exponent = _exponent(table, task)
+    return (name or task) + (power.format(exponent) if exponent else "")
 
 
 def _tail_heads(table: Table, p: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Figures of a comparison in the space of the objectives: where fronts lie, what is attained, where algorithms searched."""
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import moocore
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from mopbt.compare.experiment import slug
 from mopbt.objectives import Objective
-from mopbt.report.figures import FRONT, INK, axis_label
+from mopbt.report.figures import FAINT, FRONT, INK, axis_label
 from mopbt.report.sheet import (
     WIDTH,
     Style,
@@ -19,6 +18,7 @@ from mopbt.report.sheet import (
     label_axes,
     legend,
     legend_beside,
+    set_title,
     sheet,
     styles_of,
 )
@@ -55,7 +55,7 @@ def fronts(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
             name = f"{label}: " if len(flat) == 1 else ""
             text = f"{name}{100 * run.hypervolumes[-1]:.1f}, {100 * (run.coverage or 0):.1f}"
             lines[label] = draw_stairs(ax, points, x, style, label=text, marker=style.marker, ms=2.4)
-        ax.set_title(task.name)
+        set_title(ax, task.name)
         label_axes(ax, x, y)
         legend_beside(ax, [lines[label] for label in task.runs], "HV, coverage\n(both × 100)")
     if len(flat) > 1:
@@ -90,7 +90,7 @@ def _searched(task: MeasuredTask) -> "Figure":
     figure, axes = sheet(len(points), height=1.6, columns=columns, width=min(WIDTH, 1.5 * columns + 1.0), sharex=True, sharey=True)
     for ax, (label, style) in zip(axes, styles_of(task.runs).items(), strict=True):
         drawn = ax.imshow(np.where(counts[label] > 0, counts[label], np.nan).T, **look)
-        ax.set_title(fill(label, 18), color=FRONT if style.leads else INK, fontweight="bold" if style.leads else "normal")
+        set_title(ax, label, color=FRONT if style.leads else INK, fontweight="bold" if style.leads else "normal")
         ax.locator_params(nbins=3)
     figure.supxlabel(axis_label(x), fontsize=8)
     figure.supylabel(axis_label(y), fontsize=8)
@@ -134,7 +134,7 @@ def _attainment(task: MeasuredTask) -> "Figure":
         if label in (first, rival):
             _draw_reach(left, task.runs[label], x, y, styles[label].colour)
         draw_stairs(left, attained(task.runs[label], 50) * [x.sign, y.sign], x, styles[label])
-    left.set_title(f"{task.name}\nattained by half of the runs")
+    set_title(left, f"{task.name}\nattained by half of the runs")
     label_axes(left, x, y)
     _draw_difference(right, task, (first, rival), styles)
     legend(figure, styles, 2, marker="")
@@ -156,6 +156,9 @@ def attainment_difference(first: Sequence[MeasuredRun], second: Sequence[Measure
         worst: Where unbounded rectangles end, (2,).
     """
     n = min(len(first), len(second))
+    fronts = [np.unique(run.data.objectives[run.front], axis=0) for run in (*first[:n], *second[:n])]
+    if all(np.array_equal(front, fronts[0]) for front in fronts):  # which moocore takes for an error
+        return np.zeros((0, 4, 2)), np.zeros(0)
     costs = [np.column_stack([-points, sets]) for points, sets in (_front_points(runs[:n]) for runs in (first, second))]
     rectangles = moocore.eafdiff(*costs, rectangles=True)
     rectangles = rectangles[rectangles[:, 4] != 0]
@@ -200,12 +203,15 @@ def _draw_difference(ax: "Axes", task: MeasuredTask, pair: tuple[str, str], styl
     ends = [run.data.objectives[run.front].min(axis=0) for runs in task.runs.values() for run in runs]
     corners, shares = attainment_difference(task.runs[pair[0]], task.runs[pair[1]], np.min(ends, axis=0))
     shades = LinearSegmentedColormap.from_list("more often", [styles[pair[1]].colour, "#ffffff", FRONT])
+    set_title(ax, f"{pair[0]}\nless {pair[1]}")
+    ax.set_xlabel(axis_label(x))
+    if not len(corners):
+        ax.text(0.5, 0.5, "no difference", transform=ax.transAxes, ha="center", color=FAINT)
+        return
     drawn = PolyCollection(list(corners * [x.sign, y.sign]), array=100 * shares, cmap=shades, lw=0.1, edgecolors="face")
     drawn.set_clim(-100, 100)
     drawn.set_rasterized(True)
     ax.add_collection(drawn)
-    ax.set_title(f"{pair[0]}\nless {pair[1]}")
-    ax.set_xlabel(axis_label(x))
     bar = ax.figure.colorbar(drawn, ax=ax, aspect=25, pad=0.02, shrink=0.9)
     bar.set_label("difference, % of the runs")
     bar.outline.set_visible(False)

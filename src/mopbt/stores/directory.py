@@ -97,7 +97,7 @@ class DirectoryStore:
         self.path = Path(path)
         try:
             (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            self._lock = _Lock(self.path / "lock")
+            self._lock = Lock(self.path / "lock", f"`mopbt show {self.path}` looks at a run while it goes on")
         except OSError as error:
             raise cannot_write(error, self.path) from error
         try:
@@ -151,10 +151,10 @@ class DirectoryStore:
         write_atomically(self.journal, mended)
 
 
-class _Lock:
+class Lock:
     """A lock that the operating system gives back when its holder dies, so a dead process never blocks a run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hint: str) -> None:
         self._file: IO[Any] = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open while the lock is held
         for _ in range(20):
             if _taken(self._file):
@@ -163,10 +163,7 @@ class _Lock:
         else:
             holder = _text(self._file) or "another process"
             self._file.close()
-            raise RunLocked(
-                f"{path.parent} is being driven by {holder}; wait for it, stop it, or use another directory "
-                f"(`mopbt show {path.parent}` looks at a run while it goes on)"
-            )
+            raise RunLocked(f"{path.parent} is being driven by {holder}; wait for it, stop it, or use another directory ({hint})")
         _HELD.add(self)
         self._file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -184,7 +181,7 @@ class _Lock:
         self._file.close()
 
 
-_HELD: "weakref.WeakSet[_Lock]" = weakref.WeakSet()
+_HELD: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 def _forget_all() -> None:
