@@ -136,6 +136,20 @@ def trivial_models(folder: Path) -> None:
         print(f"  {task:<24}{label:<28}" + "".join(f"{share:7.1f}" for share in shares) + f"{begun:8.0f}{gone_on:6.0f}")
 
 
+def last_models(task: str) -> None:
+    """Print how many models an algorithm trains to the end over all runs, and their mean scores."""
+    every = [row for row in rows(IMAGES / "evaluations.csv.gz") if row["task"] == task]
+    last, names = (
+        max(int(row["step"]) for row in every),
+        [row["objective"] for row in rows(IMAGES / "tasks.csv") if row["task"] == task],
+    )
+    print(f"{task}: models after {last} steps, and the mean of their {' and '.join(names)}")
+    for label in dict.fromkeys(row["algorithm"] for row in every):
+        models = [row for row in every if row["algorithm"] == label and int(row["step"]) == last]
+        means = [np.mean([float(row[f"score.{name}"]) for row in models]) for name in names]
+        print(f"  {label:<28}{len(models):4}" + "".join(f"{mean:7.3f}" for mean in means))
+
+
 if __name__ == "__main__":
     leads()
     for name in ("tables-5-7-tabular", "figure-10-explore", "figure-11-tau", "figure-12-ranking", "figure-15-sequential"):
@@ -145,3 +159,5 @@ if __name__ == "__main__":
     for folder in (TABULAR, IMAGES):
         if (folder / "evaluations.csv.gz").exists():
             trivial_models(folder)
+    if (IMAGES / "evaluations.csv.gz").exists():
+        last_models("cifar10-robustness")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from mopbt import Budget, SimulatedEngine, run
 from mopbt.algorithms import MoAsha, MoPbt, RandomSearch
@@ -14,7 +15,7 @@ from mopbt.errors import MissingExtra
 from mopbt.metrics import log_hypervolume_difference
 from mopbt.report.comparison import FIGURES, USUAL, draw, write_report
 from mopbt.report.over_time import draw_band, trivial_shares, trivials
-from mopbt.report.sheet import BLACK, BLUE, FRONT, GREEN, GREY, LEAD, ORANGE, PURPLE, SKY, SPARE, STYLES, sheet, styles_of
+from mopbt.report.sheet import BLACK, BLUE, FRONT, GREEN, GREY, LEAD, ORANGE, PURPLE, SKY, SPARE, STYLES, sheet, styled, styles_of
 from mopbt.report.tables import measure
 from mopbt.report.where import attained, attainment_difference, bin_edges, histogram, median_run
 from mopbt.tasks.synthetic import TradeOff
@@ -472,6 +473,16 @@ class TestReport:
     def test_labels_are_drawn_as_they_are(self, label, tmp_path):
         files = write_report(made(labels=("MO-PBT", label), figures=("progress", "final")), tmp_path)
         assert len([file for file in files if file.suffix == ".png"]) == 2
+
+    @pytest.mark.parametrize(("n", "seeds"), [(3, 1), (40, 3), (3000, 2)])
+    def test_numbers_on_axes_are_plain(self, n, seeds):
+        """What is not to be read as mathematics must not be written as such."""
+        measured = measure(made(seeds=seeds, n=n))
+        for figure in (figure for name in FIGURES for figure in draw(name, measured).values()):
+            with styled():
+                figure.canvas.draw()
+            texts = [text.get_text() for text in figure.findobj(Text)]
+            assert not [text for text in texts if "$" in text or "mathdefault" in text]
 
     def test_long_names_are_wrapped_and_many_labels_take_room_below(self):
         tasks = ("examples/of_a_long_directory/train_classifier.py:task_with_augmentation", "b")

@@ -69,6 +69,7 @@ def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         ticks = sorted({size for sizes in families.values() for size in sizes})
         ax.set_xscale("log", base=2)
         ax.set_xticks(ticks, map(str, ticks))
+        ax.minorticks_off()
         set_title(ax, task.name)
         ax.set_xlabel("population")
     label_rows(axes, f"HV, % of {baseline}  (better →)")

@@ -95,6 +95,8 @@ def _searched(task: MeasuredTask) -> "Figure":
     figure.supxlabel(axis_label(x), fontsize=8)
     figure.supylabel(axis_label(y), fontsize=8)
     bar = figure.colorbar(drawn, ax=axes, aspect=30, pad=0.01, shrink=0.9, format="{x:g}")
+    few = most < 30 * fewest  # powers of ten alone would be one or two
+    bar.ax.yaxis.set_minor_formatter(lambda count, _: f"{count:g}" if few and f"{count:e}"[0] in "25" else "")
     bar.set_label("evaluations of a run in a bin")
     bar.outline.set_visible(False)
     return figure
