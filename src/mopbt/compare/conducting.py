@@ -292,7 +292,8 @@ class _Stage:
             self.record.tasks[task] = known
             self.record.write(self.out, self.finished)
         for run, marker in self.finished.items():
-            self._check_cost(run, json.loads(marker["order"])["cost"])
+            if "order" in marker:  # not in those of the first versions
+                self._check_cost(run, json.loads(marker["order"])["cost"])
 
     def _check_cost(self, run: PlannedRun, cost: float) -> None:
         """Raise RunMismatch where a run that is there was made at another cost of a step: it would have had another time."""
