@@ -23,7 +23,7 @@ LAYERS = {
     },
     3: {"settings", "progress", "display", "results", "mending", "session", "run", "export", "replay"},
     4: {
-        *("", "catalogue", "testing", "report", "report.figures", "report.tables", "report.comparison"),
+        *("", "catalogue", "testing", "report", "report.figures", "report.measures", "report.tables", "report.comparison"),
         *("report.sheet", "report.over_time", "report.where", "report.endings", "report.statistics"),
         *(
             "compare",

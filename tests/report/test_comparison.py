@@ -14,9 +14,9 @@ from mopbt.compare.experiment import FIGURES as ALLOWED
 from mopbt.errors import MissingExtra
 from mopbt.metrics import log_hypervolume_difference
 from mopbt.report.comparison import FIGURES, USUAL, draw, write_report
+from mopbt.report.measures import measure
 from mopbt.report.over_time import draw_band, trivial_shares, trivials
 from mopbt.report.sheet import BLACK, BLUE, FRONT, GREEN, GREY, LEAD, ORANGE, PURPLE, SKY, SPARE, STYLES, sheet, styled, styles_of
-from mopbt.report.tables import measure
 from mopbt.report.where import attained, attainment_difference, bin_edges, histogram, median_run
 from mopbt.tasks.synthetic import TradeOff
 from report.test_tables import comparison_of, problem_of, run_of

@@ -16,25 +16,9 @@ from hypothesis import strategies as st
 from mopbt import metrics
 from mopbt.compare import Comparison, Experiment, PlannedRun, RunData
 from mopbt.compare.evaluations import compressed
+from mopbt.report.measures import MeasuredRun, MeasuredTask, baseline_of, fronts_of, measure, moments, once_on_front
 from mopbt.report.statistics import EXACT, holm, paired_differences, places, sign_flip_test
-from mopbt.report.tables import (
-    LEVEL,
-    MeasuredRun,
-    MeasuredTask,
-    baseline_of,
-    caption,
-    fronts_of,
-    make_table,
-    measure,
-    moments,
-    once_on_front,
-    runs_to_csv,
-    tables,
-    tasks_to_csv,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
+from mopbt.report.tables import LEVEL, caption, make_table, runs_to_csv, tables, tasks_to_csv, to_csv, to_latex, to_markdown
 from mopbt.space import Grid
 from mopbt.task import make_problem
 

@@ -10,19 +10,10 @@ from mopbt.algorithms import check_choice
 from mopbt.compare import Comparison
 from mopbt.compare.evaluations import compressed
 from mopbt.report.endings import final, populations, spaces
+from mopbt.report.measures import MeasuredTask, fronts_of, measure
 from mopbt.report.over_time import generalisation, progress, transfer, trivial
 from mopbt.report.sheet import styled
-from mopbt.report.tables import (
-    MeasuredTask,
-    fronts_of,
-    measure,
-    runs_to_csv,
-    tables,
-    tasks_to_csv,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
+from mopbt.report.tables import runs_to_csv, tables, tasks_to_csv, to_csv, to_latex, to_markdown
 from mopbt.report.where import attainment, fronts, searched
 
 if TYPE_CHECKING:

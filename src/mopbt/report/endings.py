@@ -10,9 +10,7 @@ import numpy as np
 
 from mopbt.algorithms import options_of
 from mopbt.report.figures import FAINT
-from mopbt.report.over_time import progress_of
-from mopbt.report.sheet import DASHED, DOTTED, Style, label_rows, legend, line_of, set_title, sheet, styles_of
-from mopbt.report.tables import (
+from mopbt.report.measures import (
     Array,
     MeasuredTask,
     baseline_of,
@@ -21,6 +19,8 @@ from mopbt.report.tables import (
     mean_hypervolume,
     measure_task,
 )
+from mopbt.report.over_time import progress_of
+from mopbt.report.sheet import DASHED, DOTTED, Style, label_rows, legend, line_of, set_title, sheet, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

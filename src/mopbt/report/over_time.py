@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from mopbt import metrics
 from mopbt.objectives import Constraint, parse_constraints
-from mopbt.report.sheet import Style, back_to_front, label_rows, legend, line_of, set_title, sheet, styles_of, unit_of
-from mopbt.report.tables import (
+from mopbt.report.measures import (
     RELATIONS,
     Array,
     MeasuredRun,
     MeasuredTask,
     labels_of,
 )
+from mopbt.report.sheet import Style, back_to_front, label_rows, legend, line_of, set_title, sheet, styles_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ import numpy as np
 from mopbt.errors import MissingExtra
 from mopbt.objectives import Objective
 from mopbt.report.figures import FAINT, FRONT, INK, axis_label
-from mopbt.report.tables import (
+from mopbt.report.measures import (
     Array,
     baseline_of,
 )

@@ -10,6 +10,14 @@ from numpy.typing import NDArray
 from mopbt.compare.experiment import slug
 from mopbt.objectives import Objective
 from mopbt.report.figures import FAINT, FRONT, INK, axis_label
+from mopbt.report.measures import (
+    Array,
+    MeasuredRun,
+    MeasuredTask,
+    baseline_of,
+    labels_of,
+    mean_hypervolume,
+)
 from mopbt.report.sheet import (
     WIDTH,
     Style,
@@ -21,14 +29,6 @@ from mopbt.report.sheet import (
     set_title,
     sheet,
     styles_of,
-)
-from mopbt.report.tables import (
-    Array,
-    MeasuredRun,
-    MeasuredTask,
-    baseline_of,
-    labels_of,
-    mean_hypervolume,
 )
 
 if TYPE_CHECKING:
