@@ -25,6 +25,7 @@ from mopbt.algorithms import MoPbt, Nsga2, ParEgo, RandomSearch, algorithm_of
 from mopbt.catalogue import find_task, registered
 from mopbt.cli import app
 from mopbt.compare import Comparison, Contender, Experiment, PlannedRun, compare, conducting, evaluations, recompute, seconds_left
+from mopbt.compare.board import Board
 from mopbt.compare.crew import Order, carry_out
 from mopbt.compare.evaluations import about_of
 from mopbt.engines.simulated import PerStep
@@ -925,6 +926,23 @@ def test_time_left_is_that_of_the_runs_most_alike():
     assert seconds_left(plan, took, {runs["x", "A", 1]: 0.25}) == 7.5 + 30 + 4 * 20
     took[runs["y", "A", 0]] = 100.0
     assert seconds_left(plan, took, {}) == 10 + 30 + 100 + 2 * 100
+
+
+def test_time_left_is_told_before_the_first_run_is_over(monkeypatch):
+    runs = [PlannedRun("x", "A", seed) for seed in range(4)]
+    now = [0.0]
+    monkeypatch.setattr("mopbt.compare.board.time.monotonic", lambda: now[0])
+    with Board("mine", runs, {}, 2, shown=False) as board:
+        board.begin(runs[0])
+        assert "left" not in board._line()
+        board.share(runs[0], 0.5)  # it goes on from a session before: what that took is not known
+        assert "left" not in board._line()
+        now[0] = 30.0
+        board.share(runs[0], 0.75)  # a quarter in 30 s: 120 s a run, of which 30 and three whole ones are to go, two at a time
+        assert "3:15 left" in board._line()
+        now[0] = 60.0
+        board.end(runs[0], {"finished": {"real": 200.0}})  # what it took all in all is known now
+        assert "5:00 left" in board._line()
 
 
 def test_the_command_runs_and_its_report_can_be_made_again(place, tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from mopbt.stores.directory import write_atomically
 from mopbt.version import __version__
 
 EVERY = 10.0  # seconds between lines of progress where there is no terminal
+ENOUGH = 0.02  # of a run: what it takes cannot be told from less
 PACKAGES = ("numpy", "moocore", "torch", "botorch", "scikit-learn")
 
 
@@ -43,6 +44,7 @@ class Board:
         self._plan, self._jobs = plan, jobs
         self._took = {run: float(finished[run]["real"]) for run in plan if run in finished}
         self._shares: dict[PlannedRun, float] = {}
+        self._firsts: dict[PlannedRun, tuple[float, float]] = {}  # when a run first told its share, and that share
         self._failed = 0
         self._lock = threading.RLock()  # threads of the crew tell shares
         self._began, self._shown, self._told = time.monotonic(), -math.inf, ""
@@ -74,6 +76,7 @@ class Board:
         """Show which share of a run is done."""
         with self._lock:
             self._shares[run] = share
+            self._firsts.setdefault(run, (time.monotonic(), share))
             self._bars.update(self._rows[run], completed=share)
             self._show()
 
@@ -99,15 +102,35 @@ class Board:
         from mopbt.display import clock
 
         parts = [f"{len(self._took)}/{len(self._plan)} runs", f"{clock(time.monotonic() - self._began)} elapsed"]
-        left = seconds_left(self._plan, self._took, self._shares) / self._jobs
+        left = seconds_left(self._plan, self._took, self._shares, self._paces()) / self._jobs
         parts += [f"{clock(left)} left"] if left else []
         return " | ".join([*parts, *([f"{self._failed} failed"] if self._failed else [])])
 
+    def _paces(self) -> dict[PlannedRun, float]:
+        """Return what runs that are under way will have taken, from what they did since they first told how far they are."""
+        now, firsts = (
+            time.monotonic(),
+            ((run, *self._firsts[run], share) for run, share in self._shares.items() if run in self._firsts),
+        )
+        return {run: (now - began) / (share - first) for run, began, first, share in firsts if share - first >= ENOUGH}
 
-def seconds_left(plan: Iterable[PlannedRun], took: Mapping[PlannedRun, float], shares: Mapping[PlannedRun, float]) -> float:
-    """Return the seconds of work to go, from the runs most like those that are not over; 0 as long as none is."""
+
+def seconds_left(
+    plan: Iterable[PlannedRun],
+    took: Mapping[PlannedRun, float],
+    shares: Mapping[PlannedRun, float],
+    paces: Mapping[PlannedRun, float] | None = None,
+) -> float:
+    """Return the seconds of work to go, from the runs most like those that are not over; 0 as long as nothing tells.
+
+    Args:
+        plan: All runs.
+        took: The seconds of those that are over.
+        shares: What is done of those that are under way.
+        paces: The seconds that some of them will have taken, as far as one can see.
+    """
     seen: dict[tuple[str, ...], list[float]] = {}
-    for run, seconds in took.items():
+    for run, seconds in {**(paces or {}), **took}.items():
         for key in ((run.task, run.algorithm), (run.task,), ()):
             seen.setdefault(key, []).append(seconds)
     means = {key: statistics.fmean(seconds) for key, seconds in seen.items()}
