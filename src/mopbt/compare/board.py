@@ -108,11 +108,9 @@ class Board:
 
     def _paces(self) -> dict[PlannedRun, float]:
         """Return what runs that are under way will have taken, from what they did since they first told how far they are."""
-        now, firsts = (
-            time.monotonic(),
-            ((run, *self._firsts[run], share) for run, share in self._shares.items() if run in self._firsts),
-        )
-        return {run: (now - began) / (share - first) for run, began, first, share in firsts if share - first >= ENOUGH}
+        now, known = time.monotonic(), [run for run in self._shares if run in self._firsts]
+        done = {run: (now - self._firsts[run][0], self._shares[run] - self._firsts[run][1]) for run in known}
+        return {run: seconds / share for run, (seconds, share) in done.items() if share >= ENOUGH}
 
 
 def seconds_left(
