@@ -526,9 +526,12 @@ def test_a_comparison_goes_on_after_a_signal_as_if_nothing_had_happened(place, t
     runs = [tmp_path / "out" / run.directory for run in slow.plan()]
     asha = runs[2] / "journal.jsonl"
     wait_until(lambda: asha.exists() and asha.read_text().count("reports") >= 2)  # so that both runs of MO-PBT are finished
+    (tmp_path / "signalled").touch()
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == (130 if number == signal.SIGINT else -number)
+    told, signalled = ((tmp_path / name).stat().st_mtime_ns for name in ("out/about.json", "signalled"))
+    assert (told >= signalled) == (number == signal.SIGINT), "what a session took is written down where it can be"
     assert ("stopped (interrupted); nothing reported is lost" in errors) == (number == signal.SIGINT)
     wait_until(lambda: not any(holder_of(run) for run in runs), 10)
     before = {run: (run / "journal.jsonl").read_bytes() for run in runs if (run / "journal.jsonl").exists()}

@@ -86,7 +86,10 @@ def compare(
             with Board(whole.name, plan, finished, jobs, shown=progress) as board, crew_of(jobs) as crew:
                 stage = _Stage(here, plan, out, subjects, dict(finished), board, record, others)
                 stage.measure(crew)
-                failures = stage.carry_out(crew, jobs)
+                try:
+                    failures = stage.carry_out(crew, jobs)
+                finally:
+                    record.write(out, stage.finished)  # also what an interrupted session took
     comparison = Comparison.open(out)
     comparison = replace(comparison, experiment=here, failures=failures, changed=_changed(out, here, comparison.mixed))
     _write(comparison, whole, out, parquet=parquet)
