@@ -7,7 +7,7 @@ import csv
 import gzip
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import moocore
@@ -16,7 +16,7 @@ import numpy as np
 from mopbt.report.statistics import holm, sign_flip_test
 
 TABULAR = Path(__file__).parent / "small" / "tables-5-7-tabular"
-IMAGES = TABULAR.with_name("tables-5-7-images")
+IMAGES = [TABULAR.with_name(f"tables-5-7-images{part}") for part in ("", "-2")]  # in two parts, on two machines
 CONSTANT = {"adult": 0.7592, "celeba": 0.5201, "cifar10": 0.1, "cifar100": 0.01}  # accuracy of the same answer for everybody
 Row = Mapping[str, str]
 Key = tuple[str, str, str]  # task, algorithm, seed
@@ -56,21 +56,34 @@ def leads() -> None:
 
 def without_the_seed_of_the_sizes(folder: Path) -> None:
     """Print the p over all tasks without seed 0 of Adult's tasks, by which the sizes of `small` were chosen."""
+    print(f"{folder.name}: p over all tasks without seed 0 of Adult, after Holm's correction")
+    over_all(row for row in rows(folder / "runs.csv") if row["seed"] != "0" or not row["task"].startswith("adult"))
+
+
+def over_image_tasks() -> None:
+    """Print the p over all image tasks, which were run in two parts, with the pairs of runs in which MO-PBT is ahead."""
+    for measure in ("hypervolume", "test_hypervolume"):
+        print(f"image tasks, {measure}: p over all of them, after Holm's correction, and the pairs in which MO-PBT is ahead")
+        over_all(chain.from_iterable(rows(folder / "runs.csv") for folder in IMAGES if (folder / "runs.csv").exists()), measure)
+
+
+def over_all(runs: Iterable[Row], measure: str = "hypervolume") -> None:
+    """Print the p of all algorithms against MO-PBT over all tasks; those that begin alike count as one."""
     values: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
-    for row in rows(folder / "runs.csv"):
-        if row["seed"] != "0" or not row["task"].startswith("adult"):
-            values[row["algorithm"]][row["task"], row["seed"]] = float(row["hypervolume"])
-    ours, p = values.pop("MO-PBT"), {}
+    for row in runs:
+        values[row["algorithm"]][row["task"], row["seed"]] = float(row[measure])
+    ours, p, ahead = values.pop("MO-PBT"), {}, {}
     for label, theirs in values.items():
         together: dict[tuple[str, str], float] = defaultdict(float)
         for task in {task for task, _ in theirs}:
             differences = {seed: value - ours[place, seed] for (place, seed), value in theirs.items() if place == task}
             unit = sum(map(abs, differences.values()))
             for seed, difference in differences.items():
-                together[task.removesuffix("-3"), seed] += difference / unit  # tasks that begin alike count as one
+                together[task.removesuffix("-3"), seed] += difference / unit
         p[label] = sign_flip_test([*together.values()])
-    print(f"{folder.name}: p over all tasks without seed 0 of Adult, after Holm's correction")
-    print("  " + ", ".join(f"{label} {number:.2g}" for label, number in zip(p, holm([*p.values()]), strict=True)))
+        ahead[label] = f"{sum(ours[pair] > value for pair, value in theirs.items())} of {len(theirs)}"
+    corrected = zip(p, holm([*p.values()]), strict=True)
+    print("  " + "; ".join(f"{label} {number:.2g} ({ahead[label]})" for label, number in corrected))
 
 
 def click_tail() -> None:
@@ -136,18 +149,17 @@ def trivial_models(folder: Path) -> None:
         print(f"  {task:<24}{label:<28}" + "".join(f"{share:7.1f}" for share in shares) + f"{begun:8.0f}{gone_on:6.0f}")
 
 
-def last_models(task: str) -> None:
-    """Print how many models an algorithm trains to the end over all runs, and their mean scores."""
-    every = [row for row in rows(IMAGES / "evaluations.csv.gz") if row["task"] == task]
-    last, names = (
-        max(int(row["step"]) for row in every),
-        [row["objective"] for row in rows(IMAGES / "tasks.csv") if row["task"] == task],
-    )
-    print(f"{task}: models after {last} steps, and the mean of their {' and '.join(names)}")
-    for label in dict.fromkeys(row["algorithm"] for row in every):
-        models = [row for row in every if row["algorithm"] == label and int(row["step"]) == last]
-        means = [np.mean([float(row[f"score.{name}"]) for row in models]) for name in names]
-        print(f"  {label:<28}{len(models):4}" + "".join(f"{mean:7.3f}" for mean in means))
+def last_models(folder: Path) -> None:
+    """Print how many models an algorithm trains to the end over all runs of a task, and their mean scores."""
+    every = list(rows(folder / "evaluations.csv.gz"))
+    for task in dict.fromkeys(row["task"] for row in every):
+        last = max(int(row["step"]) for row in every if row["task"] == task)
+        names = [row["objective"] for row in rows(folder / "tasks.csv") if row["task"] == task]
+        print(f"{task}: models after {last} steps, and the means of their {' and '.join(names)}")
+        for label in dict.fromkeys(row["algorithm"] for row in every if row["task"] == task):
+            models = [row for row in every if (row["task"], row["algorithm"], row["step"]) == (task, label, str(last))]
+            means = [np.mean([float(row[f"score.{name}"]) for row in models]) for name in names]
+            print(f"  {label:<28}{len(models):4}" + "".join(f"{mean:7.3f}" for mean in means))
 
 
 if __name__ == "__main__":
@@ -156,8 +168,8 @@ if __name__ == "__main__":
         without_the_seed_of_the_sizes(TABULAR.parent / name)
     click_tail()
     gaps()
-    for folder in (TABULAR, IMAGES):
-        if (folder / "evaluations.csv.gz").exists():
-            trivial_models(folder)
-    if (IMAGES / "evaluations.csv.gz").exists():
-        last_models("cifar10-robustness")
+    over_image_tasks()
+    for folder in filter(lambda folder: (folder / "evaluations.csv.gz").exists(), (TABULAR, *IMAGES)):
+        trivial_models(folder)
+    for folder in filter(lambda folder: (folder / "evaluations.csv.gz").exists(), IMAGES):
+        last_models(folder)

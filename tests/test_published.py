@@ -20,12 +20,18 @@ PUBLISHED = sorted(folder for folder in (ROOT / "results" / "small").glob("*") i
 
 def complete(page):
     """Return the tasks of which MO-PBT and all that it is compared with have as many runs as the experiment has seeds."""
-    for name in set(page.MAIN) & {folder.name for folder in PUBLISHED}:
-        experiment = Experiment.read(ROOT / "experiments" / f"{name}.toml").at("small")
-        with open(ROOT / "results" / "small" / name / "runs.csv", newline="") as file:
+    for folder in (folder for folder in PUBLISHED if folder.name in page.MAIN):
+        with open(folder / "runs.csv", newline="") as file:
             done = Counter(row["task"] for row in csv.DictReader(file))
-        wanted = Counter(run.task for run in experiment.plan())
+        wanted = Counter(run.task for run in Experiment.read(experiment_of(folder)).at("small").plan())
         yield from (task for task in wanted if done[task] == wanted[task])
+
+
+def experiment_of(folder):
+    """Return the experiment's file of a published comparison; one that was carried out in parts has a folder for each."""
+    name = json.loads((folder / "about.json").read_text())["experiment"]
+    assert re.fullmatch(rf"{name}(-\d)?", folder.name)
+    return ROOT / "experiments" / f"{name}.toml"
 
 
 def loaded(name):
@@ -107,10 +113,10 @@ def test_hypervolumes_of_the_runs_are_those_of_their_fronts(folder):
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
 def test_who_reads_a_result_can_do_it_again(folder):
     about = json.loads((folder / "about.json").read_text())
-    experiment = ROOT / "experiments" / f"{folder.name}.toml"
+    experiment = experiment_of(folder)
     assert (folder / "experiment.toml").read_text() == experiment.read_text()
     for session in about["sessions"]:
-        assert session["command"].startswith(f"mopbt compare experiments/{folder.name}.toml")
+        assert session["command"].startswith(f"mopbt compare experiments/{experiment.name} ")
         assert "/tmp" not in session["command"]
         assert session["machine"]["cores"]
         assert {"mopbt", "python", "numpy", "torch"} <= set(session["versions"])
