@@ -1,6 +1,9 @@
+import math
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mopbt.algorithms import MoPbt, RandomSearch
 from mopbt.proposals.uniform import Stratified, Uniform
@@ -125,6 +128,21 @@ def test_the_lowest_step_comes_first_so_that_all_train_side_by_side():
         jobs, ready = scheduler.ask(state, 2), sorted(t.step for t in state.trials if t.status == "ready")
         news = [0] * (7 - len(state.trials))
         assert [job.begin for job in jobs] == sorted(news + ready)[:2]
+
+
+@given(workers=st.integers(1, 20), first=st.integers(1, 60), batch=st.integers(1, 30), more=st.integers(0, 3))
+def test_no_worker_is_idle_for_longer_than_it_must_be(workers, first, batch, more):
+    """With intervals of one length a block takes as long as its jobs shared among all workers do, or one training."""
+    scheduler = FullTraining(PROBLEM, Uniform(), first=first, batch=batch, trainings=first + more * batch)
+    state, turns, half_trained = State(0), 0, 0
+    while not scheduler.done(state):
+        state = ordered(state, scheduler.ask(state, workers))
+        for job in list(state.outstanding.values()):
+            state = scheduler.tell(state, Report(job.id, (0.0, 1.0), checksum="0"))
+        turns += 1
+        half_trained = max(half_trained, sum(0 < t.step < 6 for t in state.trials))
+    assert turns == sum(max(3, math.ceil(3 * n / workers)) for n in (first, *[batch] * more))
+    assert half_trained <= 2 * workers, "nor are more models half trained than that takes"
 
 
 def test_how_many_jobs_there_are():

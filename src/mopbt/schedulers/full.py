@@ -38,9 +38,12 @@ class FullTraining:
         return self.trainings is None
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
-        """Order intervals of the trials under way, lowest step first, then of new ones."""
+        """Order intervals of the trials under way and, where there is room, of new ones, lowest step first.
+
+        The last ones of a block do not wait for room: trained after all others, they would leave workers idle for a whole training.
+        """
         ready = [t for t in state.trials if t.status == "ready"]
-        if len(ready) < slots:
+        if len(ready) < slots or self._are_last(state, slots + len(state.outstanding)):
             ready += self._newcomers(state, slots - len(ready))
         ready.sort(key=attrgetter("step"))
         return next_intervals(state, ready[: max(slots, 0)], self.problem)
@@ -59,6 +62,11 @@ class FullTraining:
         if not trial.sound:
             return "stopped"
         return "finished" if trial.step >= self.problem.max_step else "ready"
+
+    def _are_last(self, state: State, workers: int) -> bool:
+        """Tell whether there are trials of the block to come, and fewer than workers."""
+        n = len(state.trials)
+        return not (self.asynchronous and n >= self.first) and 0 < self._block(n)[1] - n < workers
 
     def _newcomers(self, state: State, slots: int) -> list[Trial]:
         n = len(state.trials)
