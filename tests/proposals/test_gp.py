@@ -373,9 +373,9 @@ def test_a_mistake_in_the_program_is_not_taken_for_numerical_trouble(propose, mo
 # --- against plain BoTorch, and against chance -------------------------------------------------------------------------------
 
 
-def hypervolume_found(space, outcome, reference, propose, *, first, batch, total, seed=0):
-    """Return the hypervolume after `total` evaluations, of which the `first` are proposed from an empty history."""
-    history = History()
+def hypervolume_found(space, outcome, reference, propose, *, first=0, batch, total, seed=0, start=()):
+    """Return the hypervolume after `total` evaluations: of `start`, or the `first` that are proposed from an empty history."""
+    history = History(tuple(start), tuple(Result(outcome(config)) for config in start))
     while len(history.configs) < total:
         tried = len(history.configs)
         configs = propose(space, history, min(batch if tried else first, total - tried), stream(seed, "race", tried))
@@ -432,15 +432,20 @@ def tuning(config):
     return effort - 0.3 * miss - 0.1 * (kind == 2), 1 - effort**2 - 0.3 * miss
 
 
+def share_of_chance_beaten(propose, batch, seed):
+    """Return the share of random searches that find less than a proposal from the same ten configurations of a mixed space."""
+    start = _spread_out(MIXED, 10, stream(seed, "race", 0))
+    race = {"space": MIXED, "outcome": tuning, "reference": [-0.5, -0.5], "start": start, "total": 26}
+    chance = [hypervolume_found(**race, propose=at_random, batch=16, seed=other) for other in range(100, 140)]
+    return np.mean(np.array(chance) < hypervolume_found(**race, propose=propose, batch=batch, seed=seed))
+
+
+def _spread_out(space, n, rng):
+    return gp.Qnehvi()(space, History(), n, rng)  # of an empty history, it proposes Sobol points
+
+
 @pytest.mark.slow
 def test_in_a_mixed_space_both_are_much_better_than_chance():
-    race = {"first": 10, "total": 26}
-    chance = np.mean([hypervolume_found(MIXED, tuning, [-0.5, -0.5], at_random, batch=26, seed=seed, **race) for seed in range(20)])
-    best = hypervolume_found(MIXED, tuning, [-0.5, -0.5], at_random, batch=26, first=20000, total=20000)
-    share = {
-        type(propose).__name__: (hypervolume_found(MIXED, tuning, [-0.5, -0.5], propose, batch=batch, **race) - chance)
-        / (best - chance)
-        for propose, batch in ((gp.Qnehvi(), 4), (gp.ParEgo(), 1))
-    }
-    assert share["Qnehvi"] > 0.5
-    assert share["ParEgo"] > 0.5
+    """Of several races, as a process that is fitted to the last digit differs from one processor to the next."""
+    assert min(share_of_chance_beaten(gp.Qnehvi(), 4, seed) for seed in range(2)) >= 0.9
+    assert np.median([share_of_chance_beaten(gp.ParEgo(), 1, seed) for seed in range(3)]) >= 0.9  # one in six is stuck
