@@ -1,5 +1,6 @@
 import csv
 import gzip
+import hashlib
 import io
 import json
 import math
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 import mopbt
 from mopbt import Results, SimulatedEngine, metrics
 from mopbt.algorithms import MoPbt, Nsga2, ParEgo, RandomSearch, algorithm_of
-from mopbt.catalogue import find_task, registered
+from mopbt.catalogue import find_task, made_of, registered
 from mopbt.cli import app
 from mopbt.compare import Comparison, Contender, Experiment, PlannedRun, compare, conducting, evaluations, recompute, seconds_left
 from mopbt.compare.board import Board
@@ -353,6 +354,18 @@ def test_cells_are_read_back_as_they_were(rows):
     np.testing.assert_array_equal([float(number or "nan") for _, number in back], numbers)
 
 
+def test_cells_that_are_equal_and_of_other_kinds_stay_apart():
+    assert evaluations._texts(np.array([1, True, 1.0, "1", 0, False, ""], dtype=object)) == [
+        "1",
+        "True",
+        "1.0",
+        "1",
+        "0",
+        "False",
+        "",
+    ]
+
+
 def test_parquet_says_what_it_needs_or_has_the_same_table(small, place):
     comparison, out = small
     try:
@@ -464,6 +477,53 @@ def test_a_run_that_was_not_copied_whole_is_told(small, place, tmp_path):
         StoreError, match=r"mo-pbt/0 has 0 evaluations in its journal, and finished.json says 36: it was not copied"
     ):
         recompute(usual, out=tmp_path / "out")
+
+
+def test_runs_of_another_version_are_not_taken_over(place, tmp_path):
+    """Its schedulers may decide otherwise: random search once took half as long again on some numbers of workers."""
+    one = experiment(place, "quick", seeds=1)
+    compare(one, out=tmp_path / "one", jobs=1, progress=False)
+    first, second = (tmp_path / "one" / run.directory for run in one.plan())
+    changed(first, f'\\"version\\": \\"{mopbt.__version__}\\"', '\\"version\\": \\"0.0.9\\"', file="finished.json")
+    compare(one, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
+    taken = [(tmp_path / "two" / run.directory / "journal.jsonl").read_bytes() for run in one.plan()]
+    assert [(run / "journal.jsonl").read_bytes() == journal for run, journal in zip((first, second), taken, strict=True)] == [
+        False,  # its real seconds are others
+        True,
+    ]
+
+
+MADE_OF = {
+    "mine.py": "import math\nimport helper\nfrom parts import weights\nimport parts.deep.layers as layers\n",
+    "helper.py": "from constants import RATE\n",
+    "constants.py": "RATE = 1\n",
+    "parts/__init__.py": "",
+    "parts/weights.py": "from . import scales\nfrom .deep.layers import size\n",
+    "parts/scales.py": "from .. import nothing\n",
+    "parts/deep/__init__.py": "from ..weights import cycle\n",
+    "parts/deep/layers.py": "size = 1\n",
+    "other.py": "import mine\n",
+}
+
+
+@pytest.mark.parametrize("changed_file", MADE_OF)
+def test_a_task_is_made_of_what_its_file_imports_from_its_folder(tmp_path, changed_file):
+    for name, text in MADE_OF.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    reference = f"{tmp_path / 'mine.py'}:task"
+    before = made_of(reference)
+    shutil.copytree(tmp_path, tmp_path / "moved")
+    assert made_of(f"{tmp_path / 'moved' / 'mine.py'}:task") == before, "wherever it is"
+    (tmp_path / changed_file).write_text(MADE_OF[changed_file] + "more = 1\n")
+    assert (made_of(reference) != before) == (changed_file != "other.py")
+
+
+def test_a_task_of_one_file_is_made_of_that_file(tmp_path):
+    (tmp_path / "mine.py").write_text("import math, mopbt\n")
+    assert made_of(f"{tmp_path / 'mine.py'}:task") == hashlib.sha256(b"import math, mopbt\n").hexdigest()
+    (tmp_path / "mine.py").write_text("def broken(:\n")
+    assert made_of(f"{tmp_path / 'mine.py'}:task")  # what is wrong with it is told by who imports it
 
 
 def test_the_cost_of_another_task_of_the_same_name_is_not_taken_over(place, tmp_path):
@@ -592,10 +652,10 @@ def test_what_is_said_about_an_experiment_may_change(small, place, tmp_path):
     assert "now I know" in (tmp_path / "out" / "experiment.toml").read_text()
 
 
-def changed(path, old, new):
-    text = (path / "run.toml").read_text()
+def changed(path, old, new, file="run.toml"):
+    text = (path / file).read_text()
     assert old in text
-    (path / "run.toml").write_text(text.replace(old, new))
+    (path / file).write_text(text.replace(old, new))
 
 
 def test_a_task_that_has_changed_is_told(small, place, tmp_path):
@@ -702,6 +762,7 @@ WRONG = [
     ("[algorithms]", '[scales.small]\nseed = 1\n[algorithms]', "the scale 'small' has no 'seed'; it has seeds, workers"),
     ("[algorithms]", "[scales.small]\nseeds = 0\n[algorithms]", "`seeds` must be a whole number of at least 1"),
     ("[algorithms]", '[scales.small]\nalgorithms = ["PBT"]\n[algorithms]', "`algorithms of small` must be one of 'MO-PBT'"),
+    ('"MO-ASHA" =', '"MO\\nASHA" =', "`algorithms` must have labels of one line that can be printed, got 'MO\\nASHA'"),
     ("name =", "name", "is not TOML"),
 ]  # fmt: skip
 
@@ -929,6 +990,9 @@ def test_time_left_is_that_of_the_runs_most_alike():
     assert seconds_left(plan, took, {runs["x", "A", 1]: 0.25}) == 7.5 + 30 + 4 * 20
     took[runs["y", "A", 0]] = 100.0
     assert seconds_left(plan, took, {}) == 10 + 30 + 100 + 2 * 100
+    assert seconds_left(plan, took, {}, jobs=2) == (10 + 30 + 100 + 2 * 100) / 2
+    took |= dict.fromkeys(plan[:-1], 100.0)
+    assert seconds_left(plan, took, {plan[-1]: 0.1}, jobs=2) == pytest.approx(90), "the last one cannot be shared"
 
 
 def test_time_left_is_told_before_the_first_run_is_over(monkeypatch):

@@ -11,7 +11,7 @@ from mopbt import Budget, SimulatedEngine, run
 from mopbt.algorithms import MoAsha, MoPbt, RandomSearch
 from mopbt.compare import PlannedRun
 from mopbt.compare.experiment import FIGURES as ALLOWED
-from mopbt.errors import MissingExtra
+from mopbt.errors import MissingExtra, StoreError
 from mopbt.metrics import log_hypervolume_difference
 from mopbt.report.comparison import FIGURES, USUAL, draw, write_report
 from mopbt.report.measures import measure
@@ -310,6 +310,12 @@ class TestSettings:
             assert set(line.get_ydata()) == {y}
         assert [text.get_text() for text in ax.get_yticklabels()] == list(LABELS)
 
+    def test_final_leaves_out_tasks_without_the_algorithm_that_is_a_hundred_per_cent(self):
+        comparison = made(("a", "b"))
+        runs = tuple(run for run in comparison.runs if run.task == "a" or run.algorithm != "MO-PBT")
+        axes = only(draw("final", measure(replace(comparison, runs=runs)))).axes
+        assert [ax.get_title(loc="left") for ax in axes] == ["a"]
+
     def test_one_algorithm_has_nothing_to_be_compared_with(self):
         assert draw("final", measure(made(labels=("MO-PBT",)))) == {}
 
@@ -505,6 +511,18 @@ class TestReport:
         text = (tmp_path / "tables.md").read_text(encoding="utf-8")
         assert "4 of 6 intervals ended with an objective that is no finite number." in text
         assert "b: no evaluation counts; all failed, were not finite, or violated a constraint." in text
+
+    def test_models_of_a_front_without_test_scores_are_told(self, tmp_path):
+        tests = [[1, 2], [np.nan, np.nan], [np.nan, np.nan]]
+        runs = [run_of("a", "MO-PBT", 0, [[1, 2], [2, 1], [0, 0]], test=tests), run_of("a", "MO-ASHA", 0, [[1, 2]])]
+        write_report(comparison_of(runs, figures=("final",)), tmp_path)
+        text = (tmp_path / "tables.md").read_text(encoding="utf-8")
+        assert "1 models of the fronts have no test scores, and count for nothing on test data." in text
+
+    def test_a_file_that_cannot_be_written_is_named_with_a_remedy(self, tmp_path):
+        (tmp_path / "tables.csv").mkdir()
+        with pytest.raises(StoreError, match=r"cannot write .*tables.csv: .*; nothing reported is lost: make it writable"):
+            write_report(made(), tmp_path)
 
     def test_an_unknown_figure_is_told(self):
         with pytest.raises(ValueError, match=r"`figures` must be one of 'progress', 'fronts', .*, got 'pie'"):

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from mopbt import metrics
 from mopbt.compare import Comparison, Experiment, PlannedRun, RunData
 from mopbt.compare.evaluations import compressed
+from mopbt.report import statistics
 from mopbt.report.measures import MeasuredRun, MeasuredTask, baseline_of, fronts_of, measure, moments, once_on_front
 from mopbt.report.statistics import EXACT, holm, paired_differences, places, sign_flip_test
 from mopbt.report.tables import LEVEL, caption, make_table, runs_to_csv, tables, tasks_to_csv, to_csv, to_latex, to_markdown
+from mopbt.rng import stream
 from mopbt.space import Grid
 from mopbt.task import make_problem
 
@@ -63,11 +65,14 @@ def comparison_of(runs, algorithms=None, *, problems=None, **fields):
 
 
 def table_of(values, name="hypervolume", *, only=None, first=None):
-    """Return the table of values by task, label and seed; `only`: a label's tasks; `first`: a score of a task's first models."""
+    """Return the table of values by task, label and seed.
+
+    `only`: a label's tasks; `first`: a score of a task's first model, to which the seed is added.
+    """
     labels = dict.fromkeys(label for of_task in values.values() for label in of_task)
     algorithms = {label: {"name": "mo-pbt", "tasks": (only or {}).get(label, [])} for label in labels}
     experiment = Experiment(name="test", tasks=tuple(values), algorithms=algorithms)
-    scores = {task: {"accuracy": np.array([score])} for task, score in (first or {}).items()}
+    scores = {task: lambda seed, score=score: {"accuracy": np.array([score + seed])} for task, score in (first or {}).items()}
     measured = [
         MeasuredTask(
             name=task,
@@ -79,7 +84,11 @@ def table_of(values, name="hypervolume", *, only=None, first=None):
             runs={
                 label: tuple(
                     MeasuredRun(
-                        run_of(task, label, seed, [[0, 0]], scores=scores.get(task)), np.array([0]), np.array([value]), None, None
+                        run_of(task, label, seed, [[0, 0]], scores=scores[task](seed) if task in scores else None),
+                        np.array([0]),
+                        np.array([value]),
+                        None,
+                        None,
                     )
                     for seed, value in by_seed.items()
                 )
@@ -141,6 +150,12 @@ class TestSignFlips:
     def test_what_is_no_list_of_finite_numbers_is_told(self, wrong):
         with pytest.raises(ValueError, match=r"`differences` must be finite and have shape \(n,\)"):
             sign_flip_test(wrong)
+
+    def test_of_many_pairs_signs_are_drawn_in_parts_as_if_at_once(self):
+        numbers = np.random.default_rng(0).normal(0.1, 1, size=EXACT + 3)
+        drawn = 1 - 2 * stream(0, "sign flips", len(numbers)).integers(0, 2, size=(statistics.FLIPS, len(numbers)), dtype=np.int8)
+        as_far = (np.abs(drawn @ numbers) >= abs(numbers.sum()) - 1e-9).sum()
+        assert sign_flip_test(numbers) == (1 + as_far) / (1 + statistics.FLIPS)
 
 
 class TestHolm:
@@ -370,6 +385,49 @@ class TestTables:
             for seed in firsts
         ]
         assert tables(measure(comparison_of(runs)))[0].kin == {"a": "a", "b": "a"}
+
+    @pytest.mark.parametrize(
+        ("ours", "theirs", "alike"),
+        [
+            ({"accuracy": [0.5, 0.7]}, {"accuracy": [0.5, 0.7]}, True),
+            ({"accuracy": [0.5, 0.7]}, {"accuracy": [0.5, 0.6]}, False),
+            ({"accuracy": [0.5, 0.7], "size": [3, 3]}, {"accuracy": [0.1, 0.2], "size": [3, 3]}, False),
+            ({"size": [3, 3], "a": [1, 2]}, {"size": [3, 3], "b": [1, 2]}, False),  # as many weights tell nothing
+            ({"accuracy": [0.5, 0.7], "test": [0.4, 0.6]}, {"accuracy": [0.5, 0.7], "test": [np.nan, np.nan]}, True),  # not so soon
+        ],
+    )
+    def test_what_tells_that_tasks_begin_alike(self, ours, theirs, alike):
+        runs = [
+            run_of(task, label, seed, [[1, 2]], scores={name: np.array([values[seed]]) for name, values in scores.items()})
+            for task, scores in (("a", ours), ("b", theirs))
+            for label in ("MO-PBT", "rival")
+            for seed in (0, 1)
+        ]
+        assert tables(measure(comparison_of(runs)))[0].kin == {"a": "a", "b": "a" if alike else "b"}
+
+    def test_unequal_times_are_told(self):
+        ends = {"MO-PBT": 50.0, "rival": 33.5, "slower": 50.0}
+        runs = [
+            run_of(task, label, 0, [[1, 2]], seconds=[ends[label]])
+            for task in "ab"
+            for label in ends
+            if task == "a" or label != "rival"
+        ]
+        (table,) = (table for table in tables(measure(comparison_of(runs))) if table.name == "hypervolume")
+        assert "Virtual seconds are not the same on a: MO-PBT 50, rival 33.5, slower 50." in caption(table)
+        assert "on b" not in caption(table)
+        assert "Virtual seconds are not the same on a" in to_latex(table)
+
+    def test_who_was_not_run_on_all_tasks_has_no_average_rank_and_the_caption_says_so(self):
+        values = {"a": {"MO-PBT": seeds(2), "rival": seeds(1)}, "b": {"rival": seeds(1)}}
+        table = table_of(values, only={"MO-PBT": ["a"]})
+        assert "An algorithm that was not run on all tasks has no average rank." in caption(table)
+        assert "not run on all" not in caption(table_of({"a": values["a"], "b": values["a"]}))
+
+    def test_a_task_without_rivals_does_not_hide_that_runs_are_too_few(self):
+        five = seeds(1, 2, 3, 4, 5)
+        table = table_of({"a": dict.fromkeys(("MO-PBT", "x", "y", "z"), five), "b": {"MO-PBT": five}})
+        assert "With 5 runs an algorithm no difference on one task can be significant." in caption(table)
 
     def test_others_are_tested_against_mo_pbt_by_pairs(self):
         cells = table_of(self.VALUES).cells

@@ -102,7 +102,7 @@ class Board:
         from mopbt.display import clock
 
         parts = [f"{len(self._took)}/{len(self._plan)} runs", f"{clock(time.monotonic() - self._began)} elapsed"]
-        left = seconds_left(self._plan, self._took, self._shares, self._paces()) / self._jobs
+        left = seconds_left(self._plan, self._took, self._shares, self._paces(), jobs=self._jobs)
         parts += [f"{clock(left)} left"] if left else []
         return " | ".join([*parts, *([f"{self._failed} failed"] if self._failed else [])])
 
@@ -118,14 +118,17 @@ def seconds_left(
     took: Mapping[PlannedRun, float],
     shares: Mapping[PlannedRun, float],
     paces: Mapping[PlannedRun, float] | None = None,
+    *,
+    jobs: int = 1,
 ) -> float:
-    """Return the seconds of work to go, from the runs most like those that are not over; 0 as long as nothing tells.
+    """Return the seconds to go, from the runs most like those that are not over; 0 as long as nothing tells.
 
     Args:
         plan: All runs.
         took: The seconds of those that are over.
         shares: What is done of those that are under way.
         paces: The seconds that some of them will have taken, as far as one can see.
+        jobs: How many runs are carried out side by side.
     """
     seen: dict[tuple[str, ...], list[float]] = {}
     for run, seconds in {**(paces or {}), **took}.items():
@@ -135,7 +138,8 @@ def seconds_left(
     left = [run for run in plan if run not in took]
     keys = [((run.task, run.algorithm), (run.task,), ()) for run in left]
     expected = [next((means[key] for key in alike if key in means), 0.0) for alike in keys]
-    return sum(seconds * (1 - shares.get(run, 0.0)) for run, seconds in zip(left, expected, strict=True))
+    to_go = [seconds * (1 - shares.get(run, 0.0)) for run, seconds in zip(left, expected, strict=True)]
+    return max(sum(to_go) / jobs, max(to_go, default=0.0))  # the last run cannot be shared
 
 
 class Record:

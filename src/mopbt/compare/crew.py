@@ -39,6 +39,7 @@ from mopbt.state import Job, State, needed
 from mopbt.stores.directory import DirectoryStore, write_atomically
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.task import problem_of
+from mopbt.version import __version__
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -57,6 +58,7 @@ class Order:
     stack: int  # how many members are trained as one program; 1: none
     seconds: float | None  # the virtual time that it gets; None: until it is done
     keep_models: bool
+    version: str = __version__  # of mopbt: another one may decide otherwise
     guarded: bool = False  # whether to train in a process of its own: one that dies costs the job that killed it, not the run
 
 

@@ -274,8 +274,9 @@ def _texts(column: NDArray[Any]) -> list[str]:
     if column.dtype == float:
         texts = list(map(repr, values))
         return ["" if text == "nan" else text for text in texts] if np.isnan(column).any() else texts
-    cells = {value: _quoted(value) if isinstance(value, str) and value else str(value) for value in set(values)}
-    return [cells[value] for value in values]
+    kinds = list(map(type, values))  # 1 and True are equal, and different
+    cells = {(k, v): _quoted(v) if isinstance(v, str) and v else str(v) for k, v in set(zip(kinds, values, strict=True))}
+    return [cells[cell] for cell in zip(kinds, values, strict=True)]
 
 
 def _quoted(text: str) -> str:

@@ -214,6 +214,8 @@ def _check_algorithms(experiment: Experiment) -> None:
                 f"named after them, got {_said(names)}"
             )
     for label, contender in experiment.contenders.items():
+        if not label.isprintable():
+            raise ValueError(f"`algorithms` must have labels of one line that can be printed, got {label!r}")
         for task in contender.tasks:
             check_choice(f"tasks of {label}", task, experiment.tasks)
         if experiment.timer(label) is not None:

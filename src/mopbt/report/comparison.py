@@ -10,11 +10,12 @@ from mopbt.algorithms import check_choice
 from mopbt.compare import Comparison
 from mopbt.compare.evaluations import compressed
 from mopbt.report.endings import final, populations, spaces
-from mopbt.report.measures import MeasuredTask, fronts_of, measure
+from mopbt.report.measures import MeasuredRun, MeasuredTask, fronts_of, measure
 from mopbt.report.over_time import generalisation, progress, transfer, trivial
 from mopbt.report.sheet import styled
 from mopbt.report.tables import runs_to_csv, tables, tasks_to_csv, to_csv, to_latex, to_markdown
 from mopbt.report.where import attainment, fronts, searched
+from mopbt.stores.journal import cannot_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,9 +51,12 @@ def _write_tables(comparison: Comparison, measured: Sequence[MeasuredTask], out:
         "tasks.csv": tasks_to_csv(measured),
     }
     files = {name: text.encode() for name, text in texts.items()} | {"fronts.csv.gz": compressed(fronts_of(comparison, measured))}
-    out.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        (out / name).write_bytes(content)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / name).write_bytes(content)
+        except OSError as error:
+            raise cannot_write(error, out / name) from error
     return [out / name for name in files]
 
 
@@ -66,9 +70,16 @@ def _head(comparison: Comparison, measured: Sequence[MeasuredTask]) -> str:
     lines += [f"{failed:,} of {evaluations:,} intervals failed; evaluations.csv.gz has their errors."] if failed else []
     strange = sum(int((~np.isfinite(run.objectives)).any(axis=1).sum()) for run in comparison.runs) - failed
     lines += [f"{strange:,} of {evaluations:,} intervals ended with an objective that is no finite number."] if strange else []
+    untested = sum(_without_test(run) for task in measured for runs in task.runs.values() for run in runs)
+    lines += [f"{untested:,} models of the fronts have no test scores, and count for nothing on test data."] if untested else []
     nothing = [task for task in comparison.problems if task not in {task.name for task in measured}]
     lines += [f"{task}: no evaluation counts; all failed, were not finite, or violated a constraint." for task in nothing]
     return "\n\n".join(filter(None, lines)) + "\n"
+
+
+def _without_test(run: MeasuredRun) -> int:
+    """Return how many models of a run's front have no test scores, though others of the run have."""
+    return 0 if run.data.test is None else int((~np.isfinite(run.data.test[run.front])).any(axis=1).sum())
 
 
 def mixed_code(comparison: Comparison) -> str:

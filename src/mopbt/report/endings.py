@@ -32,14 +32,16 @@ LETTERS = 36  # of a line of a label beside panels
 
 def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """Draw the final hypervolume of every run in per cent of the baseline's mean: what settings change (Figures 10 to 12, 15)."""
+    baseline = baseline_of(labels_of(measured))
+    measured = [task for task in measured if baseline in task.runs]
     labels = labels_of(measured)
     if len(labels) < 2:
         return {}
-    styles, baseline = styles_of(labels), baseline_of(labels)
+    styles = styles_of(labels)
     lines = sum(len(wrap(label, LETTERS)) for label in labels)
     figure, axes = sheet(len(measured), height=0.5 + 0.19 * lines, sharey=True)
     for ax, task in zip(axes, measured, strict=True):
-        unit = mean_hypervolume(task.runs.get(baseline, next(iter(task.runs.values()))))
+        unit = mean_hypervolume(task.runs[baseline])
         ax.axvline(100, color=FAINT, lw=0.8, zorder=0)
         for label, runs in task.runs.items():
             values = 100 * final_hypervolumes(runs) / unit

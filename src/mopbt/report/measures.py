@@ -17,6 +17,7 @@ from mopbt.task import Problem
 Array = NDArray[np.float64]
 
 BASELINE = "MO-PBT"  # the label that others are tested against; without it, the comparison's first
+APART = 0.05  # times of algorithms that differ by less are called equal
 TIMES = 128  # at most so many at which hypervolumes are taken
 RELATIONS = {">=": np.greater_equal, ">": np.greater, "<=": np.less_equal, "<": np.less}
 
@@ -140,6 +141,15 @@ def final_hypervolumes(runs: Sequence[MeasuredRun]) -> Array:
 def mean_hypervolume(runs: Sequence[MeasuredRun]) -> float:
     """Return the mean hypervolume, by which others are divided; 1 where it is 0."""
     return float(final_hypervolumes(runs).mean()) or 1.0
+
+
+def unequal_times(measured: Sequence[MeasuredTask]) -> dict[str, dict[str, float]]:
+    """Return the virtual seconds of each algorithm's slowest run, by task, where they are not the same but for some intervals."""
+    ends = {
+        task.name: {label: max(float(run.data.seconds.max(initial=0.0)) for run in runs) for label, runs in task.runs.items()}
+        for task in measured
+    }
+    return {task: of_task for task, of_task in ends.items() if max(of_task.values()) > (1 + APART) * min(of_task.values())}
 
 
 def labels_of(measured: Sequence[MeasuredTask]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ Array = NDArray[np.float64]
 
 EXACT = 20  # up to so many pairs all signs are tried, and beyond them ...
 FLIPS = 2**17  # ... so many that are drawn
+AT_ONCE = 2**12  # of them: all together take a gigabyte where there are many pairs
 
 
 def sign_flip_test(differences: ArrayLike) -> float:
@@ -28,8 +29,11 @@ def sign_flip_test(differences: ArrayLike) -> float:
     far = abs(numbers.sum()) - 1e-9 * np.abs(numbers).sum()  # sums of the same numbers in another order are equal
     if len(numbers) <= EXACT:
         return float((np.abs(_signed_sums(numbers)) >= far).mean())
-    signs = 1 - 2 * stream(0, "sign flips", len(numbers)).integers(0, 2, size=(FLIPS, len(numbers)), dtype=np.int8)
-    return float(1 + (np.abs(signs @ numbers) >= far).sum()) / (1 + FLIPS)
+    rng, as_far = stream(0, "sign flips", len(numbers)), 0
+    for _ in range(FLIPS // AT_ONCE):
+        signs = 1 - 2 * rng.integers(0, 2, size=(AT_ONCE, len(numbers)), dtype=np.int8)
+        as_far += int((np.abs(signs @ numbers) >= far).sum())
+    return (1 + as_far) / (1 + FLIPS)
 
 
 def holm(p: ArrayLike) -> Array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mopbt import metrics
-from mopbt.report.measures import MeasuredRun, MeasuredTask, baseline_of, labels_of
+from mopbt.report.measures import MeasuredRun, MeasuredTask, baseline_of, labels_of, unequal_times
 from mopbt.report.statistics import holm, paired_differences, places, sign_flip_test
 
 LEVEL = 0.05
@@ -73,6 +73,7 @@ class Table:
     overall: Mapping[str, Overall]  # by algorithm
     ranked: tuple[str, ...]  # the tasks of which all runs are there: those that are not finished would favour who is run first
     kin: Mapping[str, str]  # by task, the first one whose runs begin like its own
+    seconds: Mapping[str, Mapping[str, float]]  # virtual ones, by algorithm, of those tasks on which they differ
 
     def is_best(self, task: str, algorithm: str) -> bool:
         """Tell whether no algorithm has a larger mean on the task."""
@@ -112,7 +113,8 @@ def make_table(name: str, measure: str, measured: Sequence[MeasuredTask], value_
     ranked = tuple(task.name for task in measured if task.name in values and _is_complete(task, values[task.name]))
     kin = related([task for task in measured if task.name in values])
     overall = _overall(cells, present, baseline, ranked, kin)
-    return Table(name, measure, baseline, tuple(values), present, cells, overall, ranked, kin)
+    seconds = unequal_times([task for task in measured if task.name in values])
+    return Table(name, measure, baseline, tuple(values), present, cells, overall, ranked, kin, seconds)
 
 
 def related(measured: Sequence[MeasuredTask]) -> dict[str, str]:
@@ -127,12 +129,17 @@ def related(measured: Sequence[MeasuredTask]) -> dict[str, str]:
 
 
 def _begin_alike(one: MeasuredTask, other: MeasuredTask) -> bool:
-    """Tell whether runs of the same algorithm and seed have the same first evaluation, in all scores that both measure."""
+    """Tell whether runs of the same algorithm and seed have the same first evaluation, in all scores that tell."""
     ours, theirs = _firsts(one), _firsts(other)
-    shared = ((ours[run], theirs[run]) for run in ours.keys() & theirs.keys())
-    pairs = [(a[name], b[name]) for a, b in shared for name in a.keys() & b.keys()]
-    known = [(a, b) for a, b in pairs if not (math.isnan(a) and math.isnan(b))]  # where both failed, nothing tells
-    return bool(known) and all(a == b for a, b in known)
+    pairs: dict[str, set[tuple[int, float, float]]] = {}
+    for label, seed in ours.keys() & theirs.keys():
+        a, b = ours[label, seed], theirs[label, seed]
+        for name in a.keys() & b.keys():
+            if not (math.isnan(a[name]) or math.isnan(b[name])):  # what failed, or was not measured so soon, tells nothing
+                pairs.setdefault(name, set()).add((seed, a[name], b[name]))
+    # Nor does what is the same with all seeds, such as the size of a network.
+    telling = [known for known in pairs.values() if len(known) == 1 or len({(a, b) for _, a, b in known}) > 1]
+    return bool(telling) and all(a == b for known in telling for _, a, b in known)
 
 
 def _firsts(task: MeasuredTask) -> dict[tuple[str, int], dict[str, float]]:
@@ -284,10 +291,12 @@ def caption(table: Table) -> str:
         sentences += _power(table)
         over = " over all tasks on which an algorithm was run" if len(table.tasks) > 1 else ""
         sentences.append(f"p: of the same test{over}, with Holm's correction over the algorithms.")
-        sentences += _kinship(table)
+        sentences += _kinship(table) + _times(table)
     if len(table.tasks) > max(len(table.ranked), 1):
         ranked = ", ".join(table.ranked) or "none yet"
         sentences.append(f"Average rank: over the tasks of which all runs are there ({ranked}).")
+    if len(table.ranked) > 1 and any(math.isnan(overall.rank) for overall in table.overall.values()):
+        sentences.append("An algorithm that was not run on all tasks has no average rank.")
     return " ".join(sentences)
 
 
@@ -297,11 +306,17 @@ def _kinship(table: Table) -> list[str]:
     return [f"The runs of {' and '.join(group)} begin alike, so p counts them as one." for group in groups if len(group) > 1]
 
 
+def _times(table: Table) -> list[str]:
+    """Return a sentence for each task on which algorithms do not have the same virtual time."""
+    times = {task: ", ".join(f"{label} {time:.4g}" for label, time in of.items()) for task, of in table.seconds.items()}
+    return [f"Virtual seconds are not the same on {task}: {of_task}." for task, of_task in times.items()]
+
+
 def _power(table: Table) -> list[str]:
     """Return a sentence where the runs are too few for any difference on one task to be significant."""
     pairs = max((len(cell.values) for (_, label), cell in table.cells.items() if label == table.baseline), default=0)
-    rivals = min(sum(place == task for place, _ in table.cells) - 1 for task in table.tasks)
-    if rivals * 2.0 ** (1 - pairs) <= LEVEL:
+    rivals = [sum(place == task for place, _ in table.cells) - 1 for task in table.tasks if (task, table.baseline) in table.cells]
+    if min(filter(None, rivals), default=1) * 2.0 ** (1 - pairs) <= LEVEL:
         return []
     return [f"With {pairs} run{'s' * (pairs != 1)} an algorithm no difference on one task can be significant."]
 
