@@ -355,15 +355,8 @@ def test_cells_are_read_back_as_they_were(rows):
 
 
 def test_cells_that_are_equal_and_of_other_kinds_stay_apart():
-    assert evaluations._texts(np.array([1, True, 1.0, "1", 0, False, ""], dtype=object)) == [
-        "1",
-        "True",
-        "1.0",
-        "1",
-        "0",
-        "False",
-        "",
-    ]
+    cells = np.array([1, True, 1.0, "1", 0, False, ""], dtype=object)
+    assert evaluations._texts(cells) == ["1", "True", "1.0", "1", "0", "False", ""]
 
 
 def test_parquet_says_what_it_needs_or_has_the_same_table(small, place):
