@@ -67,12 +67,19 @@ def test_a_table_of_the_page_is_made_of_the_two_files(page):
 
 def test_numbers_told_beside_the_tables_are_found_again(page, capsys):
     findings = loaded("findings")
-    for finding in (findings.click_tail, findings.gaps, findings.leads):
+    for finding in (findings.click_tail, findings.gaps, findings.leads, findings.over_image_tasks):
         finding()
     found, told = capsys.readouterr().out, page.PAGE.read_text()
     for number in ("22.75", "22.37", "21.10", "22.20", "22.14", "21.59", "0.0007", "0.0014"):
         assert number in found
         assert number in told
+    for label, p, pairs in (
+        ("random search", "0.012", "11 of 12"),
+        ("MO-ASHA", "0.039", "10 of 12"),
+        ("PBT, max", "0.19", "9 of 12"),
+    ):
+        assert re.search(rf"{label}[^;]* {p} \({pairs}\)", found)
+        assert re.search(rf"\({pairs}[^)]*, p = {p}\)", told)
     assert re.search(r"adult-fairness +2.58 +2.05 ", found)
     assert "2.6 % with all\n  seeds and 2.1 % without seed 0" in told
 
