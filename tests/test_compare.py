@@ -234,6 +234,7 @@ def test_what_was_done_with_what_is_recorded(small, place):
     assert session["jobs"] == 2
     assert session["versions"]["numpy"] == np.__version__
     assert session["machine"]["cores"] >= 1
+    assert session["machine"]["processor"]
     assert about["seconds"] == pytest.approx(session["seconds"])
     assert len(about["runs"]) == 8
     assert all(run["real"] > 0 for run in about["runs"].values())

@@ -170,10 +170,18 @@ def _brief(marker: Marker) -> Marker:
 
 
 def _machine() -> dict[str, Any]:
-    processor = platform.processor()
-    with suppress(OSError, TypeError):  # Linux tells it only here, and not of all machines
-        processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]  # type: ignore[index]
-    return {"cores": available_cores(), "processor": processor, "system": platform.platform()}
+    return {"cores": available_cores(), "processor": _processor() or platform.processor(), "system": platform.platform()}
+
+
+def _processor() -> str:
+    """Return the processor as Linux knows it; two with the same name may round otherwise, and then a seed gives another run."""
+    with suppress(OSError):
+        told: dict[str, str] = dict(
+            re.findall(r"^(model name|cpu family|model)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        )
+        family = f" (family {told['cpu family']}, model {told['model']})" if {"cpu family", "model"} <= told.keys() else ""
+        return told.get("model name", "") + family
+    return ""
 
 
 def _versions() -> dict[str, str]:
