@@ -169,7 +169,9 @@ if __name__ == "__main__":
     click_tail()
     gaps()
     over_image_tasks()
-    for folder in filter(lambda folder: (folder / "evaluations.csv.gz").exists(), (TABULAR, *IMAGES)):
+    for folder in filter(
+        lambda folder: (folder / "evaluations.csv.gz").exists(), (TABULAR, *IMAGES, TABULAR.with_name("figure-18-constraints"))
+    ):
         trivial_models(folder)
     for folder in filter(lambda folder: (folder / "evaluations.csv.gz").exists(), IMAGES):
         last_models(folder)
