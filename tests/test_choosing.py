@@ -1,5 +1,6 @@
 """Picking a model from a front: the rules against brute force and worked examples, and the sentence that explains the choice."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_the_knee_is_farthest_from_the_line_through_the_ends():
 def test_the_knee_does_not_depend_on_units(front, factor, offset):
     sums = choosing.scaled(front).sum(axis=1)
     stretched = front * np.array([factor] + [1.0] * (front.shape[1] - 1)) + offset
-    assert sums[choosing.knee(stretched)] == pytest.approx(sums.max())
+    assert sums[choosing.knee(choosing.scaled(stretched))] == pytest.approx(sums.max())
 
 
 @given(fronts())
@@ -50,14 +51,14 @@ def test_weights_can_reach_every_model_of_a_front(front):
     shortfall = 1 - choosing.scaled(front)
     for row, short in enumerate(shortfall):
         if (short > 0).all():
-            assert choosing.weighted(front, 1 / short) == row
+            assert choosing.weighted(1 - shortfall, 1 / short) == row
 
 
 @given(fronts(), st.data())
 def test_all_weight_on_one_objective_takes_its_best(front, data):
     k = data.draw(st.integers(0, front.shape[1] - 1))
     weights = [float(i == k) for i in range(front.shape[1])]
-    for row in (choosing.weighted(front, weights), choosing.best(front, k)):
+    for row in (choosing.weighted(choosing.scaled(front), weights), choosing.best(choosing.scaled(front), k)):
         assert front[row, k] == front[:, k].max()
 
 
@@ -69,6 +70,33 @@ def test_the_best_within_a_limit():
     assert FRONT.pick(where=["accuracy >= 0.8", "dsp < 0.08"], best="accuracy").job == 2
     assert FRONT.pick(where=Constraint("loss", "<=", 0.4), best="accuracy").job == 3  # any score can be limited
     assert FRONT.pick("knee", where="dsp <= 0.009").job == 4
+
+
+def front_with(rows):
+    """Return a front of models with these scores, of which f and g are to be large."""
+    problem = make_problem(
+        name="p", space={"x": Grid(0, 1, 10)}, objectives={"f": "max", "g": "max"}, constraints=(), interval=1, max_step=4
+    )
+    return Front([Point(i, i, 4, {"x": 0.5}, scores) for i, scores in enumerate(rows)], problem)
+
+
+def test_limits_do_not_change_what_a_range_is():
+    """Weights and the knee are about the whole front, whichever models are left to choose from."""
+    scores = [(0, 10), (4, 9), (5, 8), (6, 4), (10, 0)]
+    front = front_with([{"f": float(f), "g": float(g)} for f, g in scores])
+    # Scaled by the front: sums 1.0, 1.3, 1.3, 1.0, 1.0 of rows 0 to 4; worst shortfalls 1.0, 0.6, 0.5, 0.6, 1.0.
+    assert front.pick("knee", where="f >= 4").job == front.pick("knee").job == 1
+    assert front.pick({"f": 1, "g": 1}, where="f >= 4").job == front.pick({"f": 1, "g": 1}).job == 2
+    assert front.pick("knee", where="f >= 6").job == 3
+
+
+def test_models_without_a_score_do_not_keep_a_limit_on_it():
+    """An expensive score may be measured now and then only."""
+    rows = [{"f": 0.0, "g": 2.0}, {"f": 1.0, "g": 1.0, "slow": 0.3}, {"f": 2.0, "g": 0.0, "slow": math.nan}]
+    front = front_with(rows)
+    assert front.pick(best="f", where="slow >= 0.1").job == 1
+    with pytest.raises(ValueError, match="no model of the front has slow >= 0.5; it reaches slow 0.3: relax"):
+        front.pick(best="f", where="slow >= 0.5")
 
 
 def test_a_choice_says_what_it_costs():

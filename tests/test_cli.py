@@ -74,6 +74,9 @@ def test_repair_makes_up_for_a_damaged_line(tmp_path):
     assert len(results.failures()) <= 1
     assert all(results.load(point) for point in results.front())
     assert (tmp_path / "runs" / "toy" / "journal.damaged-1").exists()
+    for job in results.failures():
+        heirs = [int(record["job"]) for record in results.records() if record["start"] == job]
+        assert all("lost" in mopbt("lineage", "runs/toy", heir, cwd=tmp_path).stdout for heir in heirs)
 
 
 def test_show(place):

@@ -12,7 +12,7 @@ import pytest
 
 import mopbt
 from mopbt import Budget, Float, LocalEngine, MoPbt, PoolEngine, Results, errors, run
-from mopbt.algorithms import MoAsha
+from mopbt.algorithms import MoAsha, RandomSearch
 from mopbt.engines.base import Work
 from mopbt.errors import (
     IncompatibleRun,
@@ -78,6 +78,49 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert (tmp_path / "journal.jsonl").read_bytes() == before
     assert [p.job for p in again.front()] == [p.job for p in first.front()]
     assert again.outcome == "done"
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        (NanToy(max_step=8), {"algorithm": RandomSearch(population=10), "seed": 1}),  # who diverges is not trained to the end
+        (ToyTask(max_step=8), {"algorithm": MoAsha(), "budget": Budget(jobs=20)}),  # goes on as long as its budget does
+    ],
+)
+def test_a_run_with_fewer_intervals_than_expected_is_done_and_stays_as_it_is(tmp_path, task, options):
+    results = toy(tmp_path, task=task, population=None, **options)
+    assert (results.outcome, results.done, Results.open(tmp_path).done) == ("done", True, True)
+    assert len(results) != results.intervals
+    journal, seconds = (tmp_path / "journal.jsonl").read_bytes(), results.seconds
+    again = toy(tmp_path, task=task, population=None, **options)
+    assert (again.outcome, again.done, again.seconds) == ("done", True, seconds)
+    assert (tmp_path / "journal.jsonl").read_bytes() == journal
+
+
+def test_a_run_that_was_done_goes_on_with_a_larger_budget(tmp_path):
+    algorithm = MoAsha()
+    assert toy(tmp_path, algorithm=algorithm, population=None, budget=Budget(jobs=9)).done
+    with pytest.raises(KeyboardInterrupt):
+        run(
+            ToyTask(max_step=12),
+            out=tmp_path,
+            algorithm=algorithm,
+            engine="local",
+            budget=Budget(jobs=30),
+            progress=interrupted_at(20),
+        )
+    assert not Results.open(tmp_path).done
+    assert toy(tmp_path, algorithm=algorithm, population=None, budget=Budget(jobs=30)).done
+
+
+def interrupted_at(reported):
+    """Return what interrupts a run that has so many reports."""
+
+    def watch(progress):
+        if progress.reported >= reported:
+            raise KeyboardInterrupt
+
+    return watch
 
 
 def test_every_point_of_the_front_can_be_loaded_at_every_moment(tmp_path):
@@ -211,6 +254,24 @@ def test_an_outage_costs_nothing_however_often_one_tries(tmp_path, monkeypatch, 
     monkeypatch.undo()
     assert not go_on(tmp_path / "run", 60).failures()
     go_on(tmp_path / "whole", 60)
+    assert events(tmp_path / "run") == events(tmp_path / "whole")
+
+
+class GivenUpTask(ToyTask):
+    """Says itself that going on makes no sense, as when a server is down."""
+
+    def train(self, model, values, begin, end, seed):
+        raise TaskFailed("the data server is down")
+
+
+def test_a_task_that_gives_up_costs_nothing(tmp_path):
+    """Only what a run itself gives up for is taken back."""
+    before = toy(tmp_path / "run", budget=Budget(jobs=15))
+    with pytest.raises(TaskFailed, match="the data server is down"):
+        toy(tmp_path / "run", task=GivenUpTask(max_step=12))
+    assert Results.open(tmp_path / "run").front().records() == before.front().records()
+    assert toy(tmp_path / "run").outcome == "done"
+    toy(tmp_path / "whole")
     assert events(tmp_path / "run") == events(tmp_path / "whole")
 
 
@@ -556,6 +617,23 @@ def test_a_constant_objective_does_not_hide_the_others(tmp_path):
             return {**super().evaluate(model), "cost": 1.0}
 
     assert toy(tmp_path, task=FlatTask(max_step=12)).hypervolume() > 0
+
+
+@pytest.mark.parametrize("population", [4, 7])
+def test_progress_is_shown_where_no_first_interval_is_finite(tmp_path, population):
+    class LateTask(ToyTask):
+        def train(self, model, values, begin, end, seed):
+            return super().train(model, values, begin, end, seed) | {"begin": begin}
+
+        def evaluate(self, model):
+            scores = super().evaluate(model)
+            return scores if model["begin"] else dict.fromkeys(scores, float("nan"))
+
+    seen = []
+    task = LateTask(max_step=12)
+    results = run(task, out=tmp_path, population=population, engine="local", progress=lambda p: seen.append(p.hypervolume()))
+    assert results.outcome == "done"
+    assert seen[-1] == results.hypervolume() > 0
 
 
 def test_diverged_members_are_counted(tmp_path):

@@ -12,7 +12,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt.metrics import non_dominated
+from mopbt.metrics import non_dominated, own_reference
 from mopbt.state import Report
 
 
@@ -92,3 +92,12 @@ def front_of(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     distinct = list(first.values())
     best = non_dominated(np.array([entry.objectives for entry in distinct]))
     return tuple(sorted((distinct[i] for i in best), key=lambda entry: entry.job))
+
+
+def reference_of(given: Sequence[float] | None, firsts: Sequence[Sequence[float]], front: Sequence[Entry]) -> NDArray[np.float64]:
+    """Return the reference point (K,) of a run's hypervolume: the given one, or else the paper's rule.
+
+    The rule is over the first results of the trials, so that the point stays the same while the front grows, and over the front
+    where none of them is finite.
+    """
+    return np.array(given) if given is not None else own_reference(firsts or [entry.objectives for entry in front])

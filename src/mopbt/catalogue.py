@@ -28,13 +28,20 @@ def find_task(reference: str) -> tuple[Any, str]:
     A reference is a registered name, ``package.module:object``, or ``path/to/file.py:object``, with ``@scale`` behind it for a task
     that comes in several sizes. An object that is a class is made into a task by calling it without arguments.
     """
-    bare, at, scale = reference.partition("@")
+    bare, scale = split_scale(reference)
     found, found_again = _found(bare)
     if not hasattr(found, "at"):
-        if at:
+        if scale is not None:
             raise ValueError(f"{bare} comes in one size only, got the scale {scale!r}; leave it out")
         return _checked(found, bare), found_again
-    return found.at(*([scale] if at else [])), found_again + at + scale
+    return (found.at(), found_again) if scale is None else (found.at(scale), f"{found_again}@{scale}")
+
+
+def split_scale(reference: str) -> tuple[str, str | None]:
+    """Return a reference without its scale, and the scale if it has one; a folder may have an @ in its name."""
+    place, colon, name = reference.rpartition(":")
+    name, at, scale = name.partition("@")
+    return place + colon + name, scale if at else None
 
 
 def made_of(reference: str) -> str:
@@ -42,7 +49,7 @@ def made_of(reference: str) -> str:
 
     That is the package and the numbers of its scale, or its module's file with those beside it and below that it imports.
     """
-    bare, _, scale = reference.partition("@")
+    bare, scale = split_scale(reference)
     if bare in (known := registered()):
         size = getattr(known[bare].load(), "scales", {}).get(scale or "paper", "")
         return f"{known[bare].dist.name} {known[bare].dist.version} {size!r}"

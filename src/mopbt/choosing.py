@@ -1,5 +1,6 @@
 """Which model of a front to take: its knee, by weights, or the best within limits; and in a sentence what that costs."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,24 +21,24 @@ def scaled(front: Array) -> Array:
     return result
 
 
-def knee(front: Array) -> int:
+def knee(scaled: Array) -> int:
     """Return the row that lies farthest beyond the line (with K objectives the plane) through the ends of a scaled front."""
-    return int(np.argmax(scaled(front).sum(axis=1)))
+    return int(np.argmax(scaled.sum(axis=1)))
 
 
-def weighted(front: Array, weights: Sequence[float]) -> int:
+def weighted(scaled: Array, weights: Sequence[float]) -> int:
     """Return the row whose worst weighted shortfall from the best of each objective, scaled, is least (Chebyshev).
 
     Unlike a weighted sum it can reach every model, also where the front is hollow.
     """
-    shortfall = (1.0 - scaled(front)) * np.asarray(weights, dtype=float)
+    shortfall = (1.0 - scaled) * np.asarray(weights, dtype=float)
     return int(np.argmin(shortfall.max(axis=1) + _TIE * shortfall.sum(axis=1)))
 
 
-def best(front: Array, objective: int) -> int:
-    """Return the row that is best in one objective; of equal ones the best in the others."""
-    leaders = np.flatnonzero(front[:, objective] == front[:, objective].max())
-    return int(leaders[np.argmax(scaled(front)[leaders].sum(axis=1))])
+def best(scaled: Array, objective: int) -> int:
+    """Return the row that is best in one objective; of equal ones the best in the others, scaled."""
+    leaders = np.flatnonzero(scaled[:, objective] == scaled[:, objective].max())
+    return int(leaders[np.argmax(scaled[leaders].sum(axis=1))])
 
 
 def within(limits: Sequence[Constraint], scores: Sequence[Mapping[str, float]]) -> list[int]:
@@ -47,7 +48,7 @@ def within(limits: Sequence[Constraint], scores: Sequence[Mapping[str, float]]) 
         if limit.name not in known:
             near = meant(limit.name, known)
             raise ValueError(f"`where` must name one of {', '.join(map(repr, known))}, got {limit.name!r}{near}")
-    kept = [i for i, row in enumerate(scores) if all(limit.violation(row[limit.name]) == 0 for limit in limits)]
+    kept = [i for i, row in enumerate(scores) if all(limit.violation(row.get(limit.name, math.nan)) == 0 for limit in limits)]
     if kept:
         return kept
     reached = ", ".join(f"{limit.name} {_reached(limit, scores):.4g}" for limit in limits)
@@ -57,8 +58,8 @@ def within(limits: Sequence[Constraint], scores: Sequence[Mapping[str, float]]) 
 
 
 def _reached(limit: Constraint, scores: Sequence[Mapping[str, float]]) -> float:
-    values = [row[limit.name] for row in scores]
-    return max(values) if limit.relation.startswith(">") else min(values)
+    values = [row[limit.name] for row in scores if limit.name in row and not math.isnan(row[limit.name])]
+    return (max if limit.relation.startswith(">") else min)(values, default=math.nan)
 
 
 def checked_weights(objectives: Sequence[Objective], weights: Mapping[str, float]) -> list[float]:

@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from mopbt.archive import Entry
-from mopbt.metrics import hypervolume, own_reference
+from mopbt.archive import Entry, reference_of
+from mopbt.metrics import hypervolume
 from mopbt.objectives import unsigned
 from mopbt.state import Report, State
 from mopbt.task import Problem
@@ -59,10 +59,9 @@ class Progress:
         points = np.array([entry.objectives for entry in self.front if not entry.violation])
         if not len(points):
             return 0.0
-        if self.problem.reference is not None:
-            return hypervolume(points, np.array(self.problem.reference))
-        first = [next(iter(t.results.values())) for t in self.state.trials if t.results]  # so that it stays the same
-        return hypervolume(points, own_reference([r.objectives for r in first if r.sound and r.objectives is not None]))
+        firsts = (next(iter(t.results.values())) for t in self.state.trials if t.results)
+        rows = [r.objectives for r in firsts if r.sound and r.objectives is not None]
+        return hypervolume(points, reference_of(self.problem.reference, rows, self.front))
 
 
 Watch = Callable[[Progress], None]

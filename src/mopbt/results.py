@@ -10,7 +10,7 @@ import numpy as np
 
 from mopbt import choosing, metrics, tree
 from mopbt.algorithms import algorithm_of
-from mopbt.archive import Entry, entry_of, front_of
+from mopbt.archive import Entry, entry_of, front_of, reference_of
 from mopbt.errors import MissingExtra, StoreError
 from mopbt.function import Snapshot, visible
 from mopbt.objectives import Constraint, parse_constraints, signed, signed_reference, unsigned
@@ -121,7 +121,7 @@ class Front(Sequence[Point]):
         """
         limits = parse_constraints([where] if isinstance(where, str | Constraint) else where)
         kept = choosing.within(limits, [p.scores for p in self._nonempty()])
-        row, rule = self._chosen(how, best, [self[i] for i in kept])
+        row, rule = self._chosen(how, best, self._scaled()[kept])
         if limits:
             rule += f" of the {counted(len(kept), 'model')} with {' and '.join(map(str, limits))}"
         point = self[kept[row]]
@@ -147,20 +147,23 @@ class Front(Sequence[Point]):
             )
         return self
 
-    def _chosen(self, how: str | Mapping[str, float] | None, best: str | None, points: Sequence[Point]) -> tuple[int, str]:
-        """Return which of some points is meant, and what it is."""
+    def _scaled(self) -> choosing.Array:
+        """Return the objectives (n, K) of a front that is not empty, each from 0, its worst on the front, to 1, its best."""
+        return choosing.scaled(np.array([signed(self._problem.objectives, p.scores) for p in self]))
+
+    def _chosen(self, how: str | Mapping[str, float] | None, best: str | None, points: choosing.Array) -> tuple[int, str]:
+        """Return which row of scaled objectives is meant, and what it is."""
         objectives = self._problem.objectives
-        array = np.array([signed(objectives, p.scores) for p in points])
         names = [o.name for o in objectives]
         if best is not None and how is None:
             if best not in names:
                 raise ValueError(f"`best` must be an objective ({', '.join(map(repr, names))}), got {best!r}{meant(best, names)}")
-            return choosing.best(array, names.index(best)), f"the best in {best}"
+            return choosing.best(points, names.index(best)), f"the best in {best}"
         if best is None and how == "knee":
-            return choosing.knee(array), "the knee"
+            return choosing.knee(points), "the knee"
         if best is None and isinstance(how, Mapping):
             weights = ", ".join(f"{name} {weight:g}" for name, weight in how.items())
-            return choosing.weighted(array, choosing.checked_weights(objectives, how)), f"the choice by the weights {weights}"
+            return choosing.weighted(points, choosing.checked_weights(objectives, how)), f"the choice by the weights {weights}"
         raise ValueError(
             f'pick takes "knee", weights such as {{{names[0]!r}: 2}}, or best={names[0]!r} (one of the three; `where` goes with '
             f"each), got {how!r} and best={best!r}"
@@ -168,10 +171,10 @@ class Front(Sequence[Point]):
 
     def _price(self, point: Point) -> str:
         """Return what a model gives up beside the leaders of the front."""
-        objectives = self._problem.objectives
+        objectives, points = self._problem.objectives, self._scaled()
         clauses = {}
         for k, objective in enumerate(objectives):
-            leader = self[choosing.best(np.array([signed(objectives, p.scores) for p in self]), k)]
+            leader = self[choosing.best(points, k)]
             if leader.job != point.job:
                 clauses[leader.job] = (
                     f"beside the best in {objective.name} it {choosing.trade(objectives, point.scores, leader.scores)}"
@@ -200,6 +203,7 @@ class Results:
     _reports: dict[int, Report] = field(default_factory=dict, repr=False)
     _front: tuple[Entry, ...] = field(default=(), repr=False)
     _stopped: float = field(default=0.0, repr=False)
+    _ended: bool = field(default=False, repr=False)
 
     @staticmethod
     def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
@@ -224,6 +228,7 @@ class Results:
         self._jobs = {job.id: job for exchange in exchanges for job in exchange.jobs}
         self._reports = {report.job: report for exchange in exchanges for report in exchange.reports}
         self._stopped = max((exchange.stopped for exchange in exchanges), default=0.0)
+        self._ended = bool(exchanges) and exchanges[-1].done
         entries = (entry_of(report) for report in self._reports.values())
         self._front = front_of([entry for entry in entries if entry is not None])
 
@@ -253,10 +258,12 @@ class Results:
     @property
     def intervals(self) -> int | None:
         """Return how many intervals the whole run has, where its algorithm knows."""
-        try:
-            return algorithm_of(dict(self.settings.algorithm)).scheduler(self.problem).jobs_in_all
-        except ValueError:  # an algorithm from elsewhere
-            return None
+        return intervals_in_all(self.settings)
+
+    @property
+    def done(self) -> bool:
+        """Return whether the run has come to its end: nothing is left to do within its budget."""
+        return self._ended or len(self) == self.intervals
 
     def failures(self) -> dict[int, str]:
         """Return the errors of the jobs that failed."""
@@ -353,13 +360,11 @@ class Results:
     def _reference(self, reference: Mapping[str, float] | None) -> np.ndarray[Any, np.dtype[np.float64]]:
         if reference is not None:
             return np.array(signed_reference(self.problem.objectives, reference))
-        if self.problem.reference is not None:
-            return np.array(self.problem.reference)
         first: dict[int, int] = {}
         for job in sorted(self._reports):
             first.setdefault(self._jobs[job].trial, job)
         entries = [entry_of(self._reports[job]) for job in first.values()]
-        return metrics.own_reference([e.objectives for e in entries if e is not None] or [e.objectives for e in self._front])
+        return reference_of(self.problem.reference, [e.objectives for e in entries if e is not None], self._front)
 
     def _decode(self, job: Job) -> dict[str, Any]:
         return self.problem.space.decode(job.config)
@@ -402,6 +407,14 @@ def read_settings(path: Path) -> Settings:
         why = "has no run.toml" if path.is_dir() else "is a file, and a run is a directory" if path.is_file() else "is not there"
         raise StoreError(f"{path} is not a run: it {why}; `mopbt list DIR` shows the runs below a directory")
     return Settings.from_toml(file.read_text(encoding="utf-8", errors="replace"), file)
+
+
+def intervals_in_all(settings: Settings) -> int | None:
+    """Return how many intervals a whole run has, where its algorithm knows."""
+    try:
+        return algorithm_of(dict(settings.algorithm)).scheduler(settings.problem).jobs_in_all
+    except ValueError:  # an algorithm from elsewhere
+        return None
 
 
 def _record(point: Point) -> dict[str, Any]:

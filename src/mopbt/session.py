@@ -11,7 +11,7 @@ from mopbt.engines.base import Engine
 from mopbt.errors import Stalled, TaskFailed
 from mopbt.progress import Progress, Watch
 from mopbt.schedulers.base import Scheduler
-from mopbt.state import Report, State, needed, ordered
+from mopbt.state import Job, Report, State, needed, ordered
 from mopbt.stores.base import Exchange, Store
 from mopbt.task import Problem
 
@@ -59,6 +59,8 @@ class Session:
     diverged: int = 0
     failed_in_a_row: list[str] = field(default_factory=list)  # the last lines of their errors
     _sound: tuple[int, tuple[Report, ...]] = (0, ())  # the journal before them, and what came with the first of them
+    _hopeless: bool = False  # it stops for failures, which are taken back
+    _worked: bool = False  # in this session
     _obsolete: Set[int] = frozenset()
     _session_began: float = 0.0
     _since_dropping: int = 0
@@ -89,19 +91,23 @@ class Session:
         self._restore()
         try:
             outcome = self._go_on()
-        except TaskFailed:
-            self._take_back()
-            raise
         except BaseException:
-            self._stop()
+            if self._hopeless:
+                self._take_back()
+            else:
+                self._stop(done=False)
             raise
-        self._stop()
+        self._stop(done=outcome == "done")
         return outcome
 
-    def _stop(self) -> None:
-        """Write down the time that a session took; it counts, also where no report came of it."""
-        if not self.scheduler.done(self.state):
-            self.store.append(Exchange(stopped=max(self.elapsed, self._session_began + self.engine.elapsed())))
+    def _stop(self, *, done: bool) -> None:
+        """Write down the time that a session took, also where no report came of it, and that the run is done.
+
+        Where all intervals that it has have reported, both are known.
+        """
+        if self._worked and not (self.scheduler.done(self.state) and self.reports == self.scheduler.jobs_in_all):
+            now = self.elapsed if self.scheduler.done(self.state) else self._session_began + self.engine.elapsed()
+            self.store.append(Exchange(stopped=max(self.elapsed, now), done=done))
 
     def _take_back(self) -> None:
         """Take back the failures for which a run stops: once their cause is mended, their jobs are carried out again."""
@@ -137,7 +143,7 @@ class Session:
         reported = {id for id in self.store.checkpoints.kept() if id < self.state.jobs}  # others are yet to be written (again)
         self._obsolete = reported - self._keep()
         if self.state.outstanding and not self._late():
-            self.engine.submit(list(self.state.outstanding.values()), self.checksums)
+            self._submit(list(self.state.outstanding.values()))
         self._show(())
 
     def _order(self) -> None:
@@ -148,7 +154,11 @@ class Session:
             exchange = Exchange(jobs=jobs)
             self.store.append(exchange)
             self.fold(exchange)
-            self.engine.submit(jobs, self.checksums)
+            self._submit(jobs)
+
+    def _submit(self, jobs: Sequence[Job]) -> None:
+        self._worked = True
+        self.engine.submit(jobs, self.checksums)
 
     def _collect(self) -> None:
         """Wait for reports, write them down, and only then act on them."""
@@ -204,11 +214,13 @@ class Session:
         population = getattr(self.scheduler, "population", min(len(self.state.trials), POPULATION))
         unsound = [report.scores for report in reports if report.objectives is not None]
         if unsound and self.reports == self.failures + self.diverged and self.reports >= max(8, population):
+            self._hopeless = True
             raise TaskFailed(_nothing_sound(self.reports, unsound[-1]))
         hopeless = self.failures == self.reports and len(set(errors)) == 1
         if len(errors) >= (3 if hopeless else max(3, population)):
             error = next(r.error for r in reversed(reports) if r.error)
             summary = f"{len(errors)} intervals in a row failed; mend the task and run the same again to go on. The last one:"
+            self._hopeless = True
             raise TaskFailed(summary, error)
 
     def _show(self, reports: Sequence[Report]) -> None:

@@ -120,6 +120,16 @@ def test_a_run_that_is_kept_goes_on_with_the_same_rows_only(rows, tmp_path):
         classifier(out=tmp_path / "run").fit(x[::-1], y)
 
 
+@pytest.mark.parametrize("state", [None, np.random.RandomState(3)])
+def test_what_is_left_to_chance_is_drawn_once_for_a_run_that_is_kept(rows, tmp_path, state):
+    """A notebook's cell that is run again goes on; a search that is not kept draws anew."""
+    first, again = (classifier(out=tmp_path / "run", random_state=state).fit(*rows) for _ in range(2))
+    assert again.front_.records() == first.front_.records()
+    assert len(again.results_) == len(first.results_)
+    seeds = {classifier(random_state=state).fit(*rows).results_.settings.seed for _ in range(2)}
+    assert len(seeds) == 2
+
+
 def test_models_are_what_partial_fit_by_hand_along_their_lineage_gives(rows):
     x, y = rows
     learned = np.arange(len(y)) < 400

@@ -146,7 +146,7 @@ def test_the_counts_are_those_of_the_results(told):
     assert data["others"]["outside"] == len(sound) - len(seen)
     assert data["seconds"] == results.seconds
     assert data["total"] == results.intervals
-    assert data["state"] == ("done" if len(results) == results.intervals else "at rest")
+    assert data["state"] == ("done" if results.done else "at rest")
 
 
 def test_the_way_of_every_model_is_that_of_the_results(told):

@@ -1,11 +1,12 @@
 import errno
+import fcntl
 import os
 import subprocess
 import sys
 
 import pytest
 
-from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunLocked, StorageFull
+from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunLocked, StorageFull, StoreError
 from mopbt.state import Job, Report
 from mopbt.stores import directory
 from mopbt.stores.base import Exchange
@@ -118,6 +119,27 @@ def test_the_second_driver_is_told_who_holds_the_run(tmp_path):
     store.close()
     assert holder_of(tmp_path) == ""
     DirectoryStore(tmp_path).close()
+
+
+def test_a_file_system_without_locks_is_told_from_a_run_that_is_driven(tmp_path, monkeypatch):
+    (tmp_path / "lock").touch()
+
+    def flock(file, how):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StoreError, match=r"lock cannot be locked \(Operation not supported\).*a file system with locks"):
+        DirectoryStore(tmp_path)
+    assert holder_of(tmp_path) == ""
+
+
+def test_who_looks_needs_no_right_to_write(tmp_path, monkeypatch):
+    """As NFS has it, a lock for oneself alone needs a file that is open for writing."""
+    DirectoryStore(tmp_path).close()
+    asked = []
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: asked.append((file.mode, how)))
+    assert holder_of(tmp_path) == ""
+    assert asked == [("r", fcntl.LOCK_SH | fcntl.LOCK_NB)]
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mopbt import MoPbt, run
-from mopbt.catalogue import find_task, registered
+from mopbt.catalogue import find_task, made_of, registered
 from mopbt.rng import stream
 from mopbt.task import Values, problem_of
 from mopbt.tasks import data
@@ -106,6 +106,20 @@ def test_a_scale_is_part_of_how_a_task_is_found():
         find_task("adult-fairness@tiny")
     with pytest.raises(ValueError, match="toy comes in one size only, got the scale 'small'"):
         find_task("toy@small")
+
+
+def test_a_folder_may_have_an_at_sign_in_its_name(tmp_path, monkeypatch):
+    """As homes of the kind /home/user@corp.com have."""
+    folder = tmp_path / "user@corp.com"
+    folder.mkdir()
+    (folder / "at_home.py").write_text("from mopbt.testing import ToyTask\ntask = ToyTask()\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    reference = f"{folder / 'at_home.py'}:task"
+    task, again = find_task(reference)
+    assert (task.name, again) == ("toy", reference)
+    assert len(made_of(again)) == 64
+    with pytest.raises(ValueError, match="comes in one size only, got the scale 'small'"):
+        find_task(f"{reference}@small")
 
 
 def mopbt(*arguments, cwd):

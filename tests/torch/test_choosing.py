@@ -164,6 +164,14 @@ def test_names_make_engines():
     assert planned("pool", task, 2, workers=8).workers == 2
 
 
+def test_a_pool_has_the_cores_of_the_machine_that_goes_on_with_a_run(monkeypatch):
+    recorded = planned("auto", ToyTask(), 8).to_dict()
+    monkeypatch.setattr("mopbt.engines.pool.available_cores", lambda: 5)
+    assert Plan.from_dict(recorded).engine().workers == 5
+    asked = planned("auto", ToyTask(), 8, workers=3).to_dict()
+    assert Plan.from_dict(asked).engine().workers == 3
+
+
 def test_refuses_other_names_and_sizes():
     with pytest.raises(
         ValueError, match="`engine` must be one of 'auto', 'local', 'pool', 'vectorised', 'ray', 'simulated' or an engine"

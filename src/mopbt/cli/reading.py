@@ -82,7 +82,7 @@ def lineage(
     table = table_of(["steps", "job", "trial", *objectives, *names])
     for a in ancestors:
         trial = f"{a.trial} (took over)" if a.exploited else str(a.trial)
-        scores, values = [as_text(a.scores[n]) for n in objectives], [as_text(a.values[n]) for n in names]
+        scores, values = [as_text(a.scores.get(n, "lost")) for n in objectives], [as_text(a.values[n]) for n in names]
         table.add_row(f"{a.begin}-{a.end}", str(a.job), trial, *scores, *values)
     out.print(table)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mopbt.algorithms import POPULATION, check_choice, check_count, options_of
-from mopbt.catalogue import find_task, made_of, registered
+from mopbt.catalogue import find_task, made_of, registered, split_scale
 from mopbt.compare.board import Board, Record
 from mopbt.compare.crew import Crew, Order, crew_of
 from mopbt.compare.evaluations import (
@@ -214,7 +214,7 @@ def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
 
 def _in_scale(task: str, scale: str | None) -> tuple[str, int]:
     """Return the reference of a task in a scale, which tasks of one size only have no use for, and the population there."""
-    name, _, own = task.partition("@")
+    name, own = split_scale(task)
     named = registered().get(name)
     family = None if named is None else named.load()
     if named is not None and not hasattr(family, "at"):
@@ -231,7 +231,7 @@ def _own_scale(experiment: Experiment, scale: str | None) -> str | None:
 
 def _check_scale(experiment: Experiment, scale: str | None) -> None:
     """Raise ValueError where neither the experiment nor any of its tasks knows a scale, if some are known."""
-    known, names = registered(), [task.partition("@")[0] for task in experiment.tasks]
+    known, names = registered(), [split_scale(task)[0] for task in experiment.tasks]
     if scale is None or scale in experiment.scales or not set(names) <= set(known):
         return
     of_tasks = (size for name in names for size in getattr(known[name].load(), "scales", ()))

@@ -25,6 +25,7 @@ from mopbt.compare.experiment import LEAST
 from mopbt.engines.base import Warm, Work, perform
 from mopbt.engines.choosing import Plan, planned
 from mopbt.engines.local import LocalEngine
+from mopbt.engines.pool import THREADS
 from mopbt.engines.worker import keep_memory
 from mopbt.errors import CorruptCheckpoint, CorruptJournal, MopbtError, TaskFailed
 from mopbt.objectives import parse_constraints
@@ -40,8 +41,6 @@ from mopbt.stores.directory import DirectoryStore, write_atomically
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.task import problem_of
 from mopbt.version import __version__
-
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mopbt.engines.base import Engine
@@ -25,7 +25,7 @@ class Plan:
     """An engine by name and size, as `run.toml` records it, and why it was chosen."""
 
     name: str
-    workers: int = 0
+    workers: int = 0  # 0: as many as there are cores, also where a run goes on elsewhere; a stack's size stays as it was
     stack: int = 0
     cost: str = ""  # of a simulation: virtual seconds per step, or "measured"
     address: str = ""  # of a Ray cluster
@@ -75,9 +75,8 @@ def planned(
     if name == "vectorised":
         check_stackable(task)
         return Plan("vectorised", cores, math.ceil(population / cores))
-    if name == "pool" or not hasattr(task, "probe"):
-        return Plan("pool", cores)
-    return _measured(task, population, cores)
+    plan = Plan("pool") if name == "pool" or not hasattr(task, "probe") else _measured(task, population, cores)
+    return replace(plan, workers=cores) if workers and plan.name == "pool" else plan
 
 
 def _check(name: str, workers: int | None, cost: str | None, address: str | None) -> None:
@@ -124,19 +123,19 @@ def _cost(text: str) -> PerStep | Measured:
 def _measured(task: Any, population: int, cores: int) -> Plan:
     stack = math.ceil(population / cores)
     if stack < 2:
-        return Plan("pool", cores, why=f"{population} members on {cores} cores make no stacks")
+        return Plan("pool", why=f"{population} members on {cores} cores make no stacks")
     try:
         probe = task.probe(min(stack, 16))
     except CannotStack as error:
-        return Plan("pool", cores, why=str(error))
+        return Plan("pool", why=str(error))
     gain, needed = probe.loop / probe.stack, probe.bytes_per_member * stack * cores
     seen = f"a stack trains a member {gain:.1f} times as fast as a loop"
     if not probe.disagreement <= AGREEMENT:  # also where it is NaN
-        return Plan("pool", cores, why=f"stacked and single gradients differ by {probe.disagreement:.1g}")
+        return Plan("pool", why=f"stacked and single gradients differ by {probe.disagreement:.1g}")
     if gain < WORTH:
-        return Plan("pool", cores, why=f"{seen}, which is not worth it")
+        return Plan("pool", why=f"{seen}, which is not worth it")
     if needed > 0.8 * available_memory():
-        return Plan("pool", cores, why=f"{seen}, but {population} members need about {needed / 2**30:.1f} GiB")
+        return Plan("pool", why=f"{seen}, but {population} members need about {needed / 2**30:.1f} GiB")
     return Plan("vectorised", cores, stack, why=seen)
 
 

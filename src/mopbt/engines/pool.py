@@ -22,7 +22,7 @@ from mopbt.engines.worker import receive, send
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREADS = ("OMP_NUMTHREADS", "OPENBLAS_NUMTHREADS", "MKL_NUMTHREADS", "VECLIB_MAXIMUMTHREADS", "NUMEXPR_NUMTHREADS")
 _AHEAD = 2  # bundles a worker has at hand: the next one is there before the driver has written down the last
 _SHORT = 0.5  # seconds that a bundle takes for this to pay
 
@@ -128,7 +128,7 @@ class PoolEngine:
     def _hire(self) -> None:
         environment = dict(os.environ)
         if self._threads is not None:
-            environment |= dict.fromkeys(_THREADS, str(self._threads))
+            environment |= dict.fromkeys(THREADS, str(self._threads))
         command = f"import sys; sys.path[:] = {self._path!r}; from mopbt.engines.worker import main; main()"
         process = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         worker = _Worker(process)

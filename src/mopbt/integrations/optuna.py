@@ -89,7 +89,8 @@ def _about(record: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, A
 def _curve(results: Results, record: Mapping[str, Any]) -> dict[int, float]:
     """Return the objective over the steps of a model's lineage; Optuna knows such curves for one objective alone."""
     (objective,) = results.problem.objectives
-    return {ancestor.end: ancestor.scores[objective.name] for ancestor in results.lineage(record["job"])}
+    scores = {ancestor.end: ancestor.scores.get(objective.name) for ancestor in results.lineage(record["job"])}
+    return {end: score for end, score in scores.items() if score is not None}  # one may be lost with a line of the journal
 
 
 def _optuna() -> Any:

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from mopbt.engines.pool import PoolEngine, available_cores
 from mopbt.errors import MissingExtra, UnreadHyperparameter
 from mopbt.objectives import Constraint, Direction
 from mopbt.progress import Watch
-from mopbt.results import Front, Point
+from mopbt.results import Front, Point, read_settings
 from mopbt.rng import derived_seed, stream
 from mopbt.run import run
 from mopbt.space import Domain, Space
@@ -221,7 +222,8 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             X: The rows, shape (n, features), as the estimator takes them.
             y: The targets, shape (n,) or (n, outputs); None where the estimator needs none.
         """
-        task, seed = self._task(X, y), int(check_random_state(self.random_state).randint(2**31))
+        seed = self._seed()
+        task = self._task(X, y, seed)
         engine = "local" if self._workers == 1 else PoolEngine(self._workers)
         how: dict[str, Any] = {"algorithm": self.algorithm, "population": self.population, "engine": engine}
         results = run(task, out=self.out, seed=seed, progress=self.progress, **how)
@@ -285,7 +287,14 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"`n_jobs` must be a whole number, -1 for all cores, or None, got {self.n_jobs!r}")
         return self.n_jobs if self.n_jobs > 0 else max(available_cores() + 1 + self.n_jobs, 1)
 
-    def _task(self, x: Any, y: Any) -> EstimatorTask:
+    def _seed(self) -> int:
+        """Return the seed of split and search: where it is left to chance, that of the run that `out` has already."""
+        begun = self.out is not None and (Path(self.out) / "run.toml").is_file()
+        if begun and not isinstance(self.random_state, Integral):
+            return read_settings(Path(self.out)).seed  # type: ignore[arg-type]
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _task(self, x: Any, y: Any, seed: int) -> EstimatorTask:
         x, y = indexable(x, y)
         if y is None and get_tags(self.estimator).target_tags.required:
             raise ValueError(f"{type(self.estimator).__name__} requires y to be passed, but the target y is None; use fit(X, y)")
@@ -293,7 +302,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             check_classification_targets(y)
             y = column_or_1d(y, warn=True) if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y  # a column is split by class, too
         self._check_estimator()
-        train, validation = self._split(x, y)
+        train, validation = self._split(x, y, seed)
         return EstimatorTask(
             estimator=self.estimator,
             space=self.space,
@@ -320,7 +329,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         if self.resource is not None and self.resource in self.space:
             raise ValueError(f"`resource` {self.resource!r} counts the steps, so it cannot be tuned; take it out of `space`")
 
-    def _split(self, x: Any, y: Any) -> tuple[Any, Any]:
+    def _split(self, x: Any, y: Any, seed: int) -> tuple[Any, Any]:
         """Return the rows for training and for validation."""
         if hasattr(self.validation, "split"):
             train, validation = next(iter(self.validation.split(x, y)))
@@ -329,8 +338,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"`validation` must be a share between 0 and 1, such as 0.25, or a splitter, got {self.validation!r}")
         counts = np.unique(y, return_counts=True)[1] if is_classifier(self.estimator) and np.ndim(y) == 1 else np.ones(1)
         kind = StratifiedShuffleSplit if counts.min() > 1 else ShuffleSplit  # each class must be in both parts
-        state = check_random_state(self.random_state).randint(2**31)
-        train, validation = next(kind(1, test_size=self.validation, random_state=state).split(x, y))
+        train, validation = next(kind(1, test_size=self.validation, random_state=seed).split(x, y))
         return train, validation
 
     def _ruled(self, front: Front) -> Point:

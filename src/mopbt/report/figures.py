@@ -7,10 +7,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mopbt.errors import MissingExtra
 from mopbt.objectives import Objective
 from mopbt.report.against import names_of, shared_reference
-from mopbt.report.story import check_comparable
+from mopbt.report.story import check_comparable, view_of
 from mopbt.results import Point, Results
 from mopbt.spelling import counted
 
@@ -23,8 +25,6 @@ INK, FAINT = "#333333", "#bbbbbb"
 FRONT = "#c8401e"  # against blue it stands out for every kind of colour vision, and in grey by its line
 OTHER = "#666666"  # the front of the run beside it
 STEPS = ("#dde7f0", "#a6c4de", "#5f95c4", "#1d4f86")  # of the evaluations, early to late
-MOST = 0.95  # of the evaluations are shown in any case ...
-STRETCH = 1.25  # ... and the rest where the axis gets no longer than this: one that diverged would squeeze all into a corner
 LETTERS = 88  # of a title's line
 SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}  # inches, by the number of panels
 
@@ -61,7 +61,8 @@ def plot_front(results: Results, file: Path | str, *, beside: Results | None = N
     other: list[Point] = [] if beside is None else list(beside.front())
     name, other_name = ("", "") if beside is None else names_of(results, beside)
     reference = None if beside is None else shared_reference([results, beside])
-    views = {o: _view(o, points, [*front, *other]) for o in objectives}
+    fronts = [*front, *other]
+    views = {o: view_of(o, *(np.array([p.scores[o.name] for p in some]) for some in (points, fronts))) for o in objectives}
     figure = _figure(SIZES[len(pairs)])
     axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
     for ax, (x, y) in zip(axes, pairs, strict=True):
@@ -93,17 +94,6 @@ def _figure(size: tuple[float, float]) -> "Figure":
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)  # no window, and nothing global
     return figure
-
-
-def _view(objective: Objective, points: Sequence[Point], front: Sequence[Point]) -> View:
-    """Return the range that an axis shows: the front and all evaluations, but not the worst of these where they are far off."""
-    scores = sorted((p.scores[objective.name] for p in points), reverse=objective.direction == "max")
-    most = [p.scores[objective.name] for p in front] + scores[: max(1, round(len(scores) * MOST))]
-    lo, hi = min(most), max(most)
-    if max(scores) - min(scores) <= STRETCH * (hi - lo):
-        lo, hi = min(scores), max(scores)
-    margin = 0.03 * (hi - lo) or 0.03 * abs(hi) or 1.0
-    return lo - margin, hi + margin
 
 
 def _columns(points: Sequence[Point], x: Objective, y: Objective) -> tuple[list[float], list[float]]:

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mopbt import metrics
-from mopbt.algorithms import algorithm_of
-from mopbt.archive import Archive, Entry, entry_of
+from mopbt.archive import Archive, Entry, entry_of, reference_of
 from mopbt.objectives import Objective, unsigned
-from mopbt.results import Results
+from mopbt.results import Results, intervals_in_all
 from mopbt.settings import Settings
 from mopbt.space import Domain, Float, Int
 from mopbt.state import Job, Report
@@ -33,7 +32,7 @@ LEVELS = 20  # of a hyperparameter
 KINDS = 20  # of failures
 LETTERS = 4000  # of an error message
 SHARE = 0.95  # of the evaluations are in view in any case ...
-STRETCH = 1.25  # ... and the rest where the axis gets no longer than this
+STRETCH = 1.25  # ... and the rest where the axis gets no longer than this: one that diverged would squeeze all into a corner
 
 Array = NDArray[np.float64]
 Curve = list[tuple[float, float]]  # seconds, hypervolume
@@ -70,7 +69,7 @@ class Story:
         self.settings, self.name, self.path = settings, name, path
         self.problem = settings.problem
         self.total = intervals_in_all(settings)
-        self.seconds = 0.0
+        self.seconds, self._ended = 0.0, False
         self.diverged = self.failed = 0
         self._jobs: dict[int, Job] = {}
         self._reports: dict[int, Report] = {}
@@ -91,7 +90,7 @@ class Story:
                 self._order(job)
             for report in sorted(exchange.reports, key=lambda report: (report.seconds, report.job)):
                 self._enter(report, self._jobs[report.job])
-            self.seconds = max(self.seconds, exchange.stopped)
+            self.seconds, self._ended = max(self.seconds, exchange.stopped), exchange.done
 
     @property
     def front(self) -> list[Entry]:
@@ -105,11 +104,10 @@ class Story:
 
     def reference(self) -> Array:
         """Return the reference point (K,) of the hypervolume: the task's, or the paper's rule over the first intervals."""
-        if self.problem.reference is not None:
-            return np.array(self.problem.reference)
+        if self.problem.reference is None and not self._archive.front:
+            return np.zeros(len(self.problem.objectives))
         firsts = [entry_of(self._reports[job]) for job in self._first.values()]
-        rows = [e.objectives for e in firsts if e is not None] or [e.objectives for e in self._archive.front]
-        return metrics.own_reference(rows) if rows else np.zeros(len(self.problem.objectives))
+        return reference_of(self.problem.reference, [e.objectives for e in firsts if e is not None], self._archive.front)
 
     def hypervolume(self, reference: Array | None = None) -> float:
         """Return the hypervolume of the front above a reference point (K,)."""
@@ -143,7 +141,7 @@ class Story:
 
     def summary(self, *, driver: str = "", trouble: str = "") -> dict[str, Any]:
         """Return what there is to say of the run in a line."""
-        done = self.total is not None and len(self._reports) >= self.total
+        done = self._ended or len(self._reports) == self.total
         return {
             "name": self.name,
             "path": self.path,
@@ -347,14 +345,6 @@ def common_reference(problems: Sequence[Problem], fronts: Sequence[Array]) -> Ar
         return np.array(reference)
     points = np.concatenate(fronts)
     return metrics.own_reference(points) if len(points) else np.zeros(points.shape[1])
-
-
-def intervals_in_all(settings: Settings) -> int | None:
-    """Return how many intervals the whole run has, where its algorithm knows."""
-    try:
-        return algorithm_of(dict(settings.algorithm)).scheduler(settings.problem).jobs_in_all
-    except ValueError:  # an algorithm from elsewhere
-        return None
 
 
 def sample(ids: NDArray[np.int64], most: int) -> NDArray[np.intp]:

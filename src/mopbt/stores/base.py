@@ -11,16 +11,17 @@ from mopbt.state import Job, Report
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One line of the journal: jobs that were ordered together, reports that came together, or the time at which it stopped."""
+    """One line of the journal: jobs that were ordered together, reports that came together, or when a session ended."""
 
     jobs: tuple[Job, ...] = ()
     reports: tuple[Report, ...] = ()
-    stopped: float = 0.0  # seconds of work when a session ended before the run was done
+    stopped: float = 0.0  # seconds of work when a session ended
+    done: bool = False  # nothing was left to do then
 
     def to_json(self) -> dict[str, Any]:
         """Return the exchange as a JSON object."""
-        if self.stopped:
-            return {"stopped": round(self.stopped, 6)}
+        if self.stopped or self.done:
+            return {"stopped": round(self.stopped, 6)} | ({"done": True} if self.done else {})
         if self.jobs:
             return {"jobs": [job.to_json() for job in self.jobs]}
         return {"reports": [report.to_json() for report in self.reports]}
@@ -30,7 +31,7 @@ class Exchange:
         """Read an exchange back."""
         jobs = tuple(Job.from_json(job) for job in data.get("jobs", ()))
         reports = tuple(Report.from_json(report) for report in data.get("reports", ()))
-        return Exchange(jobs, reports, data.get("stopped", 0.0))
+        return Exchange(jobs, reports, data.get("stopped", 0.0), data.get("done", False))
 
 
 class Checkpoints(Protocol):

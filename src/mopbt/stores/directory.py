@@ -1,5 +1,6 @@
 """A run as a directory: `run.toml`, `journal.jsonl`, `checkpoints/`, and a lock while a process drives it."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mopbt.errors import RunLocked
+from mopbt.errors import RunLocked, StoreError
 from mopbt.stores.base import Checkpoints, Exchange, checked, checksum_of
 from mopbt.stores.journal import JournalWriter, cannot_write, encode_line, read_journal, read_lines
 
@@ -157,8 +158,15 @@ class Lock:
     def __init__(self, path: Path, hint: str) -> None:
         self._file: IO[Any] = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open while the lock is held
         for _ in range(20):
-            if _taken(self._file):
-                break
+            try:
+                if _taken(self._file, fcntl.LOCK_EX):
+                    break
+            except OSError as error:
+                self._file.close()
+                raise StoreError(
+                    f"{path} cannot be locked ({error.strerror}), so nothing keeps two processes from driving one run; put the run "
+                    f"on a file system with locks, such as a local disk (on a cluster, ask for `flock`)"
+                ) from error
             time.sleep(0.025)  # it may be somebody who is just looking
         else:
             holder = _text(self._file) or "another process"
@@ -192,10 +200,11 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def _taken(file: IO[Any]) -> bool:
+def _taken(file: IO[Any], how: int) -> bool:
+    """Lock a file, for oneself alone or shared with others that look at it, unless somebody else keeps it from that."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 
@@ -209,6 +218,10 @@ def holder_of(path: Path | str) -> str:
     """Return who drives a run now; the empty string if nobody does."""
     try:
         with open(Path(path) / "lock", encoding="utf-8") as file:
-            return "" if _taken(file) else _text(file) or "another process"
+            return "" if _taken(file, fcntl.LOCK_SH) else _text(file) or "another process"
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # nobody can lock, and so drive, anything there
+            return ""
+        raise
