@@ -17,6 +17,7 @@ from mopbt.report.statistics import holm, sign_flip_test
 
 TABULAR = Path(__file__).parent / "small" / "tables-5-7-tabular"
 IMAGES = [TABULAR.with_name(f"tables-5-7-images{part}") for part in ("", "-2")]  # in two parts, on two machines
+QNEHVI = TABULAR.with_name("figure-14-qnehvi-tabular")
 CONSTANT = {"adult": 0.7592, "celeba": 0.5201, "cifar10": 0.1, "cifar100": 0.01}  # accuracy of the same answer for everybody
 Row = Mapping[str, str]
 Key = tuple[str, str, str]  # task, algorithm, seed
@@ -166,6 +167,10 @@ if __name__ == "__main__":
     leads()
     for name in ("tables-5-7-tabular", "figure-10-explore", "figure-11-tau", "figure-12-ranking", "figure-15-sequential"):
         without_the_seed_of_the_sizes(TABULAR.parent / name)
+    without_the_seed_of_the_sizes(QNEHVI)
+    for measure in ("hypervolume", "test_hypervolume", "coverage"):
+        print(f"{QNEHVI.name}, {measure}: p over all tasks, and the pairs in which MO-PBT is ahead")
+        over_all((row for row in rows(QNEHVI / "runs.csv") if row[measure]), measure)
     click_tail()
     gaps()
     over_image_tasks()

@@ -43,10 +43,11 @@ def test_the_same_command_goes_on(tmp_path):
     command = ["run", "toy", "--population", 6, "--engine", "local"]
     stopped = mopbt(*command, "--budget-jobs", 7, cwd=tmp_path, code=3)
     assert "stopped (the budget is spent) after 7 intervals" in stopped.stderr
-    assert "nothing reported is lost: run the same command again to go on" in stopped.stderr
+    assert "nothing reported is lost: raise the budget, or leave it out, to go on" in stopped.stderr
     assert len(Results.open(tmp_path / "runs" / "toy")) == 7
-    mopbt(*command, cwd=tmp_path)
+    assert "done before" not in mopbt(*command, cwd=tmp_path).stderr
     assert len(Results.open(tmp_path / "runs" / "toy")) == 60
+    assert "the run was done before, and nothing was trained now; a new run" in mopbt(*command, cwd=tmp_path).stderr
 
 
 def test_resume_needs_nothing_but_the_directory(tmp_path):
@@ -277,7 +278,7 @@ def test_another_task_of_the_same_name_does_not_get_the_first_ones_run(tmp_path)
     assert "has changed" not in mopbt("run", "moved/a.py:task", *options, cwd=tmp_path).stderr
     (tmp_path / "moved" / "a.py").write_text(ALIKE.format(factor=3))
     assert (
-        "the code of the task has changed since this run was started"
+        "the file of the task, or one that it imports from its folder, has changed since this run was started"
         in mopbt("run", "moved/a.py:task", *options, cwd=tmp_path).stderr
     )
 

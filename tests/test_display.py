@@ -1,5 +1,6 @@
 import io
 import re
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -63,6 +64,14 @@ def test_time_left_shrinks_to_nothing():
     assert seen[-1].seconds_left == 0
     assert "16/16" in line(seen[-1])
     assert panel(seen[0]).renderables
+
+
+def test_time_left_does_not_count_what_a_start_takes():
+    """Worker processes import for seconds before the first interval, which took none of them."""
+    _, seen = shown(ToyTask(max_step=8), terminal=False, population=4)
+    begun = replace(seen[3], elapsed=22.0, reported=3, total=16, since=(20.0, 1))  # two intervals in two seconds, 13 to go
+    assert begun.seconds_left == 13
+    assert replace(begun, reported=1).seconds_left is None
 
 
 def test_clock():

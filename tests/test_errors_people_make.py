@@ -1074,9 +1074,10 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("pick done --best near --export mine.safetensors", 1),
-        "checkpoint HERE/done/checkpoints/….ckpt is not there: it left the front, or somebody removed it; read the front again, "
-        "and where it still has …, put back a copy, or train the model again with `mopbt replay RUN … --export model.safetensors`",
-        *("is not there", "it left the front, or somebody removed it", "train the model again with `mopbt replay RUN"),
+        "checkpoint HERE/done/checkpoints/….ckpt is not there: its model left the front, or none are kept (a comparison without "
+        "`keep_models`), or somebody removed it; read the front again, and where it still has …, put back a copy, or train the "
+        "model again with `mopbt replay RUN … --export model.safetensors`",
+        *("is not there", "or somebody removed it", "train the model again with `mopbt replay RUN"),
         remove_checkpoint,
     ),
     Command(
@@ -1334,11 +1335,14 @@ def test_the_same_call_goes_on_after_a_training_function_was_mended(here):
     assert len(mopbt.run(train, **said)) == 8
 
 
-def test_a_directory_in_which_nothing_was_reported_may_go(here):
+def test_a_directory_in_which_nothing_was_reported_begins_anew(here):
     said = SAID | QUIETLY | {"out": "new", "population": 2}
     with pytest.raises(MissingScore):
         mopbt.run(train, constraints=["upp >= 1"], **said)
-    with pytest.raises(RunMismatch, match=r"another directory \(or remove this one: nothing has been reported in it\)$"):
+    assert len(mopbt.run(train, constraints=["up >= 0"], **said)) == 8
+    with pytest.raises(
+        RunMismatch, match=r"constraints is \['up >= 1'\], it was \['up >= 0'\]; use them again, or another directory$"
+    ):
         mopbt.run(train, constraints=["up >= 1"], **said)
 
 

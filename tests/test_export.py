@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -126,6 +127,27 @@ def test_a_format_of_the_tasks_own_is_not_called_safetensors(tmp_path):
     assert (files.weights.name, files.weights.read_bytes()) == ("m.bin", results.checkpoint(results.front()[0]))
     assert 'task.load(Path("m.bin").read_bytes())' in files.card.read_text()
     assert not (tmp_path / "m.safetensors").exists()
+
+
+def test_a_pickle_is_called_one(tmp_path):
+    """As the checkpoints of a scikit-learn search are: whoever has the file has no task to load it with."""
+
+    class Pickled(ToyTask):
+        def dump(self, model):
+            return pickle.dumps(model)
+
+        def load(self, data):
+            return pickle.loads(data)
+
+    results = mopbt.run(Pickled(max_step=2), out=tmp_path / "run", population=2, engine="local", progress=False)
+    files = export(results, results.front()[0], tmp_path / "m.safetensors")
+    assert "only those that you trust.\nmodel = pickle.loads(Path" in files.card.read_text()
+    assert json.loads(files.about.read_text())["format"] == "a pickle"
+    assert pickle.loads(files.weights.read_bytes()).keys() == ToyTask().init(0).keys()
+    with pytest.raises(
+        StoreError, match=r"can load its models.*pickle.loads\(results.checkpoint\(point\)\) reads one that you trust"
+    ):
+        mopbt.Results.open(tmp_path / "run").load(results.front()[0])
 
 
 @pytest.mark.parametrize("second", [False, True])

@@ -362,11 +362,49 @@ def test_what_a_member_left_does_not_change_when_another_trains_the_same_objects
     work = Work(task, problem_of(task), 0, MemoryCheckpoints())
     warm, cold = Warm(2**20), Warm(0)
     first = perform(work, Job(0, 0, (0.1,), None, 0, 3), "", warm)
-    perform(work, Job(1, 1, (0.5,), None, 0, 3), "", warm)
+    perform(work, Job(1, 1, (0.5,), 0, 3, 6), first.checksum, warm)
     by_memory = perform(work, Job(2, 0, (0.1,), 0, 3, 6), first.checksum, warm)
     by_disk = perform(work, Job(2, 0, (0.1,), 0, 3, 6), first.checksum, cold)
     assert by_memory.error == by_disk.error == ""
     assert by_memory.checksum == by_disk.checksum
+
+
+@pytest.mark.parametrize("outside", [net(), np.zeros(3)])
+def test_an_object_that_was_made_outside_does_not_pass_weights_to_a_new_member(outside):
+    """Which member began with whose weights would depend on the number of workers, and nothing would tell."""
+
+    def train(m):
+        m.track(model=outside)
+        loop(m)
+        m.report(loss=0.0)
+
+    task = make(train)
+    start = interval(task, None, 0, lr=0.5)
+    assert interval(task, start, 3, lr=0.5), "with a checkpoint it is restored"
+    with pytest.raises(TaskError, match=r"track\(model=...\): another member has trained this very object.*copy.deepcopy"):
+        interval(task, None, 0, lr=0.5)
+
+
+def test_who_diverges_may_leave_before_the_interval_is_over():
+    """As in many a loop: if not loss.isfinite(): report NaN and return. What was not read by then is no mistake either."""
+
+    def train(m):
+        model = {"w": 0.0}
+        m.track(model=model)
+        for _ in m.steps():
+            model["w"] += m.hp["lr"]
+            if m.hp["lr"] > 0.01:
+                m.report(loss=float("nan"))
+                return
+        m.report(loss=model["w"] * m.hp["other"])
+
+    space = {"lr": Float(1e-4, 1.0, log=True), "other": Grid(1, 2, 3)}
+    results = run(make(train, space=space), out=None, population=8, engine="local", progress=False)
+    diverged = [point for point in results.points() if np.isnan(point.scores["loss"])]
+    assert results.outcome == "done"
+    assert not results.failures()
+    assert diverged
+    assert len(results.front()) > 0
 
 
 # --- the member --------------------------------------------------------------------------------------------------------------
@@ -429,6 +467,10 @@ WRONG = [
         "track(a=...) takes objects with `state_dict` and `load_state_dict`, numpy arrays and dicts, got list",
     ),
     (lambda m: m.track(a=torch.zeros(1)), "numpy arrays and dicts, got Tensor"),
+    (
+        lambda m: (m.track(a={}), next(m.steps()), m.report(loss=0)),
+        "left the loop over `steps()` at step 0, the interval ends at 3; go through all of them; to give up this interval, report",
+    ),
     (lambda m: m.bind(net(), lr="lr"), "bind takes an optimizer with `param_groups`, got Sequential"),
     (lambda m: m.bind(optimizer_of(), lr="LR"), "bind(lr='LR'): no hyperparameter 'LR'; the space has 'lr'"),
     (lambda m: m.bind(optimizer_of(), rate="lr"), "bind(rate='lr'): the optimizer has no field 'rate'; bind one of dampening, "),

@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "mopbt"
 
 WITH_TORCH = {f"torch.{name}" for name in ("batches", "given", "layers", "optimizers", "probing", "stack", "task", "values")}
 LAYERS = {
-    0: {"version", "errors", "spelling", "rng", "space", "objectives", "state", "tree", "task", "function"},
+    0: {"version", "errors", "spelling", "rng", "space", "objectives", "state", "tree", "task", "function", "sources"},
     1: {
         *("ranking", "exploit", "explore", "scalarization", "metrics", "archive", "rungs", "choosing"),
         *("proposals", "proposals.base"),

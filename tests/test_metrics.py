@@ -13,6 +13,7 @@ import mopbt.metrics as metrics
 from mopbt.metrics import (
     best_hypervolume,
     coverage,
+    coverage_units,
     hypervolume,
     hypervolume_curve,
     log_hypervolume_difference,
@@ -196,6 +197,19 @@ def test_coverage_counts_sectors(objectives, lines):
     exact_lines = any(np.isclose(math.atan2(x, y), edges[1:-1]).any() for x, y in front)
     if not exact_lines:  # there rounding decides
         assert coverage(objectives, [0, 0], lines=lines) == np.count_nonzero(counts) / (lines + 1)
+
+
+def test_coverage_of_objectives_in_units_far_apart():
+    """An accuracy and a number of weights: in raw units all would lie in one sector."""
+    shares = at_angles(*np.linspace(5, 85, 9))
+    weights = shares * [1.0, 2000.0]
+    assert coverage(weights, [0, 0]) < coverage(shares, [0, 0])
+    units = coverage_units(weights, [0, 0])
+    assert units.tolist() == weights.max(axis=0).tolist()
+    assert coverage(weights, [0, 0], units=units) == coverage(shares, [0, 0]) == 9 / 361
+    assert coverage_units(shares * [1.0, 9.0], [0, 0]).tolist() == [1, 1], "as in the paper where that says something"
+    assert coverage_units(np.empty((0, 2)), [0, 0]).tolist() == [1, 1]
+    assert coverage_units([[1.0, 0.0]], [0, 0]).tolist() == [1, 1], "a range of nothing is no unit"
 
 
 def test_wrong_arguments_of_coverage_are_named():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from mopbt.compare import Experiment
+from mopbt.metrics import coverage
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = sorted(folder for folder in (ROOT / "results" / "small").glob("*") if (folder / "tables.csv").exists())
@@ -115,6 +116,10 @@ def test_hypervolumes_of_the_runs_are_those_of_their_fronts(folder):
             if run[measure]:
                 points = np.array([[float(model[prefix + o["objective"]]) for o in own] for model in front])
                 assert moocore.hypervolume(points, ref=reference, maximise=maximise) == pytest.approx(float(run[measure]))
+        if run["coverage"]:  # all are shares, so they are taken as they are
+            signs = np.where(maximise, 1.0, -1.0)
+            points = signs * np.array([[float(model[f"score.{o['objective']}"]) for o in own] for model in front])
+            assert coverage(points, signs * reference) == pytest.approx(float(run["coverage"]))
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)

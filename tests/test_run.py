@@ -97,6 +97,34 @@ def test_a_run_with_fewer_intervals_than_expected_is_done_and_stays_as_it_is(tmp
     assert (tmp_path / "journal.jsonl").read_bytes() == journal
 
 
+def test_changed_code_is_told_also_where_a_program_holds_the_task(tmp_path):
+    """Edit, run again: without a word the old models would be taken for those of the new code."""
+    (tmp_path / "helper.py").write_text("FACTOR = 1\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import helper, mopbt\n"
+        "def train(m):\n"
+        "    w = {'w': 0.0}\n"
+        "    m.track(w=w)\n"
+        "    for _ in m.steps(): w['w'] += m.hp['x'] * helper.FACTOR\n"
+        "    m.report(up=w['w'], down=m.hp['x'])\n"
+        "space, objectives = {'x': mopbt.Grid(0, 1, 5)}, {'up': 'max', 'down': 'min'}\n"
+        "mopbt.run(train, out='run', space=space, objectives=objectives, steps=4, population=4, engine='local')\n"
+    )
+
+    def told():
+        done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return " ".join(done.stderr.split())
+
+    changed = "has changed since this run was started; what was reported before stays as it is"
+    assert changed not in told()
+    again = told()
+    assert "the run was done before, and nothing was trained now" in again
+    assert changed not in again
+    (tmp_path / "helper.py").write_text("FACTOR = 2\n")
+    assert changed in told()
+
+
 def test_a_run_that_was_done_goes_on_with_a_larger_budget(tmp_path):
     algorithm = MoAsha()
     assert toy(tmp_path, algorithm=algorithm, population=None, budget=Budget(jobs=9)).done

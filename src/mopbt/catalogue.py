@@ -1,16 +1,13 @@
 """Tasks by name: those that packages register under the entry point `mopbt.tasks`, and any `module:object`."""
 
-import ast
-import hashlib
 import importlib
 import inspect
-import os
 import sys
-from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from mopbt.sources import digest
 from mopbt.spelling import meant
 from mopbt.task import problem_of
 
@@ -55,39 +52,7 @@ def made_of(reference: str) -> str:
         return f"{known[bare].dist.name} {known[bare].dist.version} {size!r}"
     place, name = bare.rsplit(":", 1)
     file = place if place.endswith(".py") else _imported(place, name)[0].__file__
-    return _digest(Path(file).resolve(), 0 if place.endswith(".py") else place.count(".")) if file else ""
-
-
-def _digest(file: Path, depth: int) -> str:
-    """Return a digest of a module's file, `depth` packages deep, and of what it imports from the folder where these are."""
-    root = file.parents[depth + (file.name == "__init__.py")]
-    texts, waiting = dict[Path, bytes](), [file]
-    while waiting:
-        here = waiting.pop()
-        if here not in texts:
-            texts[here] = here.read_bytes()
-            waiting += [] if root.name in ("site-packages", "dist-packages") else _imports(here, texts[here], root)
-    if len(texts) == 1:
-        return hashlib.sha256(texts[file]).hexdigest()
-    names = {os.path.relpath(path, root): text for path, text in texts.items()}
-    return hashlib.sha256(b"".join(f"{name} {len(names[name])}\n".encode() + names[name] for name in sorted(names))).hexdigest()
-
-
-def _imports(file: Path, text: bytes, root: Path) -> Iterator[Path]:
-    """Go through the files of modules that a module's text imports, as far as they are in a folder, or near the module."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):
-        return  # whoever imports it will be told
-    names = [(root, alias.name) for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    for node in (node for node in nodes if isinstance(node, ast.ImportFrom)):
-        base = file.parents[node.level - 1] if node.level else root
-        names += [(base, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names]
-    for base, name in names:
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            place = base.joinpath(*parts[:end])
-            yield from filter(Path.is_file, (place.with_name(f"{place.name}.py"), place / "__init__.py"))
+    return digest(Path(file).resolve(), 0 if place.endswith(".py") else place.count(".")) if file else ""
 
 
 def _found(reference: str) -> tuple[Any, str]:
@@ -96,6 +61,8 @@ def _found(reference: str) -> tuple[Any, str]:
     if reference in known:
         return known[reference].load(), reference
     place, colon, name = reference.rpartition(":")
+    if reference.endswith(".py") and Path(reference).is_file():
+        raise ValueError(f"TASK must name an object in the file, as in {reference}:task, got the file {reference} alone")
     if not colon or not place or not name:
         raise ValueError(
             f"TASK must be one of {', '.join(known)}, or name an object like package.module:task or path/to/file.py:task, "

@@ -78,13 +78,17 @@ def checked_weights(objectives: Sequence[Objective], weights: Mapping[str, float
 def trade(objectives: Sequence[Objective], chosen: Mapping[str, float], other: Mapping[str, float]) -> str:
     """Return in a clause what a model gives up and gains beside another: "gives up 0.004 of accuracy for 0.09 of dsp"."""
     changes = [(o, o.sign * (chosen[o.name] - other[o.name])) for o in objectives]
-    lost = [f"{-change:.2g} of {o.name}" for o, change in changes if change < 0]
-    won = [f"{change:.2g} of {o.name}" for o, change in changes if change > 0]
+    lost = [f"{_amount(-change)} of {o.name}" for o, change in changes if change < 0]
+    won = [f"{_amount(change)} of {o.name}" for o, change in changes if change > 0]
     if lost and won:
         return f"gives up {_joined(lost)} for {_joined(won)}"
     if lost:
         return f"gives up {_joined(lost)} for nothing"
     return f"gains {_joined(won)} for nothing" if won else "is as good"
+
+
+def _amount(change: float) -> str:
+    return f"{change:,.0f}" if 100 <= change < 1e9 else f"{change:.2g}"
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -52,8 +52,10 @@ class Display:
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def finish(self, outcome: Outcome, go_on: str) -> None:
-        """Say how the run ended, and how to go on if it has not."""
+        """Say how the run ended, and what there is to say beside: how to go on if it has not."""
         if self._last is None or outcome == "done":
+            if go_on:
+                self.note(go_on)
             return
         why = {"interrupted": "interrupted", "failed": "an error, see below", "budget": "the budget is spent"}[outcome]
         text = f"stopped ({why}) after {self._last.reported} intervals; {go_on}"

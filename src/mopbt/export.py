@@ -11,7 +11,7 @@ from mopbt import tree
 from mopbt.errors import StoreError
 from mopbt.function import visible
 from mopbt.replay import Replayed
-from mopbt.results import Ancestor, Choice, Point, Results, schedule_of
+from mopbt.results import Ancestor, Choice, Point, Results, is_pickle, schedule_of
 from mopbt.spelling import counted
 from mopbt.version import __version__
 
@@ -50,9 +50,12 @@ def _write(file: Path, checkpoint: bytes, about: Mapping[str, Any]) -> Exported:
     weights = file if kind.startswith("safetensors") else file.with_suffix(".bin")
     about = {**about, "weights": weights.name, "format": kind}
     exported = Exported(weights, file.with_suffix(".json"), file.with_suffix(".md"))
-    exported.weights.write_bytes(data)
-    exported.about.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    exported.card.write_text(model_card(about), encoding="utf-8")
+    texts = {exported.about: json.dumps(about, indent=2, ensure_ascii=False) + "\n", exported.card: model_card(about)}
+    for place, content in ({exported.weights: data} | {place: text.encode() for place, text in texts.items()}).items():
+        try:
+            place.write_bytes(content)
+        except OSError as error:
+            raise StoreError(f"cannot write {place}: {error.strerror}; name a place that can be written") from error
     return exported
 
 
@@ -74,7 +77,7 @@ def weights_of(data: bytes) -> tuple[bytes, str]:
     try:
         state = visible(tree.loads(data))
     except ValueError:
-        return data, "the task's own: load it with the task's `load`"
+        return data, "a pickle" if is_pickle(data) else "the task's own: load it with the task's `load`"
     model = _model_in(state) if isinstance(state, dict) else None
     if model is None:
         return tree.dumps(state), "safetensors: the tracked state"
@@ -164,6 +167,14 @@ def _loading(about: Mapping[str, Any]) -> list[str]:
             "import mopbt",
             "",
             f'state = mopbt.loads(Path("{about["weights"]}").read_bytes())',
+        ]
+    elif about["format"] == "a pickle":
+        lines = [
+            "import pickle",
+            "from pathlib import Path",
+            "",
+            "# Reading a pickle runs what is written in it: read only those that you trust.",
+            f'model = pickle.loads(Path("{about["weights"]}").read_bytes())',
         ]
     else:
         lines = ["from pathlib import Path", "", f'model = task.load(Path("{about["weights"]}").read_bytes())']

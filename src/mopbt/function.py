@@ -5,7 +5,9 @@ interval left (its own, or the donor's after an exploit), and goes through `step
 """
 
 import copy
+import math
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from mopbt.space import Domain
 from mopbt.spelling import meant
 
 _BUILT = "mopbt.built"  # beside the tracked objects in a checkpoint; no keyword of `track` reads like this
+_SEEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()  # what members of this process have tracked, by id
 
 
 class Member:
@@ -57,6 +60,7 @@ class Member:
                     f"track({name}=...) takes objects with `state_dict` and `load_state_dict`, numpy arrays and dicts, got "
                     f"{type(tracked).__name__}; put plain values into a dict"
                 )
+            self._check_fresh(name, tracked)
             self._tracked[name] = tracked
             if any((built := settings_of(tracked)).values()):
                 self._built[name] = built
@@ -107,6 +111,18 @@ class Member:
             raise TaskError(f"report takes scores by name, as in report(accuracy=0.9) or report(**scores), got {_kinds(unnamed)}")
         self._scores, self._reported_at = dict(scores), self.step
 
+    def _check_fresh(self, name: str, tracked: Any) -> None:
+        """Raise TaskError where a new member gets an object that another one has trained: its weights would pass on unseen."""
+        try:
+            is_known, _SEEN[id(tracked)] = id(tracked) in _SEEN, tracked
+        except TypeError:  # of a kind that cannot be remembered
+            return
+        if self._restored is None and is_known:
+            raise TaskError(
+                f"track({name}=...): another member has trained this very object, so a new one would begin with its weights; make "
+                f"it inside of the training function, or track a copy of it (copy.deepcopy)"
+            )
+
     def _restore(self, name: str, tracked: Any) -> None:
         assert self._restored is not None
         if name not in self._restored:
@@ -150,20 +166,25 @@ class Member:
             for group in optimizer.param_groups:
                 group.update({field: self.hp[name] for field, name in fields.items()})
 
+    @property
+    def _diverged(self) -> bool:
+        """Tell whether the last report is not finite: such a model is never ranked nor copied, and needs no more training."""
+        return self._scores is not None and not all(map(_is_finite, self._scores.values()))
+
     def _outcome(self) -> "Snapshot":
         if not self._looped:
             raise TaskError("the training function never went through `steps()`; loop over it once: for step in m.steps(): ...")
-        if not self._finished:
+        if not self._finished and not self._diverged:
             raise TaskError(
                 f"the training function left the loop over `steps()` at step {self.step}, the interval ends at {self.end}; "
-                f"go through all of them, or raise an exception to give up this interval"
+                f"go through all of them; to give up this interval, report NaN, or raise an exception"
             )
         if self._scores is None:
             raise TaskError(
                 "the training function never called `report(...)`; call it after the last step, with each objective by name (what "
                 "the function returns is not read)"
             )
-        if self._reported_at != self.end - 1:
+        if self._reported_at != self.end - 1 and not self._diverged:
             raise TaskError(
                 f"the last report came at step {self._reported_at}, the interval ends at {self.end}: the scores would be those of "
                 f"another model than the one that is saved; report after the last step"
@@ -341,6 +362,13 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
+
+
+def _is_finite(score: Any) -> bool:
+    try:
+        return math.isfinite(score)
+    except TypeError:  # no number: whoever reads the scores says so
+        return True
 
 
 def _is_number(value: Any) -> bool:

@@ -15,6 +15,7 @@ from mopbt.ranking import Objectives, Order, all_finite, as_objectives
 
 RHO = 0.1  # paper, section 6.2: the share of the range by which the reference point lies below the worst values
 LINES = 360  # paper, appendix F: M of the coverage metric
+FAR = 10.0  # ranges of objectives that differ more than so many times are no shares alike
 MARGIN = 1e-6  # the authors' code adds it to HV*, so that the best run has a logarithm; the paper does not mention it
 PRUNE = 64  # an archive is rid of dominated points each time it has grown by so many
 
@@ -82,12 +83,20 @@ def log_hypervolume_difference(best: float, hypervolumes: ArrayLike, *, margin: 
         return np.asarray(np.log10(np.maximum(differences, 0.0) + margin))
 
 
-def coverage(objectives: ArrayLike, reference: ArrayLike, *, lines: int = LINES, published: bool = False) -> float:
+def coverage(
+    objectives: ArrayLike,
+    reference: ArrayLike,
+    *,
+    units: ArrayLike = (1.0, 1.0),
+    lines: int = LINES,
+    published: bool = False,
+) -> float:
     """Return the share of equal sectors above a reference point (2,) that hold a non-dominated row of objectives (n, 2).
 
     Args:
         objectives: Larger is better, (n, 2).
         reference: Where the lines start.
+        units: What each objective is measured in (2,); see `coverage_units`.
         lines: How many lines there are, M in the paper; they make M + 1 sectors.
         published: As in the authors' code: M sectors, of which the number is still divided by M + 1.
     """
@@ -96,12 +105,23 @@ def coverage(objectives: ArrayLike, reference: ArrayLike, *, lines: int = LINES,
         raise ValueError(f"`objectives` must have shape (n, 2), got {points.shape}; coverage knows two objectives only")
     if not isinstance(lines, int) or isinstance(lines, bool) or lines < 1:
         raise ValueError(f"`lines` must be a whole number of at least 1, got {lines!r}")
-    above = points[non_dominated(points)] - _as_reference(reference, 2)
+    above = (points[non_dominated(points)] - _as_reference(reference, 2)) / np.asarray(units, dtype=float)
     above = above[(above >= 0).all(axis=1) & (above > 0).any(axis=1)]
     sectors = lines if published else lines + 1
     shares = np.arctan2(above[:, 0], above[:, 1]) / (np.pi / 2)  # 0: along f2, 1: along f1
     held = np.minimum((shares * sectors).astype(np.intp), sectors - 1)  # 90 degrees belong to the last sector
     return len(np.unique(held)) / (lines + 1)
+
+
+def coverage_units(objectives: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
+    """Return the units (2,) in which the coverage of points (n, 2) above a reference point (2,) says anything.
+
+    They are 1, as in the paper, whose objectives are all shares; but where the ranges of both differ more than tenfold, as those of
+    an accuracy and of a number of weights do, all points would lie in one sector, and the ranges are the units.
+    """
+    points = _finite(as_objectives(objectives))
+    ranges = (points.max(axis=0) if len(points) else np.zeros(2)) - _as_reference(reference, 2)
+    return ranges if 0 < FAR * ranges.min() < ranges.max() else np.ones(2)
 
 
 def hypervolume_curve(objectives: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:

@@ -28,6 +28,7 @@ class Progress:
     failures: int
     diverged: int  # reports of NaN or infinity
     total: int | None  # intervals in all, where the algorithm knows
+    since: tuple[float, int] = (0.0, 0)  # when this session began to train, and how many had reported then
 
     @property
     def generation(self) -> int:
@@ -43,10 +44,11 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Return an estimate of the seconds to go."""
-        if self.total is None or not self.reported:
+        """Return an estimate of the seconds to go, at the pace of this session; how long its start took does not count."""
+        began, before = self.since
+        if self.total is None or self.reported == before:
             return None
-        return self.elapsed / self.reported * (self.total - self.reported)
+        return (self.elapsed - began) / (self.reported - before) * (self.total - self.reported)
 
     def best(self) -> dict[str, float]:
         """Return the best of each objective on the front, in its own sense."""

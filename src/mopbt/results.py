@@ -25,6 +25,8 @@ from mopbt.stores.journal import check_order, read_journal
 from mopbt.stores.remote import RemoteCheckpoints, checkpoints_at
 from mopbt.task import Problem, Task
 
+SHOWN = 12  # models of a front, where it is printed
+
 
 @dataclass(frozen=True)
 class Point:
@@ -85,6 +87,21 @@ class Front(Sequence[Point]):
     def __repr__(self) -> str:
         names = ", ".join(f"{o.name} ({o.direction})" for o in self._problem.objectives)
         return f"<Front of {counted(len(self), 'model')}: {names}>"
+
+    def __str__(self) -> str:
+        """Return the models as a table; of a large front some that are spread over it."""
+        shown = self.spread(SHOWN) if len(self) > SHOWN else self
+        names = [o.name for o in self._problem.objectives]
+        rows = [["job", "step", *names, *self._problem.space]]
+        for point in shown:
+            cells = [point.scores[name] for name in names] + list(point.values.values())
+            rows.append(
+                [str(point.job), str(point.step), *(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells)]
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        some = f", {len(shown)} of them" if len(shown) < len(self) else ""
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([repr(self)[1:-1] + some, *(lines if len(self) else ())])
 
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """Return the objectives' scores in their own sense, shape (n, K)."""
@@ -190,7 +207,7 @@ class Front(Sequence[Point]):
         return _pandas().DataFrame(self.records())
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Results:
     """A run as its directory tells it. Open one with ``Results.open("runs/adult")``, in any process, at any time."""
 
@@ -204,6 +221,11 @@ class Results:
     _front: tuple[Entry, ...] = field(default=(), repr=False)
     _stopped: float = field(default=0.0, repr=False)
     _ended: bool = field(default=False, repr=False)
+
+    def __repr__(self) -> str:
+        where = f" in {self.path}" if self.path is not None else ""
+        found = f"{counted(len(self), 'interval')}, {counted(len(self._front), 'model')} on the front"
+        return f"<Results of {self.problem.name!r}{where}: {found}, {'done' if self.done else 'not done'}>"
 
     @staticmethod
     def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
@@ -322,8 +344,10 @@ class Results:
             try:
                 return visible(tree.loads(data))
             except ValueError:
+                pickled = "; they are pickles: pickle.loads(results.checkpoint(point)) reads one that you trust" * is_pickle(data)
                 raise StoreError(
                     f"only the task {self.problem.name!r} can load its models: use Results.open({str(self.path)!r}, task=...)"
+                    f"{pickled}"
                 ) from None
         model = self.task.load(data)
         return model.state if isinstance(model, Snapshot) else model
@@ -387,6 +411,11 @@ class Results:
                 f"{front or 'none yet'}"
             )
         return job
+
+
+def is_pickle(data: bytes) -> bool:
+    """Tell whether bytes look like a pickle, as the checkpoints of scikit-learn's estimators are; they are not read for it."""
+    return data[:1] == b"\x80" and data[-1:] == b"."
 
 
 def schedule_of(lineage: Iterable[Ancestor]) -> list[tuple[int, int, Mapping[str, Any]]]:

@@ -22,9 +22,9 @@ from mopbt.results import Results, read_settings
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget, Session
 from mopbt.settings import Settings
+from mopbt.sources import code_of
 from mopbt.space import Domain
 from mopbt.state import State
-from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryStore, Mend, write_atomically
 from mopbt.stores.journal import check_order
 from mopbt.stores.memory import MemoryStore
@@ -79,7 +79,7 @@ def run(
     described = {"name": name, "space": space, "objectives": objectives, "constraints": constraints, "reference": reference}
     subject = as_task(task, **described, interval=interval, steps=steps)
     chosen = _with_population(algorithm or MoPbt.name, population, suited=getattr(subject, "population", None))
-    settings = Settings(problem_of(subject), options_of(chosen), seed)
+    settings = Settings(problem_of(subject), options_of(chosen), seed, made_of=code_of(subject))
     where: dict[str, Any] = {"out": out, "engine": engine, "storage": storage}
     return conduct(subject, chosen, settings, **where, budget=budget or Budget(), progress=progress)
 
@@ -117,17 +117,15 @@ def conduct(
     crew, plan = _crew(engine, sizes, task, getattr(algorithm, "at_once", POPULATION), out)
     mend = partial(mended, scheduler=scheduler, seed=settings.seed) if repair else None
     recorded = replace(settings, engine=plan.to_dict()) if plan else settings
-    notes = [note, _changed_code(out, settings)]
     store = _store(out, recorded, crew, mend)
-    display = _display(plan, notes) if progress is True else None
+    display = _display(plan, [note, _changed_code(store, settings)]) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
     session = Session(scheduler, problem, store, crew, State(settings.seed), budget, watch)
     outcome: Outcome = "interrupted"
     with ExitStack() as stack:
         stack.callback(store.close)
         if display is not None:
-            kept = f"nothing reported is lost: {go_on}" if out is not None else "it is not kept, as `out` is None"
-            stack.callback(lambda: display.finish(outcome, kept))
+            stack.callback(lambda: display.finish(outcome, _afterwards(outcome, out, go_on, worked=session.worked)))
             stack.enter_context(display)
         crew.start(Work(task, problem, settings.seed, store.checkpoints))
         stack.callback(crew.close)
@@ -185,13 +183,24 @@ def _with_an_end(budget: Budget, scheduler: Scheduler, problem: Problem) -> tupl
     return Budget(jobs=jobs), f"budget: {jobs} intervals, as a population of {POPULATION} has; the algorithm has no end of its own"
 
 
-def _changed_code(out: Path | str | None, settings: Settings) -> str:
+def _changed_code(store: DirectoryStore | MemoryStore, settings: Settings) -> str:
     """Return what is to be said where a run goes on with other code of its task."""
-    is_known = out is not None and settings.made_of and (Path(out) / "run.toml").is_file()
-    before = read_settings(Path(out)).made_of if is_known else ""  # type: ignore[arg-type]
-    if before in ("", settings.made_of):
+    before = read_settings(store.path).made_of if isinstance(store, DirectoryStore) else ""
+    if not before or not settings.made_of or before == settings.made_of:
         return ""
-    return "the code of the task has changed since this run was started; what was reported before stays as it is"
+    return (
+        "the file of the task, or one that it imports from its folder, has changed since this run was started; what was reported "
+        "before stays as it is"
+    )
+
+
+def _afterwards(outcome: Outcome, out: Path | str | None, go_on: str, *, worked: bool) -> str:
+    """Return what is to be said at the end of a session."""
+    if outcome == "done":
+        return "" if worked else "the run was done before, and nothing was trained now; a new run needs another directory"
+    if out is None:
+        return "it is not kept, as `out` is None"
+    return f"nothing reported is lost: {'raise the budget, or leave it out, to go on' if outcome == 'budget' else go_on}"
 
 
 def _display(plan: Plan | None, notes: Sequence[str]) -> Any:
@@ -222,14 +231,16 @@ def open_run(path: Path, settings: Settings, *, mend: Mend | None = None, durabl
     store = DirectoryStore(path, mend=mend, durable=durable, checkpoints=checkpoints)
     try:
         check_order(store.read(), store.journal)
-        _check_settings(path, settings, store.read())
+        _check_settings(store, settings)
     except BaseException:
         store.close()
         raise
     return store
 
 
-def _check_settings(path: Path, settings: Settings, exchanges: Sequence[Exchange]) -> None:
+def _check_settings(store: DirectoryStore, settings: Settings) -> None:
+    """Write the settings of a new run, and compare those of one that has begun; where nothing was reported, it begins anew."""
+    path, exchanges = store.path, store.read()
     if not (path / "run.toml").exists():
         if exchanges:
             raise RunMismatch(f"{path} has a journal but no run.toml; put it back, or use another directory")
@@ -238,12 +249,11 @@ def _check_settings(path: Path, settings: Settings, exchanges: Sequence[Exchange
         write_atomically(path / "run.toml", settings.to_toml().encode())
         return
     differences = read_settings(path).differences(settings)
-    if differences:
-        idle = not any(exchange.reports for exchange in exchanges)
-        raise RunMismatch(
-            f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory"
-            + (" (or remove this one: nothing has been reported in it)" if idle else "")
-        )
+    if differences and not any(exchange.reports for exchange in exchanges):
+        store.rewind(0)
+        write_atomically(path / "run.toml", settings.to_toml().encode())
+    elif differences:
+        raise RunMismatch(f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory")
 
 
 def _crew(

@@ -58,11 +58,12 @@ class Session:
     failures: int = 0
     diverged: int = 0
     failed_in_a_row: list[str] = field(default_factory=list)  # the last lines of their errors
+    worked: bool = False  # in this session
     _sound: tuple[int, tuple[Report, ...]] = (0, ())  # the journal before them, and what came with the first of them
     _hopeless: bool = False  # it stops for failures, which are taken back
-    _worked: bool = False  # in this session
     _obsolete: Set[int] = frozenset()
     _session_began: float = 0.0
+    _since: tuple[float, int] = (0.0, 0)
     _since_dropping: int = 0
 
     def fold(self, exchange: Exchange) -> None:
@@ -105,7 +106,7 @@ class Session:
 
         Where all intervals that it has have reported, both are known.
         """
-        if self._worked and not (self.scheduler.done(self.state) and self.reports == self.scheduler.jobs_in_all):
+        if self.worked and not (self.scheduler.done(self.state) and self.reports == self.scheduler.jobs_in_all):
             now = self.elapsed if self.scheduler.done(self.state) else self._session_began + self.engine.elapsed()
             self.store.append(Exchange(stopped=max(self.elapsed, now), done=done))
 
@@ -140,6 +141,7 @@ class Session:
         self.archive = Archive([entry for entry in entries if entry is not None])
         self.failed_in_a_row.clear()  # whoever runs it again has perhaps mended the cause
         self._session_began = self.elapsed
+        self._since = self.elapsed, self.reports
         reported = {id for id in self.store.checkpoints.kept() if id < self.state.jobs}  # others are yet to be written (again)
         self._obsolete = reported - self._keep()
         if self.state.outstanding and not self._late():
@@ -157,7 +159,7 @@ class Session:
             self._submit(jobs)
 
     def _submit(self, jobs: Sequence[Job]) -> None:
-        self._worked = True
+        self.worked = True
         self.engine.submit(jobs, self.checksums)
 
     def _collect(self) -> None:
@@ -168,6 +170,8 @@ class Session:
             self.elapsed = self.budget.seconds or self.elapsed  # the time is up
             return
         exchange = Exchange(reports=tuple(replace(r, seconds=self._session_began + r.seconds) for r in reports))
+        if self.reports == self._since[1]:  # the first ones tell when training began, after all that was imported before
+            self._since = max(self._since[0], min(r.seconds - r.took for r in exchange.reports)), self.reports
         mark = self.store.mark()
         self.store.append(exchange)
         self.fold(exchange)
@@ -235,6 +239,7 @@ class Session:
                 failures=self.failures,
                 diverged=self.diverged,
                 total=self.scheduler.jobs_in_all or self.budget.jobs,
+                since=self._since,
             )
         )
 

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mopbt import Grid, LogGrid, Ordinal
-from mopbt.errors import MissingExtra, UnreadHyperparameter
+from mopbt.errors import MissingExtra, RunMismatch, UnreadHyperparameter
 from mopbt.integrations.sklearn import EstimatorTask, MOPBTSearch
 from mopbt.testing import TaskConformance
 
@@ -116,8 +116,30 @@ def test_a_run_that_is_kept_goes_on_with_the_same_rows_only(rows, tmp_path):
     again = clone(classifier(out=tmp_path / "run")).fit(x, y)
     assert len(again.results_) == len(first.results_)
     assert again.front_.records() == first.front_.records()
-    with pytest.raises(Exception, match="other settings: task is"):
+    with pytest.raises(
+        RunMismatch, match=r"task is 'SGDClassifier \(rows (\w+), search (\w+)\)', it was .*\(rows (?!\1)\w+, search \2\)"
+    ):
         classifier(out=tmp_path / "run").fit(x[::-1], y)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"estimator": SGDClassifier(loss="log_loss", learning_rate="constant", eta0=0.1, penalty="l1")},
+        {"scoring": {"precision": "precision", "recall": "roc_auc"}},
+        {"scoring": {"precision": "precision", "recall": lambda model, x, y: 0.5}},
+        {"validation": 0.5},
+    ],
+)
+def test_a_run_that_is_kept_is_not_taken_for_another_search(rows, tmp_path, change):
+    """The models of another estimator would come back, and nothing would tell."""
+    usual = {"scoring": {"precision": "precision", "recall": "recall"}, "out": tmp_path / "run", "population": 4, "steps": 2}
+    classifier(**usual).fit(*rows)
+    with pytest.raises(
+        RunMismatch, match=r"task is 'SGDClassifier \(rows (\w+), search (\w+)\)', it was .*\(rows \1, search (?!\2)"
+    ):
+        classifier(**usual).set_params(**change).fit(*rows)
+    classifier(**usual).set_params(**change, out=None).fit(*rows)
 
 
 @pytest.mark.parametrize("state", [None, np.random.RandomState(3)])

@@ -352,7 +352,7 @@ class TestTables:
         assert "no difference on one task can be significant" not in caption(table)
 
     @pytest.mark.parametrize(
-        ("mean", "head", "cell"), [(1.3e-7, "a (× 1e-5)", "1.30"), (1.3e11, "a (× 1e13)", "1.30"), (0.13, "a", "13.00")]
+        ("mean", "head", "cell"), [(1.3e-7, "a (in 1e-7)", "1.30"), (1.3e11, "a (in 1e11)", "1.30"), (0.13, "a", "13.00")]
     )
     def test_very_small_and_large_numbers_are_told_with_their_power(self, mean, head, cell):
         table = table_of({"a": {"MO-PBT": seeds(mean, mean)}})
@@ -360,6 +360,7 @@ class TestTables:
         assert lines[0] == f"|  | {head} |"
         assert f"**{cell} ± 0.00**" in lines[2]
         assert ("10^{" in to_latex(table)) == (head != "a")
+        assert ("and not times 100" in caption(table)) == (head != "a")
 
     def test_tasks_whose_runs_begin_alike_are_one_throw_of_chance(self):
         """Two tasks that train the same networks are no more evidence than one."""

@@ -40,14 +40,14 @@ def item_loss(model, batch, hp):
 def test_takes_stacks_where_they_pay():
     plan = planned("auto", Probed(probe()), 10, workers=2)
     assert (plan.name, plan.workers, plan.stack) == ("vectorised", 2, 5)
-    assert plan.why == "a stack trains a member 3.0 times as fast as a loop"
+    assert plan.why == "a stack trains a member 3.00 times as fast as a loop"
 
 
 @pytest.mark.parametrize(
     ("measured", "why"),
     [
-        ({"stack": 1.1}, "1.1 times as fast as a loop, which is not worth it"),
-        ({"stack": 12.0}, "0.1 times as fast"),
+        ({"stack": 1.1}, "1.09 times as fast as a loop, which is not worth it"),
+        ({"stack": 12.0}, "0.10 times as fast"),
         ({"disagreement": 0.5}, "stacked and single gradients differ by 0.5"),
         ({"disagreement": float("nan")}, "differ by nan"),
         ({"bytes_per_member": 2**50}, "10 members need about 10485760.0 GiB"),

@@ -9,7 +9,7 @@ from mopbt.version import __version__
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 the run or its directory is in trouble; 2 wrong arguments; 3 stopped by its budget before it was done;
-130 interrupted, 143 terminated. After 3, 130 and 143 the same command goes on."""
+130 interrupted, 143 terminated. After 130 and 143 the same command goes on, after 3 with a larger budget."""
 
 app = typer.Typer(
     name="mopbt",

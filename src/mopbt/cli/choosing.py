@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from mopbt.catalogue import find_task
+from mopbt.catalogue import find_task, split_scale
 from mopbt.cli.app import JsonOption, RunArgument, app
 from mopbt.cli.printing import as_text, out, plain, point_json, print_json, table_of
 from mopbt.export import Exported, check_place, export, export_again
 from mopbt.replay import replay
 from mopbt.results import Choice, Results
+from mopbt.spelling import counted
 
 ExportOption = Annotated[
     Path | None,
@@ -50,7 +51,7 @@ def pick(
         return
     out.print(choice.why, soft_wrap=True)
     _print_choice(results, choice)
-    _tell(path, choice, files)
+    _tell(path, results, choice, files)
 
 
 @app.command("replay")
@@ -118,27 +119,29 @@ def _reference(results: Results, task: str | None, scale: str | None) -> str:
     if not results.settings.origin:
         raise ValueError(f"{results.path} was started from a Python program, which holds its task: name it with --task")
     own = results.settings.origin
-    return own if scale is None else f"{own.partition('@')[0]}@{scale}"
+    return own if scale is None else f"{split_scale(own)[0]}@{scale}"
 
 
 def _print_choice(results: Results, choice: Choice) -> None:
-    table = table_of(["score", "validation", "test"])
+    tested = any(name.startswith("test/") for name in choice.scores)
+    table = table_of(["score", "validation", "test"] if tested else ["score", "validation"])
     for name, value in choice.scores.items():
         if not name.startswith("test/"):
             test = choice.scores.get(f"test/{name}")
-            table.add_row(name, as_text(value), "" if test is None else as_text(test))
+            table.add_row(name, as_text(value), *(["" if test is None else as_text(test)] if tested else []))
     out.print(table)
     values = ", ".join(f"{name} {as_text(value)}" for name, value in choice.values.items())
-    out.print(f"Last interval: {values}; schedule of {len(results.schedule(choice))} parts.", soft_wrap=True)
+    out.print(f"Last interval: {values}; schedule of {counted(len(results.schedule(choice)), 'part')}.", soft_wrap=True)
 
 
-def _tell(path: Path, choice: Choice, files: Exported | None) -> None:
-    if files is None:
-        out.print(
-            f"Take it with --export model.safetensors; `mopbt lineage {path} {choice.job}` shows what made it.", soft_wrap=True
-        )
-    else:
+def _tell(path: Path, results: Results, choice: Choice, files: Exported | None) -> None:
+    if files is not None:
         _tell_exported(files)
+        return
+    kept = choice.job in results.checkpoints.kept()
+    gone = f"It is not kept: `mopbt replay {path} {choice.job} --export model.safetensors` trains it again"
+    take = "Take it with --export model.safetensors" if kept else gone
+    out.print(f"{take}; `mopbt lineage {path} {choice.job}` shows what made it.", soft_wrap=True)
 
 
 def _tell_exported(files: Exported) -> None:

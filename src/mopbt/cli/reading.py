@@ -43,7 +43,7 @@ def front(
         Path | None, typer.Option(help="Another run of the same task, to hold against this one.", show_default=False)
     ] = None,
 ) -> None:
-    """List the models on the front of a run, with their hyperparameters and files."""
+    """List the models on the front of a run, with their hyperparameters; --json also has their files."""
     results = Results.open(path)
     other = None if beside is None else Results.open(beside)
     if other is not None:

@@ -200,12 +200,12 @@ def _answer(message: Mapping[str, Any], tell: Callable[[float], None]) -> Mappin
 def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
     """Start or go on with a run in this process, mark it as finished, and return the mark."""
     began, path = time.perf_counter(), Path(order.path)
-    task, algorithm = _task(order.task), algorithm_of(dict(order.algorithm))
+    (task, origin), algorithm = _task(order.task), algorithm_of(dict(order.algorithm))
     problem = problem_of(task)
     problem = replace(problem, constraints=(*problem.constraints, *parse_constraints(order.constraints)))
     trainer = Plan("vectorised", 1, order.stack) if order.stack > 1 else Plan("local")
     plan = Plan("simulated", order.workers, cost=repr(order.cost), on=trainer)
-    settings = Settings(problem, options_of(algorithm), order.seed, engine=plan.to_dict(), made_of=made_of(order.task))
+    settings = Settings(problem, options_of(algorithm), order.seed, origin, plan.to_dict(), made_of(order.task))
     engine = (replace(plan, on=Plan("pool", 1)) if order.guarded and order.stack == 1 else plan).engine()  # stacks are in any case
     with ExitStack() as stack:
         store = _opened(path, settings, algorithm.scheduler(problem), durable=order.keep_models)
@@ -234,9 +234,9 @@ def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
 
 
 @lru_cache(maxsize=2)
-def _task(reference: str) -> Any:
-    """Return a task; kept, as the next run is probably about the same one."""
-    return find_task(reference)[0]
+def _task(reference: str) -> tuple[Any, str]:
+    """Return a task, and how it is found again; kept, as the next run is probably about the same one."""
+    return find_task(reference)
 
 
 def _opened(path: Path, settings: Settings, scheduler: Scheduler, *, durable: bool) -> DirectoryStore:
@@ -290,7 +290,7 @@ class _Share:
 
 def measure(task: str, cost: float | str, engine: str, stack: int) -> dict[str, Any]:
     """Return the cost of a step of a task and the engine that suits it, each measured where it is not given."""
-    found = _task(task)
+    found, _ = _task(task)
     if engine == "auto":
         engine = "vectorised" if planned("auto", found, stack, 1).name == "vectorised" else "local"
     return {"cost": _cost(found) if cost == "measured" else cost, "engine": engine}

@@ -1,5 +1,6 @@
 """The `Engine` protocol, and how a job is carried out, which is the same wherever it runs."""
 
+import math
 import random
 import sys
 import time
@@ -164,8 +165,9 @@ def _trained_model(work: Work, job: Job, checksum: str, warm: Warm) -> tuple[Any
         seed_globals(seed)  # anew: loading a model may draw random numbers, taking a warm one does not
         trained = task.train(model, values, job.begin, job.end, seed)
         model = model if trained is None else trained
-        values.check_read()
-        return model, _measured(work, task.evaluate(model)), _dumped(task, model)
+        scores = _measured(work, task.evaluate(model))
+        _check_read(work, values, scores)
+        return model, scores, _dumped(task, model)
 
 
 def _train_stack(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
@@ -179,9 +181,9 @@ def _train_stack(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
             models.append(_model(work, job, checksum, warm))
     with global_seeds(derived_seed(work.seed, "stack", jobs[0].trial, jobs[0].begin, len(jobs))):
         models = task.train_many(models, values, [job.begin for job in jobs], [_training_seed(work, job) for job in jobs])
-        for value in values:
-            value.check_read()
         scores = [_measured(work, measured) for measured in task.evaluate_many(models)]
+        for value, own in zip(values, scores, strict=True):
+            _check_read(work, value, own)
         data = [_dumped(task, model) for model in models]
     for job, model, dump in zip(jobs, models, data, strict=True):
         warm.put(job.id, model, len(dump))
@@ -202,6 +204,12 @@ def _first_seed(work: Work, job: Job) -> int:
 
 def _training_seed(work: Work, job: Job) -> int:
     return derived_seed(work.seed, "train", job.trial, job.begin)
+
+
+def _check_read(work: Work, values: Values, scores: Mapping[str, float]) -> None:
+    """Raise UnreadHyperparameter where training has not read all values, unless it diverged and perhaps gave up before."""
+    if all(map(math.isfinite, signed(work.problem.objectives, scores))):
+        values.check_read()
 
 
 def _measured(work: Work, scores: Any) -> dict[str, float]:

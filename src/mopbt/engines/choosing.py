@@ -129,7 +129,7 @@ def _measured(task: Any, population: int, cores: int) -> Plan:
     except CannotStack as error:
         return Plan("pool", why=str(error))
     gain, needed = probe.loop / probe.stack, probe.bytes_per_member * stack * cores
-    seen = f"a stack trains a member {gain:.1f} times as fast as a loop"
+    seen = f"a stack trains a member {gain:.2f} times as fast as a loop"
     if not probe.disagreement <= AGREEMENT:  # also where it is NaN
         return Plan("pool", why=f"stacked and single gradients differ by {probe.disagreement:.1g}")
     if gain < WORTH:

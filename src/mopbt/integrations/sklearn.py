@@ -313,15 +313,23 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             interval=self.interval,
             resource=self.resource,
             classes=np.unique(y) if is_classifier(self.estimator) else None,
-            name=" ".join([type(self.estimator).__name__, *([joblib.hash((x, y))[:8]] if self.out else [])]),  # of these rows
+            name=type(self.estimator).__name__ + (self._fingerprint(x, y) if self.out else ""),
         )
+
+    def _fingerprint(self, x: Any, y: Any) -> str:
+        """Return what tells a run that is kept from one about other rows, or with another estimator, scoring or split."""
+        scoring = self.scoring if isinstance(self.scoring, Mapping) else dict.fromkeys(self.scoring)
+        scorers = {name: _identity(scorer) for name, scorer in scoring.items()}
+        how = (_identity(clone(self.estimator)), scorers, _identity(self.validation), self.resource)
+        return f" (rows {joblib.hash((x, y))[:8]}, search {joblib.hash(how)[:8]})"
 
     def _check_estimator(self) -> None:
         kind = type(self.estimator).__name__
         if self.resource is None and not hasattr(self.estimator, "partial_fit"):
             raise TypeError(
                 f"the estimator must learn step by step: {kind} has no `partial_fit`; if it has `warm_start`, name with `resource` "
-                f"the parameter that counts its steps, such as 'max_iter'"
+                f"the parameter that counts its steps, such as 'max_iter'; of a pipeline, prepare the rows first, and search its "
+                f"last step"
             )
         wanted = [] if self.resource is None else ["warm_start", self.resource]
         if missing := [name for name in wanted if name not in self.estimator.get_params()]:
@@ -347,6 +355,14 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             return self.rule(front)
         is_objective = isinstance(self.rule, str) and self.rule != "knee"
         return front.pick(best=self.rule) if is_objective else front.pick(self.rule)  # type: ignore[arg-type]
+
+
+def _identity(part: Any) -> str:
+    """Return what tells a part of a search from another one: its state, or its name where that cannot be kept."""
+    try:
+        return str(joblib.hash(part))
+    except (pickle.PicklingError, AttributeError, TypeError):  # of a function in a function
+        return str(getattr(part, "__qualname__", type(part).__qualname__))
 
 
 def _scorers(scoring: Any) -> dict[str, Callable[..., float]]:

@@ -46,6 +46,7 @@ class MeasuredTask:
     runs: Mapping[str, tuple[MeasuredRun, ...]]  # by algorithm, in the order of their seeds
     contenders: Mapping[str, Contender]
     complete: bool = True  # all planned runs are there
+    scaled: bool = False  # for coverage, to the ranges of the objectives
 
 
 def measure(comparison: Comparison) -> tuple[MeasuredTask, ...]:
@@ -67,8 +68,9 @@ def measure_task(name: str, problem: Problem, runs: Sequence[RunData], contender
     once = [once_on_front(objectives, run.seconds) for objectives, run in zip(points, runs, strict=True)]
     fronts = [objectives[rows] for objectives, rows in zip(points, once, strict=True)]
     reference = metrics.own_reference(np.concatenate(fronts))
+    units = metrics.coverage_units(np.concatenate(fronts), reference) if len(reference) == 2 else np.ones(2)
     times = moments([run.seconds for run in runs])
-    measured = [_measure_run(*of_run, reference, times) for of_run in zip(runs, points, once, strict=True)]
+    measured = [_measure_run(*of_run, reference, units, times) for of_run in zip(runs, points, once, strict=True)]
     tests = [run.test[rows] for run, rows in zip(runs, once, strict=True) if run.test is not None and len(rows)]
     by_label = {label: _of_label(measured, label) for label in contenders}
     return MeasuredTask(
@@ -80,6 +82,7 @@ def measure_task(name: str, problem: Problem, runs: Sequence[RunData], contender
         times=times,
         runs={label: of_label for label, of_label in by_label.items() if of_label},
         contenders=contenders,
+        scaled=bool((units != 1).any()),
     )
 
 
@@ -114,7 +117,7 @@ def moments(seconds: Sequence[Array]) -> Array:
     return np.asarray(times[chosen])
 
 
-def _measure_run(run: RunData, points: Array, once: NDArray[np.intp], reference: Array, times: Array) -> MeasuredRun:
+def _measure_run(run: RunData, points: Array, once: NDArray[np.intp], reference: Array, units: Array, times: Array) -> MeasuredRun:
     until = np.searchsorted(run.seconds[once], times, side="right")
     front, hypervolumes, tests = once[:0], np.zeros(len(times)), np.zeros(len(times))
     for i, (begin, end) in enumerate(zip([0, *until], until, strict=False)):
@@ -125,7 +128,7 @@ def _measure_run(run: RunData, points: Array, once: NDArray[np.intp], reference:
         front = candidates[metrics.non_dominated(points[candidates])]
         hypervolumes[i] = metrics.hypervolume(points[front], reference)
         tests[i] = 0.0 if run.test is None else metrics.hypervolume(run.test[front], reference)
-    coverage = metrics.coverage(points[front], reference) if points.shape[1] == 2 else None
+    coverage = metrics.coverage(points[front], reference, units=units) if points.shape[1] == 2 else None
     return MeasuredRun(run, front, hypervolumes, None if run.test is None else tests, coverage)
 
 

@@ -310,6 +310,7 @@ def compared(stories: Sequence[Story]) -> dict[str, Any]:
     joint = np.concatenate(fronts)
     best = joint[metrics.non_dominated(joint)]
     signs = np.array([o.sign for o in objectives], dtype=float)
+    units = metrics.coverage_units(joint, reference) if len(objectives) == 2 else np.ones(2)
     return {
         "reference": unsigned(objectives, reference.tolist()),
         "views": [view_of(o, column, column) for o, column in zip(objectives, (joint * signs).T, strict=True)],
@@ -317,7 +318,7 @@ def compared(stories: Sequence[Story]) -> dict[str, Any]:
         "rows": [
             {
                 "hypervolume": story.hypervolume(reference),
-                "coverage": metrics.coverage(front, reference) if len(objectives) == 2 else None,
+                "coverage": metrics.coverage(front, reference, units=units) if len(objectives) == 2 else None,
                 "kept": int((front[:, None, :] == best[None, :, :]).all(axis=2).any(axis=1).sum()),
                 "of": len(front),
             }

@@ -86,6 +86,8 @@ class Table:
 
 def tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
     """Return the tables of all measures that the tasks have: hypervolume, hypervolume on test data, coverage."""
+    scaled = ", ".join(task.name for task in measured if task.scaled)
+    units = f" (of {scaled} in units of the objectives' ranges, which differ more than tenfold)" if scaled else ""
     made = (
         make_table("hypervolume", "Hypervolume × 100 on validation data", measured, lambda run: run.hypervolumes[-1]),
         make_table(
@@ -94,7 +96,7 @@ def tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
             measured,
             lambda run: None if run.test_hypervolumes is None else run.test_hypervolumes[-1],
         ),
-        make_table("coverage", "Coverage × 100 of the front on validation data", measured, lambda run: run.coverage),
+        make_table("coverage", f"Coverage × 100 of the front on validation data{units}", measured, lambda run: run.coverage),
     )
     return tuple(table for table in made if table.cells)
 
@@ -202,7 +204,7 @@ def _sign(difference: float, corrected: float) -> str:
 
 def to_markdown(table: Table) -> str:
     """Return a table as Markdown, with its caption below it."""
-    heads = [_head(table, task, " (× 1e{})") for task in table.tasks] + _tail_heads(table, "p")
+    heads = [_head(table, task, " (in 1e{})") for task in table.tasks] + _tail_heads(table, "p")
     rows = [["", *heads], ["---", *["---:"] * len(heads)]]
     for label in table.algorithms:
         cells = [_markdown_cell(table, task, label) for task in table.tasks]
@@ -213,7 +215,7 @@ def to_markdown(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """Return a table as LaTeX, for the package booktabs."""
-    tasks = [_head(table, task, " ($\\times 10^{{{}}}$)", task.translate(LATEX)) for task in table.tasks]
+    tasks = [_head(table, task, " (in $10^{{{}}}$)", task.translate(LATEX)) for task in table.tasks]
     heads = ["", *tasks, *_tail_heads(table, "$p$")]
     body = []
     for label in table.algorithms:
@@ -283,6 +285,8 @@ def caption(table: Table) -> str:
     fewer = any(len(cell.values) < most for cell in table.cells.values())
     runs = f"{most} run{'s' * (most > 1)}" + " (or as many as stand in the cell)" * fewer
     sentences = [f"{table.measure}, larger is better: mean ± standard deviation over {runs}, best in bold."]
+    if any(_exponent(table, task) for task in table.tasks):
+        sentences.append("Where a column names another unit (in 1eN), its numbers are in that, and not times 100.")
     if len(table.algorithms) > 1:
         sentences.append(
             f"(−) and (+): worse or better than {table.baseline} at the level {LEVEL}, by a paired sign-flip test over seeds with "
@@ -364,9 +368,9 @@ def _latex_cell(table: Table, task: str, label: str) -> str:
 
 
 def _head(table: Table, task: str, power: str, name: str = "") -> str:
-    """Return the head of a task's column."""
+    """Return the head of a task's column, with the unit of its numbers where that is not a hundredth."""
     exponent = _exponent(table, task)
-    return (name or task) + (power.format(exponent) if exponent else "")
+    return (name or task) + (power.format(exponent - 2) if exponent else "")
 
 
 def _tail_heads(table: Table, p: str) -> list[str]:

@@ -53,7 +53,8 @@ def fronts(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
             run, style = median_run(task.runs[label]), styles[label]
             points = run.data.objectives[run.front] * [x.sign, y.sign]
             name = f"{label}: " if len(flat) == 1 else ""
-            text = f"{name}{100 * run.hypervolumes[-1]:.1f}, {100 * (run.coverage or 0):.1f}"
+            volume = 100 * run.hypervolumes[-1]
+            text = f"{name}{volume:{'.1f' if volume < 1e5 else '.3g'}}, {100 * (run.coverage or 0):.1f}"
             lines[label] = draw_stairs(ax, points, x, style, label=text, marker=style.marker, ms=2.4)
         set_title(ax, task.name)
         label_axes(ax, x, y)

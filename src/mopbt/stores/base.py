@@ -83,8 +83,8 @@ def checked(place: object, id: int, data: bytes | None, checksum: str) -> bytes:
     again = f"put back a copy, or train the model again with `mopbt replay RUN {id} --export model.safetensors`"
     if data is None:
         raise CorruptCheckpoint(
-            f"checkpoint {place} is not there: it left the front, or somebody removed it; read the front again, and where it still "
-            f"has {id}, {again}"
+            f"checkpoint {place} is not there: its model left the front, or none are kept (a comparison without `keep_models`), or "
+            f"somebody removed it; read the front again, and where it still has {id}, {again}"
         )
     if checksum_of(data) != checksum:
         raise CorruptCheckpoint(f"checkpoint {place} is damaged: its bytes do not fit the checksum in the journal; {again}")
