@@ -22,7 +22,7 @@ from mopbt.engines.worker import receive, send
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
 
-THREADS = ("OMP_NUMTHREADS", "OPENBLAS_NUMTHREADS", "MKL_NUMTHREADS", "VECLIB_MAXIMUMTHREADS", "NUMEXPR_NUMTHREADS")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 _AHEAD = 2  # bundles a worker has at hand: the next one is there before the driver has written down the last
 _SHORT = 0.5  # seconds that a bundle takes for this to pay
 
