@@ -460,8 +460,8 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("stopping early", training("m.track(state=state)\nfor _ in m.steps(): break\nm.report(up=1.0, down=2.0)"), TaskError),
-        "the training function left the loop over `steps()` at step 0, the interval ends at 1; go through all of them, or raise an "
-        "exception to give up this interval",
+        "the training function left the loop over `steps()` at step 0, the interval ends at 1; go through all of them; to give up "
+        "this interval, report NaN, or raise an exception",
         *("at step 0", "the interval ends at 1", "go through all of them"),
     ),
     Mistake(

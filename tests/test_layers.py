@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "mopbt"
 
 WITH_TORCH = {f"torch.{name}" for name in ("batches", "given", "layers", "optimizers", "probing", "stack", "task", "values")}
 LAYERS = {
-    0: {"version", "errors", "spelling", "rng", "space", "objectives", "state", "tree", "task", "function", "sources"},
+    0: {"version", "errors", "spelling", "rng", "space", "objectives", "state", "tree", "task", "function"},
     1: {
         *("ranking", "exploit", "explore", "scalarization", "metrics", "archive", "rungs", "choosing"),
         *("proposals", "proposals.base"),
@@ -21,7 +21,7 @@ LAYERS = {
         *("engines", "engines.base", "engines.local", "engines.worker", "engines.pool", "engines.vectorised", "engines.choosing"),
         *("engines.simulated", "engines.ray"),
     },
-    3: {"settings", "progress", "display", "results", "mending", "session", "run", "export", "replay"},
+    3: {"settings", "progress", "display", "results", "mending", "session", "sources", "run", "export", "replay"},
     4: {
         *("", "catalogue", "testing", "report", "report.figures", "report.measures", "report.tables", "report.comparison"),
         *("report.sheet", "report.over_time", "report.where", "report.endings", "report.statistics"),

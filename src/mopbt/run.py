@@ -250,7 +250,7 @@ def _check_settings(store: DirectoryStore, settings: Settings) -> None:
         return
     differences = read_settings(path).differences(settings)
     if differences and not any(exchange.reports for exchange in exchanges):
-        store.rewind(0)
+        store.clear()
         write_atomically(path / "run.toml", settings.to_toml().encode())
     elif differences:
         raise RunMismatch(f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory")

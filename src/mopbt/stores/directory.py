@@ -136,6 +136,11 @@ class DirectoryStore:
         """Take back all exchanges since a mark."""
         self._writer.cut(mark)
 
+    def clear(self) -> None:
+        """Begin anew, as if nothing had ever been written down."""
+        self._writer.cut(0)
+        self._exchanges = ()
+
     def close(self) -> None:
         """Close the journal and let others drive the run."""
         self._writer.close()
