@@ -171,7 +171,8 @@ class Session:
             return
         exchange = Exchange(reports=tuple(replace(r, seconds=self._session_began + r.seconds) for r in reports))
         if self.reports == self._since[1]:  # the first ones tell when training began, after all that was imported before
-            self._since = max(self._since[0], min(r.seconds - r.took for r in exchange.reports)), self.reports
+            began = min(r.seconds for r in exchange.reports) - sum(r.took for r in exchange.reports)  # a stack's share its time
+            self._since = max(self._since[0], began), self.reports
         mark = self.store.mark()
         self.store.append(exchange)
         self.fold(exchange)
