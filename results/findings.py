@@ -123,6 +123,23 @@ def gaps() -> None:
         print(f"  {label:<16}{len(found):4} models  {means[0]:.4f}  {means[1]:.4f}")
 
 
+def spaces() -> None:
+    """Print the hypervolumes of both search spaces of Figure 9 above one reference point: the lower one of each objective."""
+    folder = TABULAR.with_name("figure-9-search-space")
+    corners: dict[str, list[float]] = defaultdict(list)
+    for row in rows(folder / "tasks.csv"):
+        corners[row["objective"]].append(float(row["reference"]))
+    reference = [min(values) for values in corners.values()]
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (task, label, _), models in by_run(folder / "fronts.csv.gz").items():
+        points = np.array([[float(model[f"score.{name}"]) for name in corners] for model in models])
+        found[task, label].append(100 * float(moocore.hypervolume(points, ref=reference, maximise=True)))
+    print(f"{folder.name}: hypervolume above {reference}, mean, deviation, and each seed")
+    for (task, label), values in found.items():
+        each = " ".join(f"{value:.2f}" for value in values)
+        print(f"  {task:<24}{label:<10}{np.mean(values):6.2f}{np.std(values):6.2f}   {each}")
+
+
 def is_trivial(row: Row) -> bool:
     """Tell whether a model answers the same for all validation rows, or no better than that."""
     if row.get("score.recall"):
@@ -173,6 +190,7 @@ if __name__ == "__main__":
         over_all((row for row in rows(QNEHVI / "runs.csv") if row[measure]), measure)
     click_tail()
     gaps()
+    spaces()
     over_image_tasks()
     for folder in filter(
         lambda folder: (folder / "evaluations.csv.gz").exists(), (TABULAR, *IMAGES, TABULAR.with_name("figure-18-constraints"))
