@@ -1,7 +1,10 @@
 import builtins
+import csv
+import math
 from itertools import pairwise
 
 import numpy as np
+import pandas
 import pytest
 
 from mopbt import Budget, Results, metrics, run
@@ -105,6 +108,29 @@ def test_records_and_pandas_hold_every_report_with_its_configuration(finished):
     assert frame["front"].sum() == len(finished.front())
     assert (frame["config.weight"].between(0, 1)).all()
     assert len(finished.front().to_pandas()) == len(finished.front())
+
+
+def test_a_run_as_csv_reads_back_as_what_it_holds(finished, tmp_path):
+    finished.to_csv(tmp_path / "reports.csv")
+    read = pandas.read_csv(tmp_path / "reports.csv")
+    pandas.testing.assert_frame_equal(read, finished.to_pandas().assign(error=math.nan), check_dtype=False)
+    with pytest.raises(ValueError, match=r"a table needs the name of a file in a directory that is there, .*, got"):
+        finished.to_csv(tmp_path)
+
+
+def test_csv_holds_failed_reports_with_their_errors(tmp_path):
+    class Fragile(ToyTask):
+        def train(self, model, config, begin, end, seed):
+            if seed % 4 == 0:
+                raise ArithmeticError(f"a seed of {seed},\nand a line more")
+            return super().train(model, config, begin, end, seed)
+
+    results = run(Fragile(max_step=8), out=tmp_path / "run", population=8, engine="local", progress=False)
+    results.to_csv(tmp_path / "reports.csv")
+    with (tmp_path / "reports.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    failed = {int(row["job"]): row["error"] for row in rows if not row["score.near"]}
+    assert failed == results.failures() != {}
 
 
 def test_pandas_is_optional(finished, monkeypatch):

@@ -1,7 +1,10 @@
 """What a run found: evaluations, the front and its models, where each came from. Also while the run goes on."""
 
+import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -20,7 +23,7 @@ from mopbt.settings import Settings
 from mopbt.spelling import counted, meant
 from mopbt.state import Job, Report
 from mopbt.stores.base import Checkpoints, Exchange
-from mopbt.stores.directory import DirectoryCheckpoints, holder_of
+from mopbt.stores.directory import DirectoryCheckpoints, holder_of, write_atomically
 from mopbt.stores.journal import check_order, read_journal
 from mopbt.stores.remote import RemoteCheckpoints, checkpoints_at
 from mopbt.task import Problem, Task
@@ -371,6 +374,16 @@ class Results:
     def to_pandas(self) -> Any:
         """Return all reports as a pandas DataFrame."""
         return _pandas().DataFrame(self.records())
+
+    def to_csv(self, file: Path | str) -> None:
+        """Write all reports, failed ones included, as a table: a row for each, the columns of `records`."""
+        file, records, text = Path(file), self.records(), io.StringIO()
+        if file.is_dir() or not file.parent.is_dir():
+            raise ValueError(f"a table needs the name of a file in a directory that is there, such as reports.csv, got {file}")
+        writer = csv.DictWriter(text, list(dict.fromkeys(chain.from_iterable(records))), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        write_atomically(file, text.getvalue().encode())
 
     def _full_record(self, job: int, on_front: bool) -> dict[str, Any]:
         report, order = self._reports[job], self._jobs[job]

@@ -157,8 +157,10 @@ def test_the_command_line_hands_a_run_on(tmp_path):
     assert "has a study 'toy' already; give this one another `name` (--name on the command line)" in str(again.exception)
     run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna", "--name", "later"])
     assert len(optuna.load_study(study_name="later", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}").trials) == 8
+    run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "reports.csv"), "--to", "csv"])
+    assert len((tmp_path / "reports.csv").read_text().splitlines()) == 9
     wrong = run(app, ["export", str(tmp_path / "toy"), "place", "--to", "elsewhere"])
-    assert "--to must be one of tensorboard, mlflow, wandb, optuna, got 'elsewhere'" in str(wrong.exception)
+    assert "--to must be one of csv, tensorboard, mlflow, wandb, optuna, got 'elsewhere'" in str(wrong.exception)
 
 
 def test_a_missing_package_names_the_extra(results, monkeypatch):

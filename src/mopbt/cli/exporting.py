@@ -13,6 +13,7 @@ from mopbt.integrations.trackers import to_mlflow, to_tensorboard, to_wandb
 from mopbt.results import Results
 
 PLACES: dict[str, Callable[..., object]] = {
+    "csv": Results.to_csv,
     "tensorboard": to_tensorboard,
     "mlflow": lambda results, place: to_mlflow(results, _url(place, "mlflow.db")),
     "wandb": to_wandb,
@@ -24,16 +25,17 @@ PLACES: dict[str, Callable[..., object]] = {
 def hand_on(
     path: RunArgument,
     place: Annotated[
-        str, typer.Argument(metavar="PLACE", help="A directory; for mlflow and optuna also a URL.", show_default=False)
+        str,
+        typer.Argument(metavar="PLACE", help="A directory; for csv a file; for mlflow and optuna also a URL.", show_default=False),
     ],
     to: Annotated[str, typer.Option(help=f"One of {', '.join(PLACES)}.", show_default=False)],
     name: Annotated[
         str | None, typer.Option(help="The name of Optuna's study [default: that of the run's directory].", show_default=False)
     ] = None,
 ) -> None:
-    """Write a run, as far as it has come, for TensorBoard, MLflow, Weights & Biases (offline) or Optuna.
+    """Write a run, as far as it has come, as a table, or for TensorBoard, MLflow, Weights & Biases (offline) or Optuna.
 
-    Example: mopbt export runs/demo logs/demo --to tensorboard
+    Example: mopbt export runs/demo reports.csv --to csv
     """
     if to not in PLACES:
         raise ValueError(f"--to must be one of {', '.join(PLACES)}, got {to!r}")
