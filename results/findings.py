@@ -18,6 +18,7 @@ from mopbt.report.statistics import holm, sign_flip_test
 TABULAR = Path(__file__).parent / "small" / "tables-5-7-tabular"
 IMAGES = [TABULAR.with_name(f"tables-5-7-images{part}") for part in ("", "-2")]  # in two parts, on two machines
 QNEHVI = TABULAR.with_name("figure-14-qnehvi-tabular")
+CONSTRAINTS = TABULAR.with_name("figure-18-constraints")
 CONSTANT = {"adult": 0.7592, "celeba": 0.5201, "cifar10": 0.1, "cifar100": 0.01}  # accuracy of the same answer for everybody
 Row = Mapping[str, str]
 Key = tuple[str, str, str]  # task, algorithm, seed
@@ -37,6 +38,25 @@ def key(row: Row) -> Key:
 def by_run(file: Path) -> dict[Key, list[Row]]:
     """Return the rows of each run."""
     return {run: list(of_run) for run, of_run in groupby(rows(file), key)}
+
+
+def references(folder: Path) -> dict[str, dict[str, float]]:
+    """Return the reference point of each task, by objective."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows(folder / "tasks.csv"):
+        found[row["task"]][row["objective"]] = float(row["reference"])
+    return found
+
+
+MINIMISED = {"dsp", "deo"}  # the other objectives of the paper's tasks are maximised
+
+
+def hypervolume(models: Iterable[Row], reference: Mapping[str, float], prefixes: Mapping[str, str] | str = "") -> float:
+    """Return the hypervolume of models in per cent, by their scores on validation rows, or on test rows with the prefix "test/"."""
+    of = dict.fromkeys(reference, prefixes) if isinstance(prefixes, str) else prefixes
+    points = np.array([[float(model[f"score.{of[name]}{name}"]) for name in reference] for model in models])
+    maximise = [name not in MINIMISED for name in reference]
+    return 100 * float(moocore.hypervolume(points, ref=[*reference.values()], maximise=maximise)) if len(points) else 0.0
 
 
 def leads() -> None:
@@ -87,28 +107,81 @@ def over_all(runs: Iterable[Row], measure: str = "hypervolume") -> None:
     print("  " + "; ".join(f"{label} {number:.2g} ({ahead[label]})" for label, number in corrected))
 
 
+def from_no_recall() -> None:
+    """Print the leads on test rows above a reference point with a recall of 0, where the paper's rule has about -0.1."""
+    points = {task: {o: max(v, 0.0) if o == "recall" else v for o, v in of.items()} for task, of in references(TABULAR).items()}
+    for prefix in ("", "test/"):
+        runs = [
+            dict(zip(("task", "algorithm", "seed"), run, strict=True))
+            | {"hypervolume": str(hypervolume(models, points[run[0]], prefix))}
+            for run, models in by_run(TABULAR / "fronts.csv.gz").items()
+        ]
+        print(f"{prefix or 'validation'} rows above a recall of 0: p over all tasks, pairs; lead over random search, % and seeds")
+        over_all(runs)
+        tell_leads(runs)
+
+
+def tell_leads(runs: Iterable[Row], measure: str = "hypervolume") -> None:
+    """Print for each task how much more MO-PBT has than random search and than PBT on objective 1, in % and in seeds."""
+    values: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for row in runs:
+        values[row["task"], row["algorithm"]][row["seed"]] = float(row[measure])
+    for task in dict.fromkeys(task for task, _ in values):
+        ours, cells = values[task, "MO-PBT"], []
+        for label in ("random search", "PBT, objective 1"):
+            theirs = values[task, label]
+            lead = 100 * (np.mean([*ours.values()]) / np.mean([*theirs.values()]) - 1)
+            cells.append(f"{label} {lead:+.1f} ({sum(ours[seed] > theirs[seed] for seed in theirs)} of {len(theirs)})")
+        print(f"  {task:<24}{'; '.join(cells)}")
+
+
+def other_runs() -> None:
+    """Print the leads of the MO-PBT runs of Figure 14, of another machine, over the algorithms of the tables."""
+    points, others = references(TABULAR), by_run(QNEHVI / "fronts.csv.gz")
+    for measure, prefix in {"hypervolume": "", "test_hypervolume": "test/"}.items():
+        runs = [row for row in rows(TABULAR / "runs.csv") if row["algorithm"] != "MO-PBT"]
+        for (task, label, seed), models in others.items():
+            if label == "MO-PBT":
+                value = str(hypervolume(models, points[task], prefix) / 100)
+                runs.append({"task": task, "algorithm": label, "seed": seed, measure: value})
+        print(f"{measure} of Figure 14's MO-PBT runs, above the tables' reference points: p over all tasks, pairs; leads")
+        over_all(runs, measure)
+        tell_leads(runs, measure)
+
+
+def by_seed(folder: Path, measure: str = "hypervolume") -> None:
+    """Print for each task and seed how much more each algorithm has than MO-PBT, in %."""
+    values = {key(row): float(row[measure]) for row in rows(folder / "runs.csv")}
+    print(f"{folder.name}, {measure}: more than MO-PBT, %, by seed")
+    for task, label in dict.fromkeys((task, label) for task, label, _ in values if label != "MO-PBT"):
+        pairs = [(value, values[task, "MO-PBT", seed]) for (t, a, seed), value in values.items() if (t, a) == (task, label)]
+        print(f"  {task:<24}{label:<28}" + "".join(f"{100 * (theirs / ours - 1):8.2f}" for theirs, ours in pairs))
+
+
 def click_tail() -> None:
     """Print what models of high precision, which call a handful of rows positive, add to the hypervolume on Click."""
     task, labels = "click-precision-recall", ("MO-PBT", "PBT, objective 1", "random search")
-    names = [row["objective"] for row in rows(TABULAR / "tasks.csv") if row["task"] == task]
-    reference = [float(row["reference"]) for row in rows(TABULAR / "tasks.csv") if row["task"] == task]
+    reference = references(TABULAR)[task]
     fronts = {run: of_run for run, of_run in by_run(TABULAR / "fronts.csv.gz").items() if run[0] == task}
-
-    def hypervolume(models: Iterable[Row], prefix: str) -> float:
-        points = np.array([[float(model[f"score.{prefix}{name}"]) for name in names] for model in models])
-        return 100 * float(moocore.hypervolume(points, ref=reference, maximise=True)) if len(points) else 0.0
-
     print(f"{task}: hypervolume of models with a precision of at most so much, validation / test; seeds where MO-PBT is ahead")
     for most in (0.4, 0.45, 0.5, 0.6, 1.0):
         cells = []
         for label in labels:
             kept = [[m for m in of_run if float(m["score.precision"]) <= most] for run, of_run in fronts.items() if run[1] == label]
-            cells.append(np.array([[hypervolume(models, prefix) for prefix in ("", "test/")] for models in kept]))
+            cells.append(np.array([[hypervolume(models, reference, prefix) for prefix in ("", "test/")] for models in kept]))
         text = "".join(
             f"  {label} {of_label[:, 0].mean():.2f} / {of_label[:, 1].mean():.2f}"
             for label, of_label in zip(labels, cells, strict=True)
         )
         print(f"  {most:.2f}{text}   over {labels[1]}: {(cells[0] > cells[1]).sum(axis=0)}")
+    print("  of what models with a precision above 0.4 add on validation rows, so much is left on test rows, %, by seed:")
+    for label in labels:
+        shares = []
+        for models in (of_run for run, of_run in fronts.items() if run[1] == label):
+            rest = [model for model in models if float(model["score.precision"]) <= 0.4]
+            added, left = (hypervolume(models, reference, of) - hypervolume(rest, reference, of) for of in ("", "test/"))
+            shares.append(100 * left / added)
+        print(f"  {label:<20}" + "".join(f"{share:5.0f}" for share in shares))
 
 
 def gaps() -> None:
@@ -121,19 +194,27 @@ def gaps() -> None:
         found = [row for row in fronts if float(row["score.accuracy"]) > 0.8 and float(row["score.dsp"]) < 0.005]
         means = [np.mean([float(row[f"score.{name}"]) for row in found]) for name in ("dsp", "test/dsp")]
         print(f"  {label:<16}{len(found):4} models  {means[0]:.4f}  {means[1]:.4f}")
+    reference, runs = references(TABULAR)["adult-fairness"], by_run(TABULAR / "fronts.csv.gz")
+    print(
+        "adult-fairness: hypervolume with gaps / accuracies of test rows, and the other score of validation rows; all of test rows"
+    )
+    for label in ("MO-PBT", "random search"):
+        models = [of_run for run, of_run in runs.items() if run[:2] == ("adult-fairness", label)]
+        mixes = [
+            {"accuracy": accuracy, "dsp": gap} for accuracy, gap in (("", ""), ("", "test/"), ("test/", ""), ("test/", "test/"))
+        ]
+        means = [np.mean([hypervolume(of_run, reference, mix) for of_run in models]) for mix in mixes]
+        print(f"  {label:<16}" + "".join(f"{mean:8.3f}" for mean in means))
 
 
 def spaces() -> None:
     """Print the hypervolumes of both search spaces of Figure 9 above one reference point: the lower one of each objective."""
     folder = TABULAR.with_name("figure-9-search-space")
-    corners: dict[str, list[float]] = defaultdict(list)
-    for row in rows(folder / "tasks.csv"):
-        corners[row["objective"]].append(float(row["reference"]))
-    reference = [min(values) for values in corners.values()]
+    points = [*references(folder).values()]
+    reference = {name: min(point[name] for point in points) for name in points[0]}
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (task, label, _), models in by_run(folder / "fronts.csv.gz").items():
-        points = np.array([[float(model[f"score.{name}"]) for name in corners] for model in models])
-        found[task, label].append(100 * float(moocore.hypervolume(points, ref=reference, maximise=True)))
+        found[task, label].append(hypervolume(models, reference))
     print(f"{folder.name}: hypervolume above {reference}, mean, deviation, and each seed")
     for (task, label), values in found.items():
         each = " ".join(f"{value:.2f}" for value in values)
@@ -182,6 +263,8 @@ def last_models(folder: Path) -> None:
 
 if __name__ == "__main__":
     leads()
+    from_no_recall()
+    other_runs()
     for name in ("tables-5-7-tabular", "figure-10-explore", "figure-11-tau", "figure-12-ranking", "figure-15-sequential"):
         without_the_seed_of_the_sizes(TABULAR.parent / name)
     without_the_seed_of_the_sizes(QNEHVI)
@@ -192,9 +275,13 @@ if __name__ == "__main__":
     gaps()
     spaces()
     over_image_tasks()
-    for folder in filter(
-        lambda folder: (folder / "evaluations.csv.gz").exists(), (TABULAR, *IMAGES, TABULAR.with_name("figure-18-constraints"))
-    ):
-        trivial_models(folder)
-    for folder in filter(lambda folder: (folder / "evaluations.csv.gz").exists(), IMAGES):
-        last_models(folder)
+    by_seed(CONSTRAINTS)
+    by_seed(CONSTRAINTS, "test_hypervolume")
+    for folder in (TABULAR, *IMAGES, CONSTRAINTS):
+        if (folder / "evaluations.csv.gz").exists():
+            trivial_models(folder)
+        else:
+            print(f"{folder.name}: shares of all models need evaluations.csv.gz, which is too large to be published")
+    for folder in IMAGES:
+        if (folder / "evaluations.csv.gz").exists():
+            last_models(folder)

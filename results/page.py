@@ -43,7 +43,9 @@ def cell(numbers: Numbers, measure: str, algorithm: str) -> str:
     if (measure, algorithm) not in numbers:
         return "–"
     mean, deviation = numbers[measure, algorithm]
-    text = f"{mean:.2f} ± {deviation:.2f}"
+    smallest = min(of_other for (other, _), (_, of_other) in numbers.items() if other == measure)
+    digits = 3 if 0 < smallest < 0.005 else 2  # 2 as in the paper, but where a deviation would be 0.00
+    text = f"{mean:.{digits}f} ± {deviation:.{digits}f}"
     return f"**{text}**" if mean == max(value for (other, _), (value, _) in numbers.items() if other == measure) else text
 
 

@@ -34,7 +34,7 @@ def generalisation(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     def differences(task: MeasuredTask, runs: Sequence[MeasuredRun]) -> Array:
         return _log_differences(task.best_test or 0.0, _test_curves(runs))
 
-    label, styles = "(← better)  log₁₀(HV* − HV), test", styles_of(labels_of(tested))
+    label, styles = "on test data\n(← better)  log₁₀(HV* − HV)", styles_of(labels_of(tested))
     return {"generalisation": _over_time(tested, differences, label, styles, tested=True)} if tested else {}
 
 
@@ -137,7 +137,7 @@ def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         set_title(ax, task.name)
         ax.set_xlabel("training step")
     demands = dict.fromkeys(str(demand) for task in known for demand in _demands(task))
-    label_rows(axes, f"without {' and '.join(demands)}, %" if demands else "trivial classifiers, %")
+    label_rows(axes, f"models (%) without\n{' and '.join(demands)}" if demands else "trivial classifiers, %")
     legend(figure, styles, len(known))
     return {"trivial": figure}
 
