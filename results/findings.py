@@ -98,7 +98,7 @@ def over_all(runs: Iterable[Row], measure: str = "hypervolume") -> None:
         together: dict[tuple[str, str], float] = defaultdict(float)
         for task in {task for task, _ in theirs}:
             differences = {seed: value - ours[place, seed] for (place, seed), value in theirs.items() if place == task}
-            unit = sum(map(abs, differences.values()))
+            unit = sum(map(abs, differences.values())) or 1.0
             for seed, difference in differences.items():
                 together[task.removesuffix("-3"), seed] += difference / unit
         p[label] = sign_flip_test([*together.values()])

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,15 +24,26 @@ from typer.testing import CliRunner
 
 import mopbt
 from mopbt import Results, SimulatedEngine, metrics
-from mopbt.algorithms import MoPbt, Nsga2, ParEgo, RandomSearch, algorithm_of
+from mopbt.algorithms import MoPbt, Nsga2, ParEgo, RandomSearch
 from mopbt.catalogue import find_task, made_of, registered
 from mopbt.cli import app
-from mopbt.compare import Comparison, Contender, Experiment, PlannedRun, compare, conducting, evaluations, recompute, seconds_left
+from mopbt.compare import (
+    Comparison,
+    Contender,
+    Experiment,
+    PlannedRun,
+    compare,
+    conducting,
+    crew,
+    evaluations,
+    recompute,
+    seconds_left,
+)
 from mopbt.compare.board import Board
 from mopbt.compare.crew import Order, carry_out
 from mopbt.compare.evaluations import about_of
 from mopbt.engines.simulated import PerStep
-from mopbt.errors import DataMissing, MissingExtra, RunLocked, RunMismatch, StoreError, TaskFailed
+from mopbt.errors import DataMissing, MissingExtra, RunLocked, RunMismatch, StorageFull, StoreError, TaskFailed
 from mopbt.report.comparison import FIGURES, write_report
 from mopbt.stores.directory import Lock, holder_of
 from mopbt.stores.journal import read_journal
@@ -370,7 +383,10 @@ def test_parquet_says_what_it_needs_or_has_the_same_table(small, place):
         return
     recompute(experiment(place, "short", "Mixed"), out=out, parquet=True)
     table = pyarrow.parquet.read_table(out / "evaluations.parquet")
-    assert table.column("job").to_pylist() == comparison.evaluations()["job"].tolist()
+    for name, column in comparison.evaluations().items():
+        cells = table.column(name).to_pylist()
+        assert [as_text(cell) for cell in cells] == [as_text(cell) for cell in column.tolist()], name
+    assert table.schema.field("error").type == pyarrow.string()
 
 
 # Trouble
@@ -416,7 +432,7 @@ def test_the_cost_is_that_of_configurations_that_can_be_trained(place, tmp_path)
     comparison = compare(fickle, out=tmp_path / "out", jobs=1, progress=False)
     assert not comparison.missing
     assert about_of(tmp_path / "out")["tasks"][fickle.tasks[0]]["cost"] >= 1e-4
-    with pytest.raises(TaskFailed, match="failed with each of four configurations; mend it, or give `cost`"):
+    with pytest.raises(TaskFailed, match="failed with each of three configurations; mend it, or give `cost`"):
         compare(experiment(place, "Broken", cost="measured"), out=tmp_path / "broken", jobs=1, progress=False)
 
 
@@ -467,10 +483,164 @@ def test_a_run_that_was_not_copied_whole_is_told(small, place, tmp_path):
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     (tmp_path / "out" / usual.plan()[0].directory / "journal.jsonl").unlink()
-    with pytest.raises(
-        StoreError, match=r"mo-pbt/0 has 0 evaluations in its journal, and finished.json says 36: it was not copied"
-    ):
+    with pytest.raises(StoreError, match=r"mo-pbt/0 is not as its run left it: it has no journal.jsonl; put back a copy of it, or"):
         recompute(usual, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("counted", ["bytes", "evaluations"])
+def test_a_finished_run_that_is_damaged_is_told_before_anything_is_run(small, place, tmp_path, counted):
+    """It was found after all the others had been trained, and cost the tables."""
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    first, *_, last = [tmp_path / "out" / run.directory for run in usual.plan()]
+    shutil.rmtree(last)
+    if counted == "evaluations":  # as the first versions marked runs
+        marker = json.loads((first / "finished.json").read_text())
+        del marker["bytes"]
+        (first / "finished.json").write_text(json.dumps(marker))
+    lines = (first / "journal.jsonl").read_text().splitlines(keepends=True)
+    (first / "journal.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(
+        StoreError, match=rf"mo-pbt/0 is not as its run left it: it.* has \d+ {counted}.*finished.json says \d+; put"
+    ):
+        compare(usual, out=tmp_path / "out", jobs=1, progress=False)
+    assert not last.exists()
+    other = compare(replace(usual, name="other"), out=tmp_path / "other", jobs=1, progress=False, reuse=[tmp_path / "out"])
+    assert not other.missing, "and it is not taken over, but run"
+    assert len(other.runs[0]) == len(small[0].runs[0])
+    shutil.rmtree(first)
+    assert not compare(usual, out=tmp_path / "out", jobs=1, progress=False).missing, "the remedy that is told"
+
+
+def test_a_journal_that_cannot_be_read_has_a_remedy_that_does_not_spoil_the_comparison(small, place, tmp_path):
+    """`mopbt resume --repair` would make failed intervals of what was lost, and train on where no end is set."""
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    first = tmp_path / "out" / usual.plan()[0].directory
+    text = (first / "journal.jsonl").read_text()
+    (first / "journal.jsonl").write_text(text.replace("0", "1", 40))
+    with pytest.raises(
+        StoreError, match=r"(?s)remove that directory, and the same command without --only-report runs it anew"
+    ) as told:
+        recompute(usual, out=tmp_path / "out")
+    assert "--repair" not in str(told.value)
+    refused = CliRunner().invoke(app, ["resume", str(first), "--repair"])
+    assert "belongs to a comparison" in str(refused.exception)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"real": 1}'])
+def test_a_mark_that_lacks_something_is_named(small, place, tmp_path, text):
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    mark = tmp_path / "out" / usual.plan()[0].directory / "finished.json"
+    mark.write_text(text)
+    with pytest.raises(StoreError, match=rf"{mark} is damaged \(it .*\); remove it, and the run goes on"):
+        recompute(usual, out=tmp_path / "out")
+
+
+def test_a_run_that_went_past_its_time_is_begun_anew(place, tmp_path, capfd):
+    """MO-ASHA has no end of its own: what else went on with its directory gave it more time than MO-PBT."""
+    order = Order(
+        path=str(tmp_path / "run"), task=task(place, "short"), algorithm={"name": "mo-asha"}, constraints=(), seed=0, workers=4,
+        cost=COST, stack=1, seconds=8 * COST, keep_models=True, made_of=made_of(task(place, "short")),
+    )  # fmt: skip
+    carry_out(order, lambda _: None)
+    (tmp_path / "run" / "finished.json").unlink()
+    assert carry_out(replace(order, seconds=4 * COST), lambda _: None)["seconds"] <= 4 * COST
+    assert "begins anew: it has gone on to 3.43 virtual seconds, and its time is 1.96" in capfd.readouterr().err
+
+
+def test_code_that_changes_while_a_comparison_runs_is_not_mistaken(tmp_path):
+    """Runs were marked with the code that was there when they began, and trained with that of when their process began."""
+    (tmp_path / "mine.py").write_text("from mopbt.testing import ToyTask\nclass Mine(ToyTask):\n    pass\n")
+    reference = f"{tmp_path / 'mine.py'}:Mine"
+    order = Order(
+        path=str(tmp_path / "one"), task=reference, algorithm={"name": "random-search", "population": 2}, constraints=(), seed=0,
+        workers=2, cost=COST, stack=1, seconds=None, keep_models=False, made_of=made_of(reference),
+    )  # fmt: skip
+    carry_out(order, lambda _: None)
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("    more = 1\n")
+    carry_out(replace(order, path=str(tmp_path / "two")), lambda _: None)  # this process has the old code, and says so
+    assert order.made_of in (tmp_path / "two" / "run.toml").read_text()
+    with pytest.raises(
+        RunMismatch, match=r"the code of .*mine.py:Mine was changed while the comparison ran; the same command goes"
+    ):
+        carry_out(replace(order, path=str(tmp_path / "three"), made_of=made_of(reference)), lambda _: None)
+
+
+def test_a_comparison_that_was_published_without_its_runs_is_not_replaced(small, place, tmp_path):
+    """Going on trained everything anew, and wrote tables of one run over the published ones."""
+    shutil.copytree(small[1], tmp_path / "out", ignore=shutil.ignore_patterns("runs", "lock"))
+    write_report(small[0], tmp_path / "out", figures=False)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    with pytest.raises(RunMismatch, match=r"out was published without its 8 runs: .*; use another directory for `out`"):
+        compare(experiment(place, "short", "Mixed"), out=tmp_path / "out", progress=False)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_full_disk_ends_the_plan(place, tmp_path, monkeypatch):
+    """Each of the other runs began, and failed by itself."""
+    asked = []
+
+    class Full:
+        def submit(self, message, tell=None):
+            asked.append(message)
+            future = Future()
+            future.set_result(crew._answer(message, lambda _: None))
+            return future
+
+    def no_space(order, tell):
+        raise StorageFull("no space left to write it")
+
+    monkeypatch.setattr(crew, "carry_out", no_space)
+    monkeypatch.setattr(conducting, "crew_of", lambda jobs: nullcontext(Full()))
+    comparison = compare(experiment(place, "quick", engine="local"), out=tmp_path / "out", jobs=1, progress=False)
+    assert len(asked) == 1
+    assert sorted(comparison.failures.values()) == ["no space left to write it", *["not begun, as there is no space left"] * 3]
+
+
+def test_a_comparison_is_not_mistaken_for_a_run(small):
+    with pytest.raises(
+        StoreError, match=r"small is not a run: .*it is a comparison: `mopbt compare .* --only-report` makes its report"
+    ):
+        Results.open(small[1])
+
+
+def test_runs_of_two_versions_in_one_comparison_are_told(small, place, tmp_path):
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    mark = tmp_path / "out" / usual.plan()[0].directory
+    changed(mark, f'\\"version\\": \\"{mopbt.__version__}\\"', '\\"version\\": \\"0.0.9\\"', file="finished.json")
+    mixed = recompute(usual, out=tmp_path / "out")
+    assert mixed.versions == ("0.0.9", mopbt.__version__)
+    write_report(mixed, tmp_path / "out", figures=False)
+    assert (
+        f"The runs were made by mopbt 0.0.9 and {mopbt.__version__}, which may decide diff"
+        in (tmp_path / "out/tables.md").read_text()
+    )
+
+
+def test_a_cost_that_was_given_is_not_taken_for_one_that_was_measured(place, tmp_path):
+    given = experiment(place, "quick", seeds=1)
+    compare(given, out=tmp_path / "given", jobs=1, progress=False)
+    compare(replace(given, cost="measured"), out=tmp_path / "out", jobs=1, progress=False, reuse=[tmp_path / "given"])
+    assert about_of(tmp_path / "out")["tasks"][given.tasks[0]]["cost"] != COST
+
+
+def test_a_scale_of_the_experiment_alone_leaves_tasks_as_they_are(place, tmp_path):
+    """A task in a file of one's own comes in one size, and could not be run in any scale."""
+    quick = experiment(place, "quick", scales={"quick": {"seeds": 1}})
+    assert len(compare(quick, out=tmp_path / "quick", scale="quick", jobs=1, progress=False).runs) == 2
+    with pytest.raises(
+        ValueError, match=r"`scale` must be one of 'paper', 'quick', or left out, got 'quik'; perhaps 'quick' was meant"
+    ):
+        compare(quick, out=tmp_path / "quik", scale="quik", jobs=1, progress=False)
+    with pytest.raises(RunMismatch, match="another scale: it is None, it was quick"):
+        recompute(quick, out=tmp_path / "quick", scale="paper")
+    assert conducting._in_scale(quick, "adult-fairness", "quick")[0] == "adult-fairness"
+    assert conducting._in_scale(quick, "adult-fairness", "small")[0] == "adult-fairness@small"
+    assert conducting._in_scale(quick, "adult-fairness@smoke", "small")[0] == "adult-fairness@smoke"
 
 
 def test_runs_of_another_version_are_not_taken_over(place, tmp_path):
@@ -606,7 +776,7 @@ def test_a_run_with_holes_is_begun_anew(place, tmp_path):
     """Nothing waits for the disk, so a power cut may leave reports without their checkpoints: no member may pay for that."""
     order = Order(
         path=str(tmp_path / "run"), task=task(place, "short"), algorithm={"name": "mo-pbt", "population": 6}, constraints=(),
-        seed=0, workers=4, cost=COST, stack=1, seconds=4 * COST, keep_models=False,
+        seed=0, workers=4, cost=COST, stack=1, seconds=4 * COST, keep_models=False, made_of=made_of(task(place, "short")),
     )  # fmt: skip
     carry_out(replace(order, keep_models=True), lambda _: None)
     (tmp_path / "run" / "finished.json").unlink()
@@ -696,7 +866,7 @@ def test_a_directory_belongs_to_one_experiment_in_one_scale(small, place, tmp_pa
     with pytest.raises(RunMismatch, match="seeds is"):
         recompute(other, out=out)
     with pytest.raises(RunMismatch, match="another scale: it is small, it was None"):
-        compare(usual, out=out, scale="small", progress=False)
+        compare(replace(usual, scales={"small": {"seeds": 2}}), out=out, scale="small", progress=False)
     (tmp_path / "note").touch()
     with pytest.raises(RunMismatch, match="is not a comparison and not empty"):
         compare(usual, out=tmp_path, progress=False)
@@ -826,12 +996,26 @@ def test_the_papers_scale_is_the_usual_one(place, tmp_path):
     [
         (["b", "a", 3], ["b", "a", "3"]),
         ([0, 0.5, ""], [0.0, 0.5, math.nan]),
-        ([True, False, ""], ["True", "False", ""]),
+        ([True, False, ""], [True, False, None]),
+        ([True, 0.5, ""], ["True", "0.5", ""]),
+        (["", ""], ["", ""]),
     ],
 )
 def test_a_column_of_mixed_values_has_one_type_where_types_are_known(cells, typed):
-    column = evaluations._typed(np.array(cells, dtype=object))
+    column = evaluations._typed("config.x", np.array(cells, dtype=object))
     np.testing.assert_array_equal(column, np.array(typed, dtype=column.dtype))
+
+
+def test_what_is_a_text_is_one_in_every_comparison():
+    """The errors of a comparison without any were a column of numbers, and two files could not be put together."""
+    assert evaluations._typed("error", np.array(["", ""], dtype=object)).tolist() == ["", ""]
+
+
+def test_a_column_that_not_all_tasks_have_keeps_its_kind():
+    """Truth values became 1.0 and 0.0."""
+    tables = [{"job": np.arange(2), "config.on": np.array([True, False])}, {"job": np.arange(1)}]
+    assert evaluations._joined("config.on", tables).tolist() == [True, False, ""]
+    assert evaluations._joined("config.on", tables[:1]).dtype == bool
 
 
 def test_runs_that_give_others_their_time_come_first_on_each_task():
@@ -850,10 +1034,13 @@ def test_the_population_of_a_scale_is_that_of_all_who_leave_it_open():
     assert made(name="random-search") == RandomSearch(population=16)
     assert made(name="nsga2") == Nsga2(population=8, trainings=16)
     assert made(name="parego") == ParEgo(trainings=16)
-    assert conducting._in_scale("toy", "small") == ("toy", 32)
-    assert conducting._in_scale("cifar10-robustness", "small") == ("cifar10-robustness@small", 16)
-    assert conducting._in_scale("cifar10-robustness@smoke", "small") == ("cifar10-robustness@smoke", 4)
-    assert conducting._in_scale("cifar10-robustness", None) == ("cifar10-robustness", 32)
+    assert conducting._in_scale(Experiment.read(EXPERIMENTS[0]), "toy", "small") == ("toy", 32)
+    assert conducting._in_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", "small") == ("cifar10-robustness@small", 16)
+    assert conducting._in_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness@smoke", "small") == (
+        "cifar10-robustness@smoke",
+        4,
+    )
+    assert conducting._in_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", None) == ("cifar10-robustness", 32)
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
@@ -962,6 +1149,27 @@ def test_runs_that_another_comparison_has_are_not_repeated(small, place, tmp_pat
             np.testing.assert_array_equal(data.objectives, theirs[run].objectives)
     assert len(comparison.runs) == 6
     Results.open(tmp_path / "out" / again.plan()[0].directory)  # a run like any other
+    (source,) = about_of(tmp_path / "out")["taken_over"].items()
+    assert source[0] == "small"
+    assert (source[1]["runs"], set(source[1]["sessions"][0])) == (4, {"machine", "versions"})
+
+
+def test_runs_of_a_project_that_has_moved_are_taken_over(place, tmp_path, monkeypatch):
+    """With their models where these are kept; and a cost of 1 is one of 1.0."""
+    one = experiment(place, "quick", seeds=1, cost=1, keep_models=True)
+    compare(one, out=tmp_path / "one", jobs=1, progress=False)
+    shutil.copy(place / "problems.py", tmp_path / "problems.py")
+    monkeypatch.delitem(sys.modules, "problems")  # of this process, which has it from where it was
+    moved = experiment(tmp_path, "quick", seeds=1, cost=1.0, keep_models=True)
+    compare(moved, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
+    assert about_of(tmp_path / "two")["taken_over"]["one"]["runs"] == 2
+    results = Results.open(tmp_path / "two" / moved.plan()[0].directory)
+    assert len(results.load(results.front()[0]))
+    bare = replace(moved, keep_models=False)
+    compare(bare, out=tmp_path / "bare", jobs=1, progress=False, reuse=[tmp_path / "one"])
+    assert about_of(tmp_path / "bare")["taken_over"]["one"]["runs"] == 2
+    compare(moved, out=tmp_path / "three", jobs=1, progress=False, reuse=[tmp_path / "bare"])
+    assert "taken_over" not in about_of(tmp_path / "three"), "there are no models to take over"
 
 
 def test_runs_that_differ_in_anything_are_run(small, place, tmp_path):
@@ -1005,6 +1213,10 @@ def test_time_left_is_told_before_the_first_run_is_over(monkeypatch):
         now[0] = 60.0
         board.end(runs[0], {"finished": {"real": 200.0}})  # what it took all in all is known now
         assert "5:00 left" in board._line()
+        board.begin(runs[1])
+        board.end(runs[1], {"failed": "RuntimeError: no such luck"})
+        board.give_up(runs[2], "needs the time of 'A'")
+        assert board._line().endswith("3:20 left | 2 failed")
 
 
 def test_the_command_runs_and_its_report_can_be_made_again(place, tmp_path, monkeypatch):
@@ -1041,16 +1253,24 @@ def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, m
     assert "wrong.toml: an experiment has no 'seed'" in str(invoked("wrong.toml").exception)
     Path("good.toml").write_text(GOOD)
     assert "elsewhere is not a comparison" in str(invoked("good.toml", "--only-report", "--out", "elsewhere").exception)
-    assert "leave out --task" in str(invoked("good.toml", "--only-report", "--task", "annealing").exception)
+    for option in (("--task", "annealing"), ("--reuse", "."), ("--jobs", "2")):
+        assert f"leave out {option[0]}" in str(invoked("good.toml", "--only-report", *option).exception)
     broken = experiment(place, "Broken", seeds=1, time_of=None, algorithms={"A": {"name": "mo-pbt", "population": 4}})
     Path("broken.toml").write_text(broken.to_toml())
     failed = invoked("broken.toml", "--out", "broken", "--jobs", "1", "--quiet")
     assert failed.exit_code == 1
     assert "Missing runs: 1; the same command goes on with them." in failed.stdout
     assert "RuntimeError: no such luck" in failed.stderr
+    assert "Where the failures came from is in about.json." in failed.stdout
+    (trace,) = about_of(Path("broken"))["failures"].values()
+    assert "problems.py" in trace
 
 
-def test_all_algorithms_of_the_experiments_are_known():
-    for file in EXPERIMENTS:
-        for contender in Experiment.read(file).contenders.values():
-            assert algorithm_of(dict(contender.options)).name == contender.options["name"]
+def test_without_matplotlib_there_are_tables(small, place, tmp_path, monkeypatch):
+    """It had said so before, and then failed."""
+    shutil.copytree(small[1], tmp_path / "small")
+    (tmp_path / "small.toml").write_text(experiment(place, "short", "Mixed").to_toml())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = invoked(str(tmp_path / "small.toml"), "--out", str(tmp_path / "small"), "--only-report")
+    assert done.exit_code == 0, done.exception
+    assert "tables.md, no figure: matplotlib is not installed." in done.stdout.replace("\n", "")

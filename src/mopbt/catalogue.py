@@ -55,6 +55,11 @@ def made_of(reference: str) -> str:
     return digest(Path(file).resolve(), 0 if place.endswith(".py") else place.count(".")) if file else ""
 
 
+def find_family(reference: str) -> Any:
+    """Return what a reference without a scale names: a task, or what has one for each scale (`at`)."""
+    return _found(reference)[0]
+
+
 def _found(reference: str) -> tuple[Any, str]:
     """Return what a reference names, and a reference that finds it again from anywhere."""
     known = registered()

@@ -447,7 +447,11 @@ def read_settings(path: Path) -> Settings:
     file = path / "run.toml"
     if not file.is_file():
         why = "has no run.toml" if path.is_dir() else "is a file, and a run is a directory" if path.is_file() else "is not there"
-        raise StoreError(f"{path} is not a run: it {why}; `mopbt list DIR` shows the runs below a directory")
+        if (path / "experiment.toml").is_file():
+            remedy = f"it is a comparison: `mopbt compare {path / 'experiment.toml'} --out {path} --only-report` makes its report"
+        else:
+            remedy = "`mopbt list DIR` shows the runs below a directory"
+        raise StoreError(f"{path} is not a run: it {why}; {remedy}")
     return Settings.from_toml(file.read_text(encoding="utf-8", errors="replace"), file)
 
 

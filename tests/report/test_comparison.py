@@ -13,7 +13,7 @@ from mopbt.compare import PlannedRun
 from mopbt.compare.experiment import FIGURES as ALLOWED
 from mopbt.errors import MissingExtra, StoreError
 from mopbt.metrics import log_hypervolume_difference
-from mopbt.report.comparison import FIGURES, USUAL, draw, write_report
+from mopbt.report.comparison import FIGURES, draw, write_report
 from mopbt.report.measures import measure
 from mopbt.report.over_time import draw_band, trivial_shares, trivials
 from mopbt.report.sheet import BLACK, BLUE, FRONT, GREEN, GREY, LEAD, ORANGE, PURPLE, SKY, SPARE, STYLES, sheet, styled, styles_of
@@ -369,9 +369,13 @@ class TestSettings:
         """Tasks of other spaces are usually other tasks altogether."""
         problems = {task: problem_of(task, variables=size) for task, size in (("a", 5), ("longer", 31))}
         comparison = made(("a", "longer"), labels=("MO-PBT",), problems=problems)
-        assert "spaces" in FIGURES
-        assert "spaces" not in USUAL
-        assert comparison.experiment.figures == ()
+        wide = [replace(run, positions=np.zeros((len(run), len(problems[run.task].space)))) for run in comparison.runs]
+        comparison = replace(comparison, runs=tuple(wide))
+        drawn = [file.stem for file in write_report(comparison, tmp_path / "usual")]
+        assert "progress" in drawn
+        assert "spaces" not in drawn
+        asked = replace(comparison, experiment=replace(comparison.experiment, figures=("spaces",)))
+        assert {file.stem for file in write_report(asked, tmp_path / "asked") if file.suffix == ".png"} == {"spaces"}
 
     @pytest.mark.parametrize("sizes", [(5, 5), (5,)])
     def test_tasks_of_the_same_size_are_not_a_question_of_spaces(self, sizes):
@@ -417,7 +421,7 @@ class TestTrivial:
         measured = measure(comparison_of(runs, algorithms))
         figure = only(draw("trivial", measured))
         assert [ax.get_title(loc="left") for ax in figure.axes] == ["b"]
-        assert figure.axes[0].get_ylabel() == "without latency < 9, %"
+        assert figure.axes[0].get_ylabel() == "models (%) without\nlatency < 9"
 
     def test_where_nothing_tells_there_is_no_figure(self):
         assert draw("trivial", self.comparison({"accuracy": np.ones(4)})) == {}
@@ -477,8 +481,14 @@ class TestReport:
 
     @pytest.mark.parametrize("label", ["$a_$ variant", "cost $5 and $\\frac", "100 % \\alpha_{", "x^2 & ~"])
     def test_labels_are_drawn_as_they_are(self, label, tmp_path):
-        files = write_report(made(labels=("MO-PBT", label), figures=("progress", "final")), tmp_path)
+        comparison = made(labels=("MO-PBT", label), figures=("progress", "final"))
+        files = write_report(comparison, tmp_path)
         assert len([file for file in files if file.suffix == ".png"]) == 2
+        with styled():
+            figure = only(draw("progress", measure(comparison)))
+            figure.canvas.draw()
+        (drawn,) = (text for text in figure.legends[0].get_texts() if text.get_text() != "MO-PBT")
+        assert (drawn.get_text(), drawn.get_parse_math()) == (label, False)
 
     @pytest.mark.parametrize(("n", "seeds"), [(3, 1), (40, 3), (3000, 2)])
     def test_numbers_on_axes_are_plain(self, n, seeds):

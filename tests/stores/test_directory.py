@@ -255,3 +255,15 @@ def test_looking_at_a_run_does_not_keep_it_from_starting(tmp_path):
         process.kill()
         process.wait()
     assert holder_of(tmp_path) == ""
+
+
+def test_where_nothing_can_be_written_the_remedy_is_told(tmp_path, monkeypatch):
+    """On a read-only file system to remove what was not written fails, too, and that was what one got to see."""
+
+    def fail(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(directory, "open", fail, raising=False)
+    monkeypatch.setattr(type(tmp_path), "unlink", fail)
+    with pytest.raises(StoreError, match=r"cannot write .*about.json: Read-only file system; .*make it writable"):
+        directory.write_atomically(tmp_path / "about.json", b"{}")

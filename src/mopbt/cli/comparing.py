@@ -47,9 +47,11 @@ def compare_algorithms(
     from mopbt.report.comparison import write_report
 
     read = Experiment.read(experiment)
-    if task and only_report:
-        raise ValueError("--only-report computes everything from all finished runs: leave out --task")
-    if importlib.util.find_spec("matplotlib") is None:
+    given = [name for name, value in {"--task": task, "--reuse": reuse, "--jobs": jobs}.items() if value]
+    if only_report and given:
+        raise ValueError(f"--only-report computes everything from all finished runs: leave out {given[0]}")
+    draws = importlib.util.find_spec("matplotlib") is not None
+    if not draws:
         print("no figures will be drawn without matplotlib: pip install 'mopbt[plot]'; tables are written", file=sys.stderr)
     directory = directory or Path("comparisons") / "-".join(filter(None, (read.name, scale if scale != "paper" else None)))
     try:
@@ -66,22 +68,23 @@ def compare_algorithms(
                 parquet=parquet,
                 reuse=reuse or (),
             )
-        files = write_report(comparison, directory) if comparison.runs else []
+        files = write_report(comparison, directory, figures=draws) if comparison.runs else []
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
     if files:
         drawn = any(file.suffix == ".png" for file in files)
-        figures = f"figures in {directory / 'figures'}" if drawn else "no figure: there is nothing to draw"
+        why = "there is nothing to draw" if draws else "matplotlib is not installed"
+        figures = f"figures in {directory / 'figures'}" if drawn else f"no figure: {why}"
         out.print(f"Tables of {len(comparison.runs)} runs are in {directory / 'tables.md'}, {figures}.", soft_wrap=True)
     _tell_what_is_wrong(comparison, without="--only-report" if only_report else "--task" if task else "", quiet=quiet)
 
 
 def _tell_what_is_wrong(comparison: "Comparison", *, without: str, quiet: bool) -> None:
     """Say what is missing, and which option of the command to leave out to go on with it; exit where runs failed."""
-    from mopbt.report.comparison import mixed_code
+    from mopbt.report.comparison import not_alike
 
-    if comparison.mixed:
-        out.print(mixed_code(comparison), soft_wrap=True)
+    for sentence in not_alike(comparison):
+        out.print(sentence, soft_wrap=True)
     if comparison.changed:
         names = ", ".join(comparison.changed)
         out.print(f"The code of {names} has changed since these runs; another directory runs it as it is now.", soft_wrap=True)
@@ -91,4 +94,5 @@ def _tell_what_is_wrong(comparison: "Comparison", *, without: str, quiet: bool) 
     if comparison.failures:
         for planned, error in comparison.failures.items() if quiet else ():
             print(f"{planned}: {last_line(error)}", file=sys.stderr)
+        out.print("Where the failures came from is in about.json.", soft_wrap=True)
         raise typer.Exit(1)

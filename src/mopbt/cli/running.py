@@ -114,7 +114,14 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run from where it stands, with the settings that it was started with."""
+    from mopbt.compare.evaluations import comparison_of
+
     settings = read_settings(path)
+    if comparison := comparison_of(path):
+        raise ValueError(
+            f"{path} belongs to a comparison, in which all runs have the time that the experiment gives them: "
+            f"`mopbt compare {comparison / 'experiment.toml'} --out {comparison}` goes on with it (in its --scale)"
+        )
     if not settings.origin:
         raise ValueError(f"{path} was started from a Python program, which holds its task: run that program again to go on")
     found = _task_of(path, settings)

@@ -45,7 +45,7 @@ class Board:
         self._took = {run: float(finished[run]["real"]) for run in plan if run in finished}
         self._shares: dict[PlannedRun, float] = {}
         self._firsts: dict[PlannedRun, tuple[float, float]] = {}  # when a run first told its share, and that share
-        self._failed = 0
+        self._failed: set[PlannedRun] = set()
         self._lock = threading.RLock()  # threads of the crew tell shares
         self._began, self._shown, self._told = time.monotonic(), -math.inf, ""
         self._whole = self._bars.add_task(name, total=len(plan), completed=len(self._took), note="")
@@ -88,9 +88,14 @@ class Board:
             if "finished" in answer:
                 self._took[run] = float(answer["finished"]["real"])
             else:
-                self._failed += 1
+                self._failed.add(run)
                 self.note(f"{run}: failed: {last_line(answer['failed'])}")
             self._show()
+
+    def give_up(self, run: PlannedRun, why: str) -> None:
+        """Show that a run will not be begun."""
+        self._failed.add(run)
+        self.note(f"{run}: {why}")
 
     def _show(self) -> None:
         self._bars.update(self._whole, completed=len(self._took), note=self._line())
@@ -102,9 +107,10 @@ class Board:
         from mopbt.display import clock
 
         parts = [f"{len(self._took)}/{len(self._plan)} runs", f"{clock(time.monotonic() - self._began)} elapsed"]
-        left = seconds_left(self._plan, self._took, self._shares, self._paces(), jobs=self._jobs)
+        plan = [run for run in self._plan if run not in self._failed]
+        left = seconds_left(plan, self._took, self._shares, self._paces(), jobs=self._jobs)
         parts += [f"{clock(left)} left"] if left else []
-        return " | ".join([*parts, *([f"{self._failed} failed"] if self._failed else [])])
+        return " | ".join([*parts, *([f"{len(self._failed)} failed"] if self._failed else [])])
 
     def _paces(self) -> dict[PlannedRun, float]:
         """Return what runs that are under way will have taken, from what they did since they first told how far they are."""
@@ -148,6 +154,9 @@ class Record:
     def __init__(self, out: Path, name: str, scale: str | None, jobs: int, finished: Mapping[PlannedRun, Marker]) -> None:
         about = about_of(out)
         self.tasks: dict[str, Any] = about.get("tasks", {})
+        self.failures: dict[str, str] = {}  # by run, with where they came from; of the last session
+        self._earlier: dict[str, Any] = about.get("taken_over", {})
+        self._taken = dict(self._earlier)
         self._head = {"experiment": name, "scale": scale}
         self._sessions: list[dict[str, Any]] = about.get("sessions", [])
         self._began = time.monotonic()
@@ -156,12 +165,21 @@ class Record:
         self._sessions.append(session | {"jobs": jobs, "machine": _machine(), "versions": _versions()})
         self.write(out, finished)
 
+    def taken(self, counts: Mapping[Path, int]) -> None:
+        """Note how many runs were taken over from which comparisons, and where those were carried out."""
+        for place, runs in counts.items():
+            earlier = self._earlier.get(place.name, {}).get("runs", 0)
+            sessions = [{key: session[key] for key in ("machine", "versions")} for session in about_of(place).get("sessions", [])]
+            self._taken[place.name] = {"runs": earlier + runs, "sessions": sessions}
+
     def write(self, out: Path, finished: Mapping[PlannedRun, Marker]) -> None:
         """Write down how things stand."""
         self._sessions[-1]["seconds"] = round(time.monotonic() - self._began, 3)
         seconds = round(sum(session["seconds"] for session in self._sessions), 3)
         runs = {str(run.directory.relative_to("runs")): _brief(marker) for run, marker in finished.items()}
         about = {**self._head, "seconds": seconds, "tasks": self.tasks, "sessions": self._sessions, "runs": runs}
+        about |= {"taken_over": self._taken} if self._taken else {}
+        about |= {"failures": self.failures} if self.failures else {}
         write_atomically(out / "about.json", (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from mopbt.algorithms import POPULATION, check_choice, check_count, options_of
-from mopbt.catalogue import find_task, made_of, registered, split_scale
+from mopbt.catalogue import find_family, find_task, made_of, split_scale
 from mopbt.compare.board import Board, Record
 from mopbt.compare.crew import Crew, Order, crew_of
 from mopbt.compare.evaluations import (
     Comparison,
     Marker,
-    marker_of,
+    about_of,
+    finished_of,
     parquet_writer,
     problem_differences,
     recorded_experiment,
@@ -70,14 +71,16 @@ def compare(
     for task in tasks:
         check_choice("tasks", task, here.tasks)
     check_same(out, whole, scale)
-    finished = {run: marker for run in here.plan() if (marker := marker_of(out, run)) is not None}
+    _check_runs_are_there(out)
+    finished = finished_of(out, here.plan())
     failures: dict[PlannedRun, str] = {}
     plan = [run for run in here.plan() if run.task in (tasks or here.tasks)]
     if not finished.keys() >= set(plan):
         subjects = {task: _subject(here, task, scale) for task in dict.fromkeys(run.task for run in plan if run not in finished)}
-        others = Others.below([Path(place) for place in reuse], out, scale)
+        others = Others.below([Path(place) for place in reuse], out, scale, with_models=here.keep_models)
         with _held(out):
-            finished = {run: marker for run in here.plan() if (marker := marker_of(out, run)) is not None}
+            check_same(out, whole, scale)  # another process may have been first
+            finished = finished_of(out, here.plan())
             for run in finished:
                 if run.task in subjects:
                     _check_unchanged(out / run.directory, here.contenders[run.algorithm].problem(subjects[run.task].problem))
@@ -90,6 +93,8 @@ def compare(
                     failures = stage.carry_out(crew, jobs)
                 finally:
                     record.write(out, stage.finished)  # also what an interrupted session took
+                if reuse:
+                    board.note(f"runs taken over from other comparisons: {sum(others.taken.values())}")
     comparison = Comparison.open(out)
     comparison = replace(comparison, experiment=here, failures=failures, changed=_changed(out, here, comparison.mixed))
     _write(comparison, whole, out, parquet=parquet)
@@ -101,7 +106,7 @@ def recompute(
 ) -> Comparison:
     """Read a comparison of this experiment from the journals of its finished runs, and write its table anew; nothing is run."""
     whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-    out, scale = Path(out), _own_scale(whole, scale) or scale_of(Path(out))
+    out, scale = Path(out), scale_of(Path(out)) if scale is None else _own_scale(whole, scale)
     parquet = _wants_parquet(out, parquet)
     check_same(out, whole, scale)
     comparison = replace(Comparison.open(out), experiment=whole.at(scale))
@@ -119,7 +124,7 @@ def _write(comparison: Comparison, experiment: Experiment, out: Path, *, parquet
 
 def _changed(out: Path, experiment: Experiment, mixed: Sequence[str]) -> tuple[str, ...]:
     """Return the tasks in files that have changed since all their runs."""
-    runs = {run.task: run.directory for run in experiment.plan() if marker_of(out, run) is not None and run.task not in mixed}
+    runs = {run.task: run.directory for run in finished_of(out, experiment.plan()) if run.task not in mixed}
     files = {task: directory for task, directory in runs.items() if Path(task.rpartition(":")[0]).is_file()}
     return tuple(task for task, run in files.items() if read_settings(out / run).made_of not in ("", made_of(task)))
 
@@ -175,6 +180,16 @@ def check_same(out: Path, experiment: Experiment, scale: str | None) -> None:
         )
 
 
+def _check_runs_are_there(out: Path) -> None:
+    """Raise RunMismatch where a comparison is there without its runs: to go on would train all of them and replace its tables."""
+    told = len(about_of(out).get("runs", {}))
+    if told and (out / "fronts.csv.gz").exists() and not (out / "runs").exists():
+        raise RunMismatch(
+            f"{out} was published without its {told} runs: to go on would run all of them anew and replace its tables; use another "
+            f"directory for `out`"
+        )
+
+
 @dataclass(frozen=True)
 class _Subject:
     """A task as it is run."""
@@ -189,8 +204,8 @@ class _Subject:
 
 def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
     """Find a task, and make sure before anything is run that every algorithm can be run on it."""
-    reference, population = _in_scale(task, scale)
     try:
+        reference, population = _in_scale(experiment, task, scale)
         found, reference = find_task(reference)
     except ValueError as error:
         raise ValueError(f"`tasks` of {experiment.name!r}: {error}") from None
@@ -212,16 +227,14 @@ def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
     return _Subject(reference, made_of(reference), problem, population, hasattr(found, "probe"), endless)
 
 
-def _in_scale(task: str, scale: str | None) -> tuple[str, int]:
+def _in_scale(experiment: Experiment, task: str, scale: str | None) -> tuple[str, int]:
     """Return the reference of a task in a scale, which tasks of one size only have no use for, and the population there."""
     name, own = split_scale(task)
-    named = registered().get(name)
-    family = None if named is None else named.load()
-    if named is not None and not hasattr(family, "at"):
-        return task, POPULATION
-    wanted = own or scale
-    size = getattr(family, "scales", {}).get(wanted)
-    return f"{name}@{wanted}" if wanted else name, getattr(size, "population", POPULATION)
+    family = find_family(name)
+    sizes = getattr(family, "scales", {})
+    is_experiments_alone = scale in experiment.scales and sizes and scale not in sizes
+    wanted = own or (scale if hasattr(family, "at") and not is_experiments_alone else None)
+    return f"{name}@{wanted}" if wanted else name, getattr(sizes.get(wanted), "population", POPULATION)
 
 
 def _own_scale(experiment: Experiment, scale: str | None) -> str | None:
@@ -231,12 +244,15 @@ def _own_scale(experiment: Experiment, scale: str | None) -> str | None:
 
 def _check_scale(experiment: Experiment, scale: str | None) -> None:
     """Raise ValueError where neither the experiment nor any of its tasks knows a scale, if some are known."""
-    known, names = registered(), [split_scale(task)[0] for task in experiment.tasks]
-    if scale is None or scale in experiment.scales or not set(names) <= set(known):
+    if scale is None or scale in experiment.scales:
         return
-    of_tasks = (size for name in names for size in getattr(known[name].load(), "scales", ()))
-    sizes = list(dict.fromkeys(["paper", *experiment.scales, *of_tasks]))
-    if sizes and scale not in sizes:
+    families = [find_family(split_scale(task)[0]) for task in experiment.tasks]
+    if any(hasattr(family, "at") and not hasattr(family, "scales") for family in families):
+        return  # it will say itself
+    sizes = list(
+        dict.fromkeys(["paper", *experiment.scales, *(size for family in families for size in getattr(family, "scales", ()))])
+    )
+    if scale not in sizes:
         raise ValueError(f"`scale` must be one of {', '.join(map(repr, sizes))}, or left out, got {scale!r}{meant(scale, sizes)}")
 
 
@@ -282,10 +298,9 @@ class _Stage:
                 continue
             engine = self.experiment.engine if subject.may_stack or self.experiment.engine == "vectorised" else "local"
             known: Mapping[str, Any] = {"cost": self.experiment.cost, "engine": engine}
-            theirs = self.others.measured(task, subject.made_of)
-            if known["cost"] == "measured" and theirs and engine in ("auto", theirs["engine"]):
-                known = theirs  # the same machine, and runs that can be taken over
-            elif known["cost"] == "measured" or engine == "auto":
+            taken = {key: self.others.measured(task, subject.made_of, key) for key in known if known[key] in ("measured", "auto")}
+            known = {**known, **{key: value for key, value in taken.items() if value is not None}}  # so runs can be taken over, too
+            if known["cost"] == "measured" or known["engine"] == "auto":
                 self.board.note(f"measuring {task}")
                 order = {"task": subject.reference, "stack": self.experiment.workers, **known}
                 answer = crew.submit({"measure": order}).result()
@@ -317,17 +332,20 @@ class _Stage:
                 waiting.remove(run)
                 self.board.begin(run)
                 order = self._order(run)
-                subject = self.subjects[run.task]
-                problem = self.experiment.contenders[run.algorithm].problem(subject.problem)
-                if marker := self.others.copied(order, problem, subject.made_of):
+                problem = self.experiment.contenders[run.algorithm].problem(self.subjects[run.task].problem)
+                if marker := self.others.copied(order, problem, self.board.note):
+                    self.record.taken(self.others.taken)
                     self._end(run, {"finished": marker})
                 else:
                     under_way[crew.submit({"order": asdict(order)}, partial(self.board.share, run))] = run
             if not under_way and not ready:
-                self._give_up(waiting)
+                self._give_up(waiting, "needs the time of {timer!r}, of which a run failed")
                 break
             for future in wait(under_way, timeout=0 if ready else None, return_when=FIRST_COMPLETED).done:
-                self._end(under_way.pop(future), future.result())
+                self._end(under_way.pop(future), answer := future.result())
+                if answer.get("stop"):
+                    self._give_up(waiting, "not begun, as there is no space left")
+                    waiting = []
         return self.failures
 
     def _end(self, run: PlannedRun, answer: Mapping[str, Any]) -> None:
@@ -335,13 +353,14 @@ class _Stage:
             self.finished[run] = answer["finished"]
         else:
             self.failures[run] = answer["failed"]
+            self.record.failures[str(run)] = answer.get("trace", answer["failed"])
         self.board.end(run, answer)
         self.record.write(self.out, self.finished)
 
-    def _give_up(self, waiting: Sequence[PlannedRun]) -> None:
+    def _give_up(self, waiting: Sequence[PlannedRun], why: str) -> None:
         for run in waiting:
-            self.failures[run] = f"needs the time of {self.experiment.timer(run.algorithm)!r}, of which a run failed"
-            self.board.note(f"{run}: {self.failures[run]}")
+            self.failures[run] = why.format(timer=self.experiment.timer(run.algorithm))
+            self.board.give_up(run, self.failures[run])
 
     def _timers(self, run: PlannedRun) -> list[PlannedRun]:
         """Return the runs that say how long a run may take; none if it has an end of its own."""
@@ -365,8 +384,9 @@ class _Stage:
             constraints=contender.constraints,
             seed=run.seed + contender.seed_offset,
             workers=self.experiment.workers,
-            cost=measured["cost"],
+            cost=float(measured["cost"]),
             stack=stack,
             seconds=round(max(times) + SLACK, 6) if times else None,
             keep_models=self.experiment.keep_models,
+            made_of=subject.made_of,
         )

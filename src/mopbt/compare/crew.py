@@ -27,7 +27,7 @@ from mopbt.engines.choosing import Plan, planned
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import THREADS
 from mopbt.engines.worker import keep_memory
-from mopbt.errors import CorruptCheckpoint, CorruptJournal, MopbtError, TaskFailed
+from mopbt.errors import CorruptCheckpoint, CorruptJournal, MopbtError, RunMismatch, StorageFull, TaskFailed
 from mopbt.objectives import parse_constraints
 from mopbt.progress import Progress
 from mopbt.results import read_settings
@@ -57,14 +57,17 @@ class Order:
     stack: int  # how many members are trained as one program; 1: none
     seconds: float | None  # the virtual time that it gets; None: until it is done
     keep_models: bool
+    made_of: str  # the task, where the experiment was read
     version: str = __version__  # of mopbt: another one may decide otherwise
     guarded: bool = False  # whether to train in a process of its own: one that dies costs the job that killed it, not the run
 
 
 def identity(order: Order) -> str:
-    """Return what decides which evaluations a run has, as a text; orders with the same have the same."""
-    apart = ("path", "keep_models", "guarded")
-    return json.dumps({key: value for key, value in asdict(order).items() if key not in apart}, sort_keys=True)
+    """Return what decides which evaluations a run has but for the task's code, as a text; orders with the same have the same."""
+    apart = ("path", "keep_models", "guarded", "made_of")
+    decisive = {key: value for key, value in asdict(order).items() if key not in apart}
+    place, colon, name = order.task.rpartition(":")  # a project may have moved
+    return json.dumps(decisive | {"task": (Path(place).name if place.endswith(".py") else place) + colon + name}, sort_keys=True)
 
 
 class Crew:
@@ -192,7 +195,7 @@ def _answer(message: Mapping[str, Any], tell: Callable[[float], None]) -> Mappin
             return {"measured": measure(**message["measure"])}
         return {"finished": carry_out(Order(**message["order"]), tell)}
     except (MopbtError, ValueError, TypeError) as error:
-        return {"failed": str(error)}
+        return {"failed": str(error), "trace": traceback.format_exc(), "stop": isinstance(error, StorageFull)}
     except Exception:
         return {"failed": traceback.format_exc()}
 
@@ -200,15 +203,19 @@ def _answer(message: Mapping[str, Any], tell: Callable[[float], None]) -> Mappin
 def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
     """Start or go on with a run in this process, mark it as finished, and return the mark."""
     began, path = time.perf_counter(), Path(order.path)
-    (task, origin), algorithm = _task(order.task), algorithm_of(dict(order.algorithm))
+    (task, origin, made), algorithm = _task(order.task), algorithm_of(dict(order.algorithm))
+    if made != order.made_of:
+        raise RunMismatch(
+            f"the code of {order.task} was changed while the comparison ran; the same command goes on with the new code"
+        )
     problem = problem_of(task)
     problem = replace(problem, constraints=(*problem.constraints, *parse_constraints(order.constraints)))
     trainer = Plan("vectorised", 1, order.stack) if order.stack > 1 else Plan("local")
     plan = Plan("simulated", order.workers, cost=repr(order.cost), on=trainer)
-    settings = Settings(problem, options_of(algorithm), order.seed, origin, plan.to_dict(), made_of(order.task))
+    settings = Settings(problem, options_of(algorithm), order.seed, origin, plan.to_dict(), made)
     engine = (replace(plan, on=Plan("pool", 1)) if order.guarded and order.stack == 1 else plan).engine()  # stacks are in any case
     with ExitStack() as stack:
-        store = _opened(path, settings, algorithm.scheduler(problem), durable=order.keep_models)
+        store = _opened(path, settings, algorithm.scheduler(problem), order)
         stack.callback(store.close)
         earlier = sum(report.took for exchange in store.read() for report in exchange.reports)
         session = Session(
@@ -226,6 +233,7 @@ def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
             "seconds": round(session.elapsed, 6),  # virtual
             "real": round(earlier + time.perf_counter() - began, 3),
             "evaluations": session.reports,
+            "bytes": store.journal.stat().st_size,
             "failures": session.failures,
             "order": identity(order),
         }
@@ -234,25 +242,41 @@ def carry_out(order: Order, tell: Callable[[float], None]) -> Marker:
 
 
 @lru_cache(maxsize=2)
-def _task(reference: str) -> tuple[Any, str]:
-    """Return a task, and how it is found again; kept, as the next run is probably about the same one."""
-    return find_task(reference)
+def _task(reference: str) -> tuple[Any, str, str]:
+    """Return a task, how it is found again, and what it is made of; kept, as the next run is probably about the same one."""
+    return *find_task(reference), made_of(reference)
 
 
-def _opened(path: Path, settings: Settings, scheduler: Scheduler, *, durable: bool) -> DirectoryStore:
-    """Open a run's directory, and begin it anew where it has holes, or where the task's code or its cost has changed since.
+def _opened(path: Path, settings: Settings, scheduler: Scheduler, order: Order) -> DirectoryStore:
+    """Open a run's directory, and begin it anew where it cannot go on as the run that was ordered: it says why.
 
     Waiting for the disk takes longer than training what is small, so after a power cut the journal may know of checkpoints that
     were never written. To go on with failed intervals would make another run of it.
     """
-    with suppress(CorruptJournal):
-        store = open_run(path, settings, durable=durable)
-        recorded = read_settings(path)
-        if (recorded.made_of, recorded.engine) == (settings.made_of, settings.engine) and _is_whole(store, settings, scheduler):
+    try:
+        store = open_run(path, settings, durable=order.keep_models)
+        why = _hindrance(store, settings, scheduler, order)
+        if not why:
             return store
         store.close()
+    except CorruptJournal:
+        why = "its journal is damaged"
+    print(f"{path} begins anew: {why}", file=sys.stderr)
     shutil.rmtree(path)
-    return open_run(path, settings, durable=durable)
+    return open_run(path, settings, durable=order.keep_models)
+
+
+def _hindrance(store: DirectoryStore, settings: Settings, scheduler: Scheduler, order: Order) -> str:
+    """Return why a run that was begun cannot go on as the one that was ordered; nothing if it can."""
+    recorded = read_settings(Path(order.path))
+    if recorded.made_of != settings.made_of:
+        return "the code of its task has changed"
+    if recorded.engine != settings.engine:
+        return "it was begun with another cost of a step, or another engine"
+    last = max((report.seconds for exchange in store.read() for report in exchange.reports), default=0.0)
+    if order.seconds is not None and last > order.seconds:
+        return f"it has gone on to {last:g} virtual seconds, and its time is {order.seconds:g}"
+    return "" if _is_whole(store, settings, scheduler) else "a checkpoint that it needs is missing or damaged"
 
 
 def _is_whole(store: DirectoryStore, settings: Settings, scheduler: Scheduler) -> bool:
@@ -290,7 +314,7 @@ class _Share:
 
 def measure(task: str, cost: float | str, engine: str, stack: int) -> dict[str, Any]:
     """Return the cost of a step of a task and the engine that suits it, each measured where it is not given."""
-    found, _ = _task(task)
+    found, *_ = _task(task)
     if engine == "auto":
         engine = "vectorised" if planned("auto", found, stack, 1).name == "vectorised" else "local"
     return {"cost": _cost(found) if cost == "measured" else cost, "engine": engine}
@@ -304,6 +328,6 @@ def _cost(task: Any) -> float:
     reports = [perform(work, Job(i, i, config, None, 0, problem.interval), "", Warm(0)) for i, config in enumerate(configs)]
     took = [report.took for report in reports[1:] if not report.error]
     if not took:
-        raise TaskFailed("an interval failed with each of four configurations; mend it, or give `cost`:", reports[-1].error)
+        raise TaskFailed("an interval failed with each of three configurations; mend it, or give `cost`:", reports[-1].error)
     seconds = statistics.median(took) / problem.interval
     return max(round(float(f"{seconds:.3g}"), 6), LEAST)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mopbt.compare.experiment import Experiment, PlannedRun
-from mopbt.errors import MissingExtra, RunMismatch, StoreError
+from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
 from mopbt.results import read_settings
 from mopbt.space import Float
 from mopbt.state import Report
@@ -24,8 +24,10 @@ from mopbt.stores.directory import write_atomically
 from mopbt.stores.journal import read_journal
 from mopbt.task import Problem
 
+TEXTS = ("task", "algorithm", "error")  # columns of the tidy table that are texts in every comparison
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+ANEW = "put back a copy of it, or remove that directory, and the same command without --only-report runs it anew"
 Marker = Mapping[str, Any]  # what the directory of a finished run says of it
 
 
@@ -78,6 +80,7 @@ class Comparison:
     failures: Mapping["PlannedRun", str] = field(default_factory=dict)  # those that failed in this session, with the reason
     mixed: tuple[str, ...] = ()  # tasks whose code changed between their runs
     changed: tuple[str, ...] = ()  # tasks whose file changed after all of their runs
+    versions: tuple[str, ...] = ()  # of mopbt, by which the runs were made
 
     @staticmethod
     def open(out: Path | str) -> "Comparison":
@@ -86,7 +89,7 @@ class Comparison:
         experiment = recorded_experiment(out)
         tasks, labels = list(experiment.tasks), list(experiment.algorithms)
         plan = sorted(experiment.plan(), key=lambda run: (tasks.index(run.task), labels.index(run.algorithm)))
-        finished = dict.fromkeys(run for run in plan if marker_of(out, run) is not None)
+        finished = finished_of(out, plan)
         problems: dict[str, Problem] = {}
         codes: dict[str, set[str]] = {}
         for run in finished:
@@ -101,9 +104,9 @@ class Comparison:
                 )
         runs = tuple(read_run(out, run, problems[run.task]) for run in finished)
         missing = tuple(run for run in plan if run not in finished)
-        return Comparison(
-            experiment, problems, runs, missing, mixed=tuple(task for task, made in codes.items() if len(made - {""}) > 1)
-        )
+        mixed = tuple(task for task, made in codes.items() if len(made - {""}) > 1)
+        versions = {json.loads(marker["order"])["version"] for marker in finished.values() if "order" in marker}
+        return Comparison(experiment, problems, runs, missing, mixed=mixed, versions=tuple(sorted(versions)))
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -112,15 +115,48 @@ class Comparison:
         return tuple(label for label in self.experiment.algorithms if label in present)
 
     def evaluations(self) -> dict[str, NDArray[Any]]:
-        """Return the tidy table of all evaluations as columns (n,); NaN, or "" for texts, where a task does not have a column."""
+        """Return the tidy table of all evaluations as columns (n,); NaN or, but for numbers, "" where a task has no such column."""
         tables = [_columns(run, self.problems[run.task]) for run in self.runs]
         return {name: _joined(name, tables) for name in _header(tables)}
 
 
-def marker_of(out: Path, run: PlannedRun) -> Marker | None:
-    """Return what a finished run's directory says of it; None if it is not finished."""
-    file = out / run.directory / "finished.json"
-    return read_json(file, "remove it, and the run goes on") if file.exists() else None
+def comparison_of(path: Path) -> Path | None:
+    """Return the comparison that a run's directory belongs to; None if it stands alone."""
+    above = path.absolute().parents
+    return above[3] if len(above) > 3 and above[2].name == "runs" and (above[3] / "experiment.toml").is_file() else None
+
+
+def finished_of(out: Path, plan: Iterable[PlannedRun]) -> dict[PlannedRun, Marker]:
+    """Return the finished runs of a plan with what their directories say, or raise StoreError where one was changed since."""
+    found = {run: read_marker(file) for run in plan if (file := out / run.directory / "finished.json").exists()}
+    for run, marker in found.items():
+        if wrong := what_is_wrong(out / run.directory, marker):
+            raise StoreError(f"{out / run.directory} is not as its run left it: {wrong}; {ANEW}")
+    return found
+
+
+def read_marker(file: Path) -> Marker:
+    """Read what marks a run as finished."""
+    marker = read_json(file, remedy := "remove it, and the run goes on")
+    if lacking := [key for key in ("seconds", "real", "evaluations") if key not in marker]:
+        raise StoreError(f"{file} is damaged (it has no {lacking[0]!r}); {remedy}")
+    return marker
+
+
+def what_is_wrong(path: Path, marker: Marker) -> str:
+    """Return what a finished run's directory lacks; nothing if it is whole. A journal is not read where its size tells."""
+    for name in ("run.toml", "journal.jsonl"):
+        if not (path / name).is_file():
+            return f"it has no {name}"
+    size = (path / "journal.jsonl").stat().st_size
+    if "bytes" in marker:  # not in those of the first versions
+        return "" if size == marker["bytes"] else f"its journal has {size} bytes, and finished.json says {marker['bytes']}"
+    try:
+        found = sum(len(exchange.reports) for exchange in read_journal(path / "journal.jsonl")[0])
+    except CorruptJournal as error:
+        return str(error)
+    told = marker["evaluations"]
+    return "" if found == told else f"it has {found} evaluations in its journal, and finished.json says {told}"
 
 
 def problem_differences(path: Path, problem: Problem) -> list[str]:
@@ -154,18 +190,17 @@ def read_json(file: Path, remedy: str) -> dict[str, Any]:
         data: dict[str, Any] = json.loads(file.read_bytes())
     except ValueError as error:
         raise StoreError(f"{file} is damaged ({error}); {remedy}") from None
+    if not isinstance(data, dict):
+        raise StoreError(f"{file} is damaged (it is no table of names and values); {remedy}")
     return data
 
 
 def read_run(out: Path, run: PlannedRun, problem: Problem) -> RunData:
     """Read the journal of a finished run."""
-    exchanges, _ = read_journal(out / run.directory / "journal.jsonl")
-    evaluations, told = sum(len(exchange.reports) for exchange in exchanges), (marker_of(out, run) or {}).get("evaluations")
-    if evaluations != told:
-        raise StoreError(
-            f"{out / run.directory} has {evaluations} evaluations in its journal, and finished.json says {told}: it was not copied "
-            f"whole, or was changed; copy it again, or remove it, and the same command without --only-report runs it anew"
-        )
+    try:
+        exchanges, _ = read_journal(out / run.directory / "journal.jsonl")
+    except CorruptJournal as error:
+        raise StoreError(f"{str(error).partition(';')[0]}; {ANEW}") from None
     orders = {job.id: job for exchange in exchanges for job in exchange.jobs}
     reports = [report for exchange in exchanges for report in exchange.reports]
     jobs = [orders[report.job] for report in reports]
@@ -200,9 +235,10 @@ def write_evaluations(comparison: Comparison, out: Path, *, parquet: bool = Fals
     """Write evaluations.csv.gz, and evaluations.parquet if it is asked for."""
     write_atomically(out / "evaluations.csv.gz", compressed(comparison))
     if parquet:
-        columns = {name: _typed(column) for name, column in comparison.evaluations().items()}
-        table = importlib.import_module("pyarrow").table(columns)
-        parquet_writer().write_table(table, out / "evaluations.parquet")
+        columns = {name: _typed(name, column) for name, column in comparison.evaluations().items()}
+        buffer = io.BytesIO()
+        parquet_writer().write_table(importlib.import_module("pyarrow").table(columns), buffer)
+        write_atomically(out / "evaluations.parquet", buffer.getvalue())
 
 
 def parquet_writer() -> Any:
@@ -210,7 +246,9 @@ def parquet_writer() -> Any:
     try:
         return importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise MissingExtra("Parquet needs pyarrow: pip install pyarrow (or use evaluations.csv.gz)") from None
+        raise MissingExtra(
+            "Parquet needs pyarrow: pip install pyarrow (or use evaluations.csv.gz, and remove evaluations.parquet if it is there)"
+        ) from None
 
 
 def compressed(comparison: Comparison) -> bytes:
@@ -253,17 +291,21 @@ def _header(tables: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _joined(name: str, tables: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[Any]:
     """Return a column of all tables, with NaN or "" for those that do not have it."""
-    is_text = any(name in table and table[name].dtype == object for table in tables)
-    absent = "" if is_text else math.nan
-    return np.concatenate([table[name] if name in table else np.full(len(table["job"]), absent) for table in tables])
+    kinds = {table[name].dtype if name in table else None for table in tables}
+    if np.dtype(object) in kinds or (np.dtype(bool) in kinds and len(kinds) > 1):
+        return np.concatenate([table.get(name, np.full(len(table["job"]), "")).astype(object) for table in tables])
+    return np.concatenate([table.get(name, np.full(len(table["job"]), math.nan)) for table in tables])
 
 
-def _typed(column: NDArray[Any]) -> NDArray[Any]:
-    """Return a column (n,) as a format can hold it that knows types: of numbers with gaps, or else of texts."""
+def _typed(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column (n,) as a format can hold it that knows types: of one kind with gaps, or else of texts."""
     if column.dtype != object:
         return column
     values = column.tolist()
-    if all(value == "" or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+    present = [value for value in values if value != ""]
+    if present and name not in TEXTS and all(isinstance(value, bool) for value in present):
+        return np.array([None if value == "" else value for value in values], dtype=object)
+    if present and name not in TEXTS and all(isinstance(value, int | float) and not isinstance(value, bool) for value in present):
         return np.array([math.nan if value == "" else float(value) for value in values])
     return np.array([str(value) for value in values], dtype=object)
 

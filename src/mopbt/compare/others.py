@@ -1,13 +1,21 @@
 """Runs that another comparison has made already."""
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mopbt.compare.crew import Order, identity
-from mopbt.compare.evaluations import Marker, about_of, problem_differences, read_json
+from mopbt.compare.evaluations import (
+    Marker,
+    about_of,
+    comparison_of,
+    problem_differences,
+    read_marker,
+    recorded_experiment,
+    what_is_wrong,
+)
 from mopbt.compare.experiment import slug
 from mopbt.results import read_settings
 from mopbt.stores.directory import write_atomically
@@ -22,10 +30,11 @@ class Others:
 
     places: Sequence[Path]
     runs: Mapping[str, Path]
+    taken: dict[Path, int] = field(default_factory=dict)  # how many runs were copied, by comparison
 
     @staticmethod
-    def below(places: Iterable[Path], out: Path, scale: str | None) -> "Others":
-        """Find the comparisons of the same scale in and below some directories."""
+    def below(places: Iterable[Path], out: Path, scale: str | None, *, with_models: bool) -> "Others":
+        """Find the comparisons of the same scale in and below some directories, and their runs, or those that have their models."""
         places = list(places)
         for place in places:
             if not place.is_dir():
@@ -34,22 +43,30 @@ class Others:
                 )
         found = [file.parent for place in places for file in sorted(place.rglob("experiment.toml"))]
         found = [place for place in found if place.resolve() != out.resolve() and about_of(place).get("scale") == scale]
-        markers = (marker for place in found for marker in sorted(place.glob("runs/*/*/*/finished.json")))
+        useful = [place for place in found if not with_models or recorded_experiment(place).keep_models]
+        markers = (marker for place in useful for marker in sorted(place.glob("runs/*/*/*/finished.json")))
         return Others(found, {order: marker.parent for marker in markers if (order := _ordered(marker))})
 
-    def measured(self, task: str, made_of: str) -> Mapping[str, Any]:
-        """Return what was measured of a task that is made of the same; nothing if nothing was."""
+    def measured(self, task: str, made_of: str, key: str) -> Any:
+        """Return what was measured of a task that is made of the same, its "cost" or its "engine"; None if nothing was."""
         for place in reversed(self.places):
             known: Mapping[str, Any] = about_of(place).get("tasks", {}).get(task, {})
             run = next(place.glob(f"runs/{slug(task)}/*/*/run.toml"), None)
-            if known and run is not None and read_settings(run.parent).made_of == made_of:
-                return known
-        return {}
+            was_measured = bool(known) and getattr(recorded_experiment(place), key) in ("measured", "auto")
+            if was_measured and run is not None and read_settings(run.parent).made_of == made_of:
+                return known[key]
+        return None
 
-    def copied(self, order: Order, problem: Problem, made_of: str) -> Marker | None:
-        """Copy the run that an order asks for, if there is one of a task made of the same, and return its mark; without models."""
-        other = None if order.keep_models else self.runs.get(identity(order))
-        if other is None or problem_differences(other, problem) or read_settings(other).made_of != made_of:
+    def copied(self, order: Order, problem: Problem, note: Callable[[str], None]) -> Marker | None:
+        """Copy the run that an order asks for, if there is one of a task made of the same, and return its mark."""
+        other = self.runs.get(identity(order))
+        if other is None:
+            return None
+        marker = read_marker(other / "finished.json")
+        if wrong := what_is_wrong(other, marker):
+            note(f"{other} is not taken over: {wrong}")
+            return None
+        if problem_differences(other, problem) or read_settings(other).made_of != order.made_of:
             return None
         path = Path(order.path)
         copy = path.with_name(f"{path.name}.tmp")
@@ -58,10 +75,14 @@ class Others:
         copy.mkdir(parents=True)
         for name in FILES:
             write_atomically(copy / name, (other / name).read_bytes())
+        if order.keep_models:
+            shutil.copytree(other / "checkpoints", copy / "checkpoints")
         copy.rename(path)  # whole, or not at all
-        return read_json(path / "finished.json", "remove it, and the run goes on")
+        source = cast(Path, comparison_of(other))
+        self.taken[source] = self.taken.get(source, 0) + 1
+        return marker
 
 
 def _ordered(marker: Path) -> str:
-    order: str = read_json(marker, "remove it, and the run goes on").get("order", "")
+    order: str = read_marker(marker).get("order", "")
     return order

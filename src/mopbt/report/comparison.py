@@ -15,6 +15,7 @@ from mopbt.report.over_time import generalisation, progress, transfer, trivial
 from mopbt.report.sheet import styled
 from mopbt.report.tables import runs_to_csv, tables, tasks_to_csv, to_csv, to_latex, to_markdown
 from mopbt.report.where import attainment, fronts, searched
+from mopbt.stores.directory import write_atomically
 from mopbt.stores.journal import cannot_write
 
 if TYPE_CHECKING:
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 DPI = 200
 
 
-def write_report(comparison: Comparison, out: Path | str) -> list[Path]:
-    """Write a comparison's tables.*, its runs.csv, tasks.csv and fronts.csv.gz, and figures/*.png and *.pdf; return the files."""
+def write_report(comparison: Comparison, out: Path | str, *, figures: bool = True) -> list[Path]:
+    """Write a comparison's tables.*, its runs.csv, tasks.csv and fronts.csv.gz, and figures/*.png and *.pdf; return the files.
+
+    Figures need matplotlib; without them, those of an earlier report are removed all the same, as they would tell of other runs.
+    """
     out, measured = Path(out), measure(comparison)
     files = _write_tables(comparison, measured, out)
-    for name in comparison.experiment.figures or USUAL:
+    for name in (comparison.experiment.figures or USUAL) if figures else ():
         for stem, figure in draw(name, measured).items():
             files += _save(figure, out / "figures" / stem)
     _remove_earlier(out / "figures", files)
@@ -51,12 +55,12 @@ def _write_tables(comparison: Comparison, measured: Sequence[MeasuredTask], out:
         "tasks.csv": tasks_to_csv(measured),
     }
     files = {name: text.encode() for name, text in texts.items()} | {"fronts.csv.gz": compressed(fronts_of(comparison, measured))}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(error, out) from error
     for name, content in files.items():
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / name).write_bytes(content)
-        except OSError as error:
-            raise cannot_write(error, out / name) from error
+        write_atomically(out / name, content)
     return [out / name for name in files]
 
 
@@ -65,7 +69,7 @@ def _head(comparison: Comparison, measured: Sequence[MeasuredTask]) -> str:
     missing, runs = len(comparison.missing), len(comparison.runs)
     lines = [f"# {comparison.experiment.name}", comparison.experiment.about]
     lines += [f"{missing} of {missing + runs} runs are not finished."] if missing else []
-    lines += [mixed_code(comparison)] if comparison.mixed else []
+    lines += not_alike(comparison)
     failed, evaluations = sum(len(run.errors) for run in comparison.runs), sum(map(len, comparison.runs))
     lines += [f"{failed:,} of {evaluations:,} intervals failed; evaluations.csv.gz has their errors."] if failed else []
     strange = sum(int((~np.isfinite(run.objectives)).any(axis=1).sum()) for run in comparison.runs) - failed
@@ -82,9 +86,12 @@ def _without_test(run: MeasuredRun) -> int:
     return 0 if run.data.test is None else int((~np.isfinite(run.data.test[run.front])).any(axis=1).sum())
 
 
-def mixed_code(comparison: Comparison) -> str:
-    """Return what a reader must know where a task's code changed between its runs."""
-    return f"The code of {', '.join(comparison.mixed)} changed between runs: they may not be comparable."
+def not_alike(comparison: Comparison) -> list[str]:
+    """Return what a reader must know where not all runs were made by the same code."""
+    mixed, versions = ", ".join(comparison.mixed), " and ".join(comparison.versions)
+    sentences = [f"The code of {mixed} changed between runs: they may not be comparable."] if mixed else []
+    made = f"The runs were made by mopbt {versions}, which may decide differently: they may not be comparable."
+    return sentences + ([made] if len(comparison.versions) > 1 else [])
 
 
 def _save(figure: "Figure", stem: Path) -> list[Path]:

@@ -219,7 +219,7 @@ def to_latex(table: Table) -> str:
     heads = ["", *tasks, *_tail_heads(table, "$p$")]
     body = []
     for label in table.algorithms:
-        tail = [text.replace("−", "$-$") for text in _tail(table, label, r"\textbf{{{}}}")]
+        tail = [text.replace("−", "$-$").replace("–", "--") for text in _tail(table, label, r"\textbf{{{}}}")]
         head = "{}" * label.startswith("[") + label.translate(LATEX)  # else an argument of what ended the line above
         body.append([head, *(_latex_cell(table, task, label) for task in table.tasks), *tail])
     lines = [

@@ -7,6 +7,7 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +31,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, nothing can be removed
+            temporary.unlink(missing_ok=True)
         raise cannot_write(error, path) from error
 
 
