@@ -1165,6 +1165,14 @@ def test_runs_of_a_project_that_has_moved_are_taken_over(place, tmp_path, monkey
     assert about_of(tmp_path / "two")["taken_over"]["one"]["runs"] == 2
     results = Results.open(tmp_path / "two" / moved.plan()[0].directory)
     assert len(results.load(results.front()[0]))
+    shutil.copytree(tmp_path / "one", tmp_path / "three")
+    for run in one.plan():
+        changed(tmp_path / "three" / run.directory, 'made_of = "', 'made_of = "0')  # of the same name, and other code
+    compare(
+        replace(moved, name="four"), out=tmp_path / "four", jobs=1, progress=False, reuse=[tmp_path / "one", tmp_path / "three"]
+    )
+    assert about_of(tmp_path / "four")["taken_over"]["one"]["runs"] == 2
+    shutil.rmtree(tmp_path / "three")
     bare = replace(moved, keep_models=False)
     compare(bare, out=tmp_path / "bare", jobs=1, progress=False, reuse=[tmp_path / "one"])
     assert about_of(tmp_path / "bare")["taken_over"]["one"]["runs"] == 2

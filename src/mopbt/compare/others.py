@@ -29,7 +29,7 @@ class Others:
     """What other comparisons are there, and their finished runs by what was ordered."""
 
     places: Sequence[Path]
-    runs: Mapping[str, Path]
+    runs: Mapping[str, Sequence[Path]]  # several where tasks of the same name have other code
     taken: dict[Path, int] = field(default_factory=dict)  # how many runs were copied, by comparison
 
     @staticmethod
@@ -45,7 +45,11 @@ class Others:
         found = [place for place in found if place.resolve() != out.resolve() and about_of(place).get("scale") == scale]
         useful = [place for place in found if not with_models or recorded_experiment(place).keep_models]
         markers = (marker for place in useful for marker in sorted(place.glob("runs/*/*/*/finished.json")))
-        return Others(found, {order: marker.parent for marker in markers if (order := _ordered(marker))})
+        runs: dict[str, list[Path]] = {}
+        for marker in markers:
+            if "order" in (mark := read_marker(marker)):  # not in those of the first versions
+                runs.setdefault(mark["order"], []).append(marker.parent)
+        return Others(found, runs)
 
     def measured(self, task: str, made_of: str, key: str) -> Any:
         """Return what was measured of a task that is made of the same, its "cost" or its "engine"; None if nothing was."""
@@ -59,15 +63,16 @@ class Others:
 
     def copied(self, order: Order, problem: Problem, note: Callable[[str], None]) -> Marker | None:
         """Copy the run that an order asks for, if there is one of a task made of the same, and return its mark."""
-        other = self.runs.get(identity(order))
-        if other is None:
-            return None
-        marker = read_marker(other / "finished.json")
-        if wrong := what_is_wrong(other, marker):
-            note(f"{other} is not taken over: {wrong}")
-            return None
-        if problem_differences(other, problem) or read_settings(other).made_of != order.made_of:
-            return None
+        for other in reversed(self.runs.get(identity(order), ())):
+            marker = read_marker(other / "finished.json")
+            if wrong := what_is_wrong(other, marker):
+                note(f"{other} is not taken over: {wrong}")
+            elif not problem_differences(other, problem) and read_settings(other).made_of == order.made_of:
+                self._copy(other, order)
+                return marker
+        return None
+
+    def _copy(self, other: Path, order: Order) -> None:
         path = Path(order.path)
         copy = path.with_name(f"{path.name}.tmp")
         for leftover in (copy, path):  # of a copy that was not finished, and of a run that was begun
@@ -80,9 +85,3 @@ class Others:
         copy.rename(path)  # whole, or not at all
         source = cast(Path, comparison_of(other))
         self.taken[source] = self.taken.get(source, 0) + 1
-        return marker
-
-
-def _ordered(marker: Path) -> str:
-    order: str = read_marker(marker).get("order", "")
-    return order
