@@ -29,7 +29,7 @@ def test_without_a_terminal_it_is_a_plain_line_a_generation():
     lines = text.splitlines()
     assert lines[0].startswith("generation 0/4 | 0/16 intervals")
     assert re.match(
-        r"generation 4/4 \| 16/16 intervals \| near \S+  far \S+ \| front \d+ \| hypervolume \S+ \| 0:00 elapsed", lines[-2]
+        r"generation 4/4 \| 16/16 intervals \| near \S+  far \S+ \| front \d+ \| hypervolume \S+ \| \d+:\d\d elapsed", lines[-2]
     )
     assert lines[-1] == "stopped (interrupted) after 16 intervals; press play"
     assert len(lines) == 6

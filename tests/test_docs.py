@@ -71,9 +71,17 @@ def test_every_difference_names_a_test_that_exists():
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", (ROOT / page).read_text()):
         if not target.startswith("http"):
-            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+            file = (ROOT / page).parent / target if target else ROOT / page
+            assert file.exists(), f"{page}: {target}"
+            assert not anchor or anchor in anchors(file), f"{page}: {target}#{anchor}"
+
+
+def anchors(file):
+    """Return how the headings of a page are called in links, as the site makes them."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", file.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
 
 
 @pytest.mark.slow

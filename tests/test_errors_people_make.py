@@ -1132,8 +1132,8 @@ ON_THE_COMMAND_LINE = [
         *("got 'foo://x'", "a folder, or a URL of a file system that fsspec knows", "name one such as /mnt/shared/run"),
     ),
     Command(
-        *("export done logs --to tensorbord", 2, "--to must be one of tensorboard, mlflow, wandb, optuna, got 'tensorbord'"),
-        *("got 'tensorbord'", "one of tensorboard, mlflow, wandb, optuna", "--to"),
+        *("export done logs --to tensorbord", 2, "--to must be one of csv, tensorboard, mlflow, wandb, optuna, got 'tensorbord'"),
+        *("got 'tensorbord'", "one of csv, tensorboard, mlflow, wandb, optuna", "--to"),
     ),
     # mopbt compare, and its files
     Command(

@@ -110,7 +110,7 @@ def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
 
 def test_other_tasks_give_what_their_checkpoint_holds(toy, tmp_path):
     files = export(toy, toy.front()[0], tmp_path / "toy.safetensors")
-    assert files.weights.read_bytes() == toy.checkpoint(toy.front()[0]) or mopbt.loads(files.weights.read_bytes())
+    assert files.weights.read_bytes() == toy.checkpoint(toy.front()[0])
     assert "How to load it" in files.card.read_text()
 
 

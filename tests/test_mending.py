@@ -1,15 +1,16 @@
 """Any one line of a journal may be damaged: the run goes on from all the others, and no good model is lost."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from mopbt import Budget, MoPbt, Results, run
-from mopbt.errors import CorruptJournal
+from mopbt.errors import CorruptJournal, RunMismatch
 from mopbt.mending import mended
 from mopbt.run import conduct
 from mopbt.settings import Settings
-from mopbt.stores.journal import read_lines
+from mopbt.stores.journal import check_order, read_lines
 from mopbt.task import problem_of
 from mopbt.testing import ToyTask
 
@@ -36,8 +37,47 @@ def test_a_lost_line_of_jobs_is_ordered_again_and_one_of_reports_becomes_failure
             assert made == lines
             continue
         assert [line for line in made if line not in lines] == ([made[place]] if len(made) == len(lines) else [])
-        lost = {report.job for report in lines[place].reports}
-        assert {report.job for line in made for report in line.reports if report.error} <= lost
+        later = [job for line in lines[place + 1 :] for job in line.jobs]
+        goes_on, starts = {job.trial for job in later}, {job.start for job in later}
+        trials = {job.id: job.trial for line in lines for job in line.jobs}
+        needed = {r.job for r in lines[place].reports if trials[r.job] in goes_on or r.job in starts}
+        assert {report.job for line in made for report in line.reports if report.error} == needed
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_run_that_was_stopped_anywhere_can_be_read_after_its_repair(tmp_path, asynchronous):
+    """Where a lost report was that of a donor, and its own trial had not gone on yet, its heir came from nowhere."""
+    algorithm = MoPbt(population=5, asynchronous=asynchronous)
+    for jobs in range(5, 20, 2):
+        out = tmp_path / str(jobs)
+        run(TASK, out=out, algorithm=algorithm, engine="local", progress=False, budget=Budget(jobs=jobs))
+        lines = read_lines(out / "journal.jsonl")
+        for place in range(len(lines)):
+            made = mended([*lines[:place], None, *lines[place + 1 :]], scheduler_of(algorithm), 0)
+            check_order(made, out)
+
+
+def test_a_repair_with_another_task_touches_nothing(whole, tmp_path):
+    results, algorithm = whole
+    shutil.copytree(results.path, tmp_path / "run")
+    journal = tmp_path / "run" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"', b"?", 1))
+    before = journal.read_bytes()
+    other = ToyTask(max_step=10)
+    settings = Settings.from_toml((results.path / "run.toml").read_text(), results.path)
+    settings = replace(settings, problem=problem_of(other))
+    with pytest.raises(RunMismatch, match="max_step is 10, it was 8"):
+        conduct(other, algorithm, settings, out=tmp_path / "run", repair=True, engine="local", progress=False, budget=Budget())
+    assert journal.read_bytes() == before
+    assert not (tmp_path / "run" / "journal.damaged-1").exists()
+
+
+def test_a_run_without_its_journal_is_not_begun_anew(whole, tmp_path):
+    results, algorithm = whole
+    shutil.copytree(results.path, tmp_path / "run")
+    (tmp_path / "run" / "journal.jsonl").unlink()
+    with pytest.raises(CorruptJournal, match="run has a run.toml but no journal.jsonl; put it back, or use another directory"):
+        run(TASK, out=tmp_path / "run", algorithm=algorithm, engine="local", progress=False)
 
 
 def test_several_lost_lines(whole):

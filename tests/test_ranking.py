@@ -387,6 +387,16 @@ def test_every_ranking_orders_feasible_rows_first_and_failed_rows_last(rank, tab
 
 
 @pytest.mark.parametrize("rank", RANKS, ids=repr)
+@settings(max_examples=40)
+@given(table=constrained(), cuts=st.tuples(st.integers(0, 12), st.integers(0, 12)))
+def test_cuts_do_not_change_who_stands_on_which_side(rank, table, cuts):
+    """An exploit cuts twice: who donates, and who is replaced."""
+    whole, cut = rank(*table, rng()), rank(*table, rng(), cuts)
+    for place in cuts:
+        assert set(whole[:place].tolist()) == set(cut[:place].tolist())
+
+
+@pytest.mark.parametrize("rank", RANKS, ids=repr)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_failed_row_is_never_in_the_top_quantile(rank, bad):
     objectives = rng().random((32, 3))

@@ -37,10 +37,12 @@ def _jobs_lost(state: State, later: Sequence[Exchange], scheduler: Scheduler) ->
 
 
 def _reports_lost(state: State, later: Sequence[Exchange]) -> Exchange:
-    """Return failures for the jobs that never report though their trials go on."""
+    """Return failures for the jobs that never report though their trials go on, or other jobs start from what they trained."""
     reported = {report.job for exchange in later for report in exchange.reports}
     goes_on = {job.trial for exchange in later for job in exchange.jobs}
-    lost = [job.id for job in state.outstanding.values() if job.id not in reported and job.trial in goes_on]
+    starts = {job.start for exchange in later for job in exchange.jobs}
+    needed = [job.id for job in state.outstanding.values() if job.trial in goes_on or job.id in starts]
+    lost = [job for job in needed if job not in reported]
     return Exchange(reports=tuple(Report(job, error="its report stood in a damaged line of the journal") for job in lost))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from mopbt.algorithms import ALGORITHMS, POPULATION, Algorithm, MoPbt, named, options_of
 from mopbt.engines.base import Engine, Work
 from mopbt.engines.choosing import ENGINES, Plan, check_stackable, planned
-from mopbt.errors import RunMismatch
+from mopbt.errors import CorruptJournal, RunMismatch
 from mopbt.function import FunctionTask, Member
 from mopbt.mending import mended
 from mopbt.objectives import Constraint, Direction
@@ -227,6 +227,11 @@ def open_run(path: Path, settings: Settings, *, mend: Mend | None = None, durabl
     strange = [f.name for f in path.iterdir() if f.name not in known and f.suffix != ".tmp"] if path.is_dir() else []
     if strange and not (path / "run.toml").exists():
         raise RunMismatch(f"{path} is not a run and not empty (it has {strange[0]!r}); use another directory for `out`")
+    if (path / "run.toml").exists():
+        if not (path / "journal.jsonl").exists():  # it is made before run.toml
+            raise CorruptJournal(f"{path} has a run.toml but no journal.jsonl; put it back, or use another directory")
+        if mend is not None:
+            _check_differences(path, settings)  # before anything is mended by another task's rules
     checkpoints = checkpoints_at(settings.storage) if settings.storage else None
     store = DirectoryStore(path, mend=mend, durable=durable, checkpoints=checkpoints)
     try:
@@ -252,7 +257,12 @@ def _check_settings(store: DirectoryStore, settings: Settings) -> None:
     if differences and not any(exchange.reports for exchange in exchanges):
         store.clear()
         write_atomically(path / "run.toml", settings.to_toml().encode())
-    elif differences:
+    else:
+        _check_differences(path, settings)
+
+
+def _check_differences(path: Path, settings: Settings) -> None:
+    if differences := read_settings(path).differences(settings):
         raise RunMismatch(f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory")
 
 

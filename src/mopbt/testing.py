@@ -348,6 +348,19 @@ class StoreConformance:
         assert repr(again.read()) == repr(tuple(exchanges))
         again.close()
 
+    def test_takes_back_what_came_after_a_mark(self) -> None:
+        """What was appended after it is gone, also for others, and what comes then stands in its place."""
+        store, jobs = self.make(), [Exchange(jobs=(Job(i, i, (0,), None, 0, 2),)) for i in range(4)]
+        store.append(jobs[0])
+        mark = store.mark()
+        store.append(jobs[1])
+        store.append(jobs[2])
+        store.rewind(mark)
+        store.append(jobs[3])
+        again = self.reopen(store)
+        assert again.read() == (jobs[0], jobs[3])
+        again.close()
+
     def test_keeps_and_drops_checkpoints(self) -> None:
         """Bytes come back whole until they are dropped; dropping what is not there is harmless."""
         store = self.make()

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -76,19 +75,19 @@ def test_a_job_that_keeps_killing_its_worker_is_reported_as_failed(tmp_path):
     assert reports[1].objectives is not None
 
 
-@dataclass(frozen=True)
-class SlowToSave(SuicidalToy):
-    """A toy whose models take long to save, so that the next job is well under way meanwhile."""
+class SlowCheckpoints(DirectoryCheckpoints):
+    """The first one takes long to save, so that the next job is well under way meanwhile."""
 
-    def dump(self, model):
-        time.sleep(0.2)
-        return super().dump(model)
+    def save(self, id, data):
+        time.sleep(0.5 if id == 0 else 0.0)
+        return super().save(id, data)
 
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_job_that_is_being_saved_is_not_blamed_for_the_death_of_the_next_one(tmp_path, retries):
     (tmp_path / "lives").write_text("99")
-    engine = start(SlowToSave(lives=str(tmp_path / "lives")), tmp_path, workers=1, retries=retries)
+    engine, task = PoolEngine(workers=1, retries=retries), SuicidalToy(lives=str(tmp_path / "lives"))
+    engine.start(Work(task, problem_of(task), 0, SlowCheckpoints(tmp_path)))
     engine.submit([Job(0, 0, (0, 3), None, 0, 2), *fresh(1), Job(2, 2, (0, 3), None, 0, 2)], {})
     reports = collect(engine, 3)
     engine.close()
@@ -97,14 +96,15 @@ def test_a_job_that_is_being_saved_is_not_blamed_for_the_death_of_the_next_one(t
 
 
 def test_close_ends_all_workers_at_once_even_in_the_middle_of_a_job(tmp_path):
-    engine = start(SlowToy(seconds=30), tmp_path, workers=2)
+    engine = start(SlowToy(seconds=60, begun=str(tmp_path / "begun")), tmp_path, workers=2)
     engine.submit(fresh(0, 1), {})
-    time.sleep(0.3)
-    pids = [worker.process.pid for worker in engine._crew]
-    began = time.monotonic()
-    engine.close()
-    assert time.monotonic() - began < 5
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    deadline = time.monotonic() + 30
+    while len(list(tmp_path.glob("begun-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(list(tmp_path.glob("begun-*"))) == 2
+    processes = [worker.process for worker in engine._crew]
+    engine.close()  # which waits for them
+    assert all(process.poll() is not None for process in processes)
 
 
 def test_collect_gives_up_after_its_timeout(tmp_path):

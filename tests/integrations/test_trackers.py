@@ -88,11 +88,18 @@ def test_pieces_put_together_are_the_whole(items, size):
 
 
 def test_following_writes_each_report_once_also_over_a_resume(tmp_path):
-    recorder, task = Recorder(tmp_path / "said"), SlowToy(max_step=8, seconds=0.2)
+    recorder, task = Recorder(tmp_path / "said"), SlowToy(max_step=8, seconds=0.05)
+
+    def wait(progress):
+        """Wait in the middle until something is written, however long the other process takes to begin."""
+        deadline = time.monotonic() + 60
+        while progress.reported == 5 and not recorder.jobs() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
     for jobs in (10, 1000):
         with follow(tmp_path / "run", recorder, every=0.05):
             results = mopbt.run(
-                task, out=tmp_path / "run", population=4, engine="local", progress=False, budget=mopbt.Budget(jobs=jobs)
+                task, out=tmp_path / "run", population=4, engine="local", progress=wait, budget=mopbt.Budget(jobs=jobs)
             )
     assert sorted(recorder.jobs()) == list(range(16)) == sorted(e.job for e in evaluations_of(results))
     assert recorder.lines().count("end") == 2

@@ -76,6 +76,16 @@ def test_a_generation_worked_by_hand():
         assert PROBLEM.space.contains(second[loser].config)
 
 
+def test_an_exploit_takes_over_the_donors_hyperparameters():
+    """Algorithm 2: what explore changes is a copy of them, not the loser's own."""
+    scores = [(5, 5), (4, 4), (9, 6), (3.5, 3.5), (3, 3), (6, 9), (1, 1), (2, 2)]
+    scheduler = Pbt(PROBLEM, by_domination(), lambda space, config, rng: config, population=8)
+    first, state = generation(scheduler, State(0), scores)
+    second = {job.trial: job for job in scheduler.ask(state, 100)}
+    for loser in (6, 7):
+        assert second[loser].config == first[second[loser].start].config
+
+
 def test_donors_are_drawn_from_the_whole_top_and_differ_between_seeds():
     scores = [(i, i) for i in range(8)]
     donors = Counter()
@@ -146,10 +156,17 @@ def test_a_flat_metric_ends_like_any_other():
 def test_after_an_exploit_the_old_result_ranks_until_the_next_report():
     # Asynchronous: 0 took over from 1; while it trains, its old, bad result still counts when others are ranked.
     scheduler = MoPbt(population=4, asynchronous=True).scheduler(PROBLEM)
-    _, state = generation(scheduler, State(0), [(0, 0), (3, 3), (2, 2), (1, 1)])
-    member = state.trials[0]
-    assert member.latest.objectives == (0.0, 0.0)
-    assert member.sound
+    jobs = scheduler.ask(State(0), 100)
+    state = ordered(State(0), jobs)
+    for trial, score in ((1, (3, 3)), (2, (2, 2)), (3, (1, 1)), (0, (0, 0))):
+        state = scheduler.tell(state, answer(jobs[trial], score))
+    assert state.trials[0].checkpoint == 1
+    assert state.trials[0].latest.objectives == (0.0, 0.0)
+    assert state.trials[0].sound
+    again = {job.trial: job for job in scheduler.ask(state, 100)}
+    state = ordered(state, tuple(again.values()))
+    state = scheduler.tell(state, answer(again[3], (0.5, 0.5)))
+    assert state.trials[3].checkpoint == again[3].id, "not replaced: the worst of four is still the old result of 0"
 
 
 def test_asynchronous_members_decide_when_they_report():

@@ -10,7 +10,7 @@ from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunLocked, StorageFu
 from mopbt.state import Job, Report
 from mopbt.stores import directory
 from mopbt.stores.base import Exchange
-from mopbt.stores.directory import DirectoryStore, holder_of, write_atomically
+from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, holder_of, write_atomically
 from mopbt.stores.journal import decode_line, encode_line, read_journal
 from mopbt.testing import StoreConformance
 
@@ -160,9 +160,12 @@ def test_another_process_is_kept_out(tmp_path):
 
 
 def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
-    DirectoryStore(tmp_path).close()
-    (tmp_path / "checkpoints" / "3.ckpt.99.tmp").write_bytes(b"half")
-    store = DirectoryStore(tmp_path)
+    far = DirectoryCheckpoints(tmp_path / "far")  # where the storage is elsewhere
+    far.path.mkdir()
+    DirectoryStore(tmp_path / "run").close()
+    for folder in (tmp_path / "run" / "checkpoints", far.path):
+        (folder / "3.ckpt.99.tmp").write_bytes(b"half")
+    store = DirectoryStore(tmp_path / "run", checkpoints=far)
     assert not list(tmp_path.rglob("*.tmp"))
     assert store.checkpoints.kept() == frozenset()
     store.close()
@@ -189,6 +192,29 @@ def test_a_full_disk_leaves_the_journal_whole_and_says_what_to_do(tmp_path, monk
     assert list(read_journal(journal)[0]) == lines(6)
 
 
+def test_a_full_disk_during_a_repair_loses_nothing(tmp_path, monkeypatch):
+    """The damaged journal was moved away before the mended one was written, and the next try began a run anew."""
+    journal = written(tmp_path)
+    journal.write_bytes(damaged := journal.read_bytes().replace(b'"', b"?", 1))
+    (tmp_path / "journal.damaged-2").write_bytes(b"of an earlier one")
+    real = directory.write_atomically
+
+    def full(path, data):
+        if path == journal:
+            raise StorageFull("no space left")
+        real(path, data)
+
+    monkeypatch.setattr(directory, "write_atomically", full)
+    with pytest.raises(StorageFull):
+        DirectoryStore(tmp_path, mend=lambda lines: [line for line in lines if line is not None])
+    assert journal.read_bytes() == damaged
+    monkeypatch.undo()
+    DirectoryStore(tmp_path, mend=lambda lines: [line for line in lines if line is not None]).close()
+    assert len(read_journal(journal)[0]) == len(lines(5)) - 1
+    assert (tmp_path / "journal.damaged-2").read_bytes() == b"of an earlier one"
+    assert (tmp_path / "journal.damaged-1").read_bytes() == damaged
+
+
 def test_a_full_disk_leaves_no_half_written_checkpoint(tmp_path, monkeypatch):
     store = DirectoryStore(tmp_path)
 
@@ -206,12 +232,10 @@ def test_a_full_disk_leaves_no_half_written_checkpoint(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 def test_a_really_full_device(tmp_path):
-    (tmp_path / "run").mkdir()
-    os.symlink("/dev/full", tmp_path / "run" / "x")
-    with pytest.raises(OSError, match="No space left"), open(tmp_path / "run" / "x", "wb") as file:
-        file.write(b"x" * 100_000)
-    write_atomically(tmp_path / "run" / "y", b"fits")
-    assert (tmp_path / "run" / "y").read_bytes() == b"fits"
+    os.symlink("/dev/full", tmp_path / f"y.{os.getpid()}.tmp")
+    with pytest.raises(StorageFull, match="no space left to write"):
+        write_atomically(tmp_path / "y", b"x" * 100_000)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_others_are_left_alone(tmp_path):

@@ -7,7 +7,7 @@ import mopbt
 from mopbt.engines import choosing, worker
 from mopbt.engines.choosing import Plan, planned
 from mopbt.engines.local import LocalEngine
-from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.pool import PoolEngine
 from mopbt.engines.vectorised import VectorisedEngine
 from mopbt.errors import CannotStack
 from mopbt.results import read_settings
@@ -60,11 +60,11 @@ def test_takes_the_pool_where_they_do_not(measured, why):
 
 
 @pytest.mark.parametrize(("population", "workers"), [(2, 2), (3, 4), (2, None)])
-def test_a_population_no_larger_than_the_cores_makes_no_stacks(population, workers):
+def test_a_population_no_larger_than_the_cores_makes_no_stacks(population, workers, monkeypatch):
+    monkeypatch.setattr(choosing, "available_cores", lambda: 2)
     plan = planned("auto", make_task(), population, workers)
-    if population <= (workers or available_cores()):
-        assert plan.name == "pool"
-        assert "make no stacks" in plan.why
+    assert plan.name == "pool"
+    assert "make no stacks" in plan.why
 
 
 def test_a_real_probe_finds_that_loop_and_stack_agree():
@@ -75,7 +75,6 @@ def test_a_real_probe_finds_that_loop_and_stack_agree():
         measured = (make_task(model) if model else dropping_task()).probe(4)
         assert measured.disagreement < 1e-5
         assert measured.loop > 0 < measured.stack
-        assert measured.bytes_per_member >= 0
 
 
 def test_a_probe_of_one_member_takes_two():
@@ -125,14 +124,6 @@ def test_a_probe_measures_more_than_the_first_update_however_short_a_step_is(upd
     )
     make_task(updates=updates).probe(4, seconds=0.01)
     assert sizes.count(1) >= 3 <= sizes.count(4)
-
-
-def test_a_probe_of_a_real_mlp_says_that_stacking_pays():
-    gains = []
-    for _ in range(3):  # the machine may be busy with other things
-        measured = dropping_task().probe(16)
-        gains.append(measured.loop / measured.stack)
-    assert max(gains) > 1.2
 
 
 def test_a_model_that_cannot_be_stacked_goes_to_the_pool_which_says_why(tmp_path, capsys, monkeypatch):

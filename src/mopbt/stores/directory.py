@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -112,9 +113,11 @@ class DirectoryStore:
             self._lock.release()
             raise
         self.checkpoints = checkpoints or DirectoryCheckpoints(self.path / "checkpoints", durable=durable)
-        for pattern in ("run.toml.*.tmp", "journal.jsonl.*.tmp", "checkpoints/*.ckpt.*.tmp"):
-            for leftover in self.path.glob(pattern):  # of a process that was killed while it wrote
-                leftover.unlink(missing_ok=True)
+        places = {(self.path, pattern) for pattern in ("run.toml.*.tmp", "journal.*.tmp", "checkpoints/*.ckpt.*.tmp")}
+        if isinstance(self.checkpoints, DirectoryCheckpoints):  # which may be elsewhere
+            places.add((self.checkpoints.path, "*.ckpt.*.tmp"))
+        for leftover in (file for place, pattern in places for file in place.glob(pattern)):  # of a process that was killed
+            leftover.unlink(missing_ok=True)
         sync_directory(self.path)
 
     @property
@@ -154,8 +157,8 @@ class DirectoryStore:
         if None not in lines:
             return
         mended = b"".join(map(encode_line, mend(lines)))
-        number = sum(1 for _ in self.path.glob("journal.damaged-*")) + 1
-        os.replace(self.journal, self.path / f"journal.damaged-{number}")
+        number = next(n for n in count(1) if not (self.path / f"journal.damaged-{n}").exists())
+        write_atomically(self.path / f"journal.damaged-{number}", self.journal.read_bytes())  # first: a kill must lose neither
         write_atomically(self.journal, mended)
 
 
