@@ -512,6 +512,16 @@ def test_a_finished_run_that_is_damaged_is_told_before_anything_is_run(small, pl
     assert not compare(usual, out=tmp_path / "out", jobs=1, progress=False).missing, "the remedy that is told"
 
 
+def test_a_mark_that_counts_other_evaluations_is_told(small, place, tmp_path):
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    changed(tmp_path / "out" / usual.plan()[0].directory, '"evaluations": 36', '"evaluations": 35', file="finished.json")
+    with pytest.raises(
+        StoreError, match=r"mo-pbt/0 is not as its run left it: it has 36 evaluations .*finished.json says 35; put back"
+    ):
+        recompute(usual, out=tmp_path / "out")
+
+
 def test_a_journal_that_cannot_be_read_has_a_remedy_that_does_not_spoil_the_comparison(small, place, tmp_path):
     """`mopbt resume --repair` would make failed intervals of what was lost, and train on where no end is set."""
     shutil.copytree(small[1], tmp_path / "out")

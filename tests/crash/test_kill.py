@@ -126,6 +126,7 @@ def test_an_asynchronous_run_loses_nothing_and_replays(driver, tmp_path, engine,
         rounds += 1
         events(out)
         check_disk(out)
+        replay(out)
     print(f"{kills} kills in {rounds} asynchronous runs on the {engine} engine")
     if engine == "local":  # one job at a time: then even the asynchronous run is the same
         assert driver(tmp_path / "whole", engine, True) == 0

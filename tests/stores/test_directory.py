@@ -236,6 +236,8 @@ def test_a_really_full_device(tmp_path):
     with pytest.raises(StorageFull, match="no space left to write"):
         write_atomically(tmp_path / "y", b"x" * 100_000)
     assert list(tmp_path.iterdir()) == []
+    write_atomically(tmp_path / "y", b"fits")
+    assert (tmp_path / "y").read_bytes() == b"fits"
 
 
 def test_files_of_others_are_left_alone(tmp_path):

@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -65,21 +64,25 @@ def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkey
 
 
 KILLED = """
-import sys
+import os, signal, sys, time
 sys.path[:0] = {path!r}
 import torch
 torch.set_num_threads(1)
 import mopbt
 from tests.torch.nets import dropping_task
 from tests.torch.test_vectorised import killable
-killable(sys.argv[1])
+def watch(progress):
+    if progress.reported >= int(sys.argv[2]):
+        time.sleep(float(sys.argv[3]))  # the worker goes on meanwhile, and the run cannot end
+        os.kill(os.getpid(), signal.SIGKILL)
+killable(sys.argv[1], watch)
 """
 
 
-def killable(out):
+def killable(out, progress=False):
     """Run a population with dropout in stacks, one after the other in a worker."""
     return mopbt.run(
-        dropping_task(max_step=6, updates=20), out=out, population=6, engine=VectorisedEngine(1, stack=3), progress=False
+        dropping_task(max_step=6, updates=20), out=out, population=6, engine=VectorisedEngine(1, stack=3), progress=progress
     )
 
 
@@ -91,25 +94,16 @@ def events(out):
     return jobs, reports
 
 
-def lines(journal):
-    return journal.read_bytes().count(b"\n") if journal.exists() else 0
-
-
 @pytest.mark.slow
 def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_path):
     whole = killable(tmp_path / "whole")
     expected = events(tmp_path / "whole"), {p.job: whole.checkpoint(p) for p in whole.front()}
     program = KILLED.format(path=[str(Path(__file__).parent.parent.parent), str(Path(__file__).parent.parent)])
-    rng, out, kills = random.Random(5), tmp_path / "killed", 0
-    for _ in range(3):
-        driver = subprocess.Popen([sys.executable, "-c", program, str(out)])
-        wanted = lines(out / "journal.jsonl") + rng.randint(1, 4)
-        while lines(out / "journal.jsonl") < wanted and driver.poll() is None:
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.03))
-        driver.kill()
-        kills += driver.wait() == -signal.SIGKILL  # on a busy machine the last one may have ended by itself
-    assert kills >= 1
+    rng, out = random.Random(5), tmp_path / "killed"
+    for after in (4, 13, 25):
+        command = [sys.executable, "-c", program, str(out), str(after), str(rng.uniform(0, 0.03))]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        assert after <= len(mopbt.Results.open(out)) < 36
     results = killable(out)
     assert (events(out), {p.job: results.checkpoint(p) for p in results.front()}) == expected
     assert any(p.values["dropout"] > 0 for p in results.points())

@@ -20,6 +20,7 @@ from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
 from mopbt.results import read_settings
 from mopbt.space import Float
 from mopbt.state import Report
+from mopbt.stores.base import Exchange
 from mopbt.stores.directory import write_atomically
 from mopbt.stores.journal import read_journal
 from mopbt.task import Problem
@@ -102,7 +103,7 @@ class Comparison:
                     f"the runs of {run.task} in {out} are of different tasks: {out / run.directory} has another space, other "
                     f"objectives, or another number of steps than the first; remove the runs that are out of date, and go on"
                 )
-        runs = tuple(read_run(out, run, problems[run.task]) for run in finished)
+        runs = tuple(read_run(out / run.directory, run, problems[run.task], marker) for run, marker in finished.items())
         missing = tuple(run for run in plan if run not in finished)
         mixed = tuple(task for task, made in codes.items() if len(made - {""}) > 1)
         versions = {json.loads(marker["order"])["version"] for marker in finished.values() if "order" in marker}
@@ -152,10 +153,13 @@ def what_is_wrong(path: Path, marker: Marker) -> str:
     if "bytes" in marker:  # not in those of the first versions
         return "" if size == marker["bytes"] else f"its journal has {size} bytes, and finished.json says {marker['bytes']}"
     try:
-        found = sum(len(exchange.reports) for exchange in read_journal(path / "journal.jsonl")[0])
+        return _miscount(read_journal(path / "journal.jsonl")[0], marker)
     except CorruptJournal as error:
         return str(error)
-    told = marker["evaluations"]
+
+
+def _miscount(exchanges: Iterable[Exchange], marker: Marker) -> str:
+    found, told = sum(len(exchange.reports) for exchange in exchanges), marker["evaluations"]
     return "" if found == told else f"it has {found} evaluations in its journal, and finished.json says {told}"
 
 
@@ -195,12 +199,14 @@ def read_json(file: Path, remedy: str) -> dict[str, Any]:
     return data
 
 
-def read_run(out: Path, run: PlannedRun, problem: Problem) -> RunData:
+def read_run(path: Path, run: PlannedRun, problem: Problem, marker: Marker) -> RunData:
     """Read the journal of a finished run."""
     try:
-        exchanges, _ = read_journal(out / run.directory / "journal.jsonl")
+        exchanges, _ = read_journal(path / "journal.jsonl")
     except CorruptJournal as error:
         raise StoreError(f"{str(error).partition(';')[0]}; {ANEW}") from None
+    if wrong := _miscount(exchanges, marker):
+        raise StoreError(f"{path} is not as its run left it: {wrong}; {ANEW}")
     orders = {job.id: job for exchange in exchanges for job in exchange.jobs}
     reports = [report for exchange in exchanges for report in exchange.reports]
     jobs = [orders[report.job] for report in reports]
