@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test check bench docs experiments changelog clean
+.PHONY: demo test test-all check bench docs experiments changelog clean
 
 # MO-PBT and random search train the same networks for the same number of steps, on real data that comes with the package.
 demo: $(VENV)/.demo
@@ -13,8 +13,15 @@ demo: $(VENV)/.demo
 	$(BIN)/mopbt run adult-fairness --scale small --algorithm random-search --out runs/demo-random-search
 	$(BIN)/mopbt front runs/demo --beside runs/demo-random-search --plot runs/demo.png
 
+# Two lanes: `make test` before every commit, `make test-all` before every push. One file runs in one process, so that its tests
+# share what they start.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 --durations-min 0
+
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(PYTEST) -m "not slow"
+
+test-all: $(VENV)/.test
+	$(PYTEST)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

@@ -117,6 +117,7 @@ run(ToyTask(max_step=6), out=sys.argv[1], algorithm=SMALL[sys.argv[2]], engine=S
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_kill_loses_nothing_and_the_run_ends_as_if_there_had_been_none(name, tmp_path):
     def finish(path):
@@ -153,6 +154,7 @@ def test_options_survive_the_way_through_settings(name):
     assert type(algorithm).section
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mo-asha", "bo-mo-asha", "qnehvi"])
 def test_without_an_end_of_its_own_it_gets_as_much_as_a_population(name):
     algorithm = ALGORITHMS[name]()

@@ -39,6 +39,7 @@ def test_run_prints_the_front_and_where_the_models_are(tmp_path):
     assert len(Results.open(tmp_path / "here")) == 60
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(tmp_path):
     command = ["run", "toy", "--population", 6, "--engine", "local"]
     stopped = mopbt(*command, "--budget-jobs", 7, cwd=tmp_path, code=3)
@@ -60,6 +61,7 @@ def test_resume_needs_nothing_but_the_directory(tmp_path):
     assert Path(tmp_path, answer["front"][0]["checkpoint"]).is_file()
 
 
+@pytest.mark.slow
 def test_repair_makes_up_for_a_damaged_line(tmp_path):
     command = ["run", "toy", "--population", 6, "--engine", "local", "--quiet"]
     mopbt(*command, cwd=tmp_path)
@@ -97,6 +99,7 @@ def test_show(place):
     assert data["best"]["far"] <= 1
 
 
+@pytest.mark.slow
 def test_front_lineage_and_list(place):
     points = json.loads(mopbt("front", "runs/toy", "--json", cwd=place).stdout)
     results = Results.open(place / "runs" / "toy")
@@ -128,6 +131,7 @@ def test_front_holds_a_run_against_another(place):
     assert (place / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path):
     text = "from mopbt.testing import ToyTask\nclass Named(ToyTask):\n    reference = {'near': -1, 'far': -2}\n"
     (tmp_path / "named.py").write_text(text + "task = Named(max_step=4, name='named')\n")
@@ -172,6 +176,7 @@ task = mopbt.FunctionTask(train, space=Mine.space, objectives=Mine.objectives, s
 """
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_by_file_module_class_and_function(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     for reference in ("mine.py:Mine", "mine:Mine", "mine.py:task"):
@@ -240,6 +245,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
 def test_wrong_input_gets_a_message_and_no_traceback(place, arguments, code, message):
     (place / "mine.py").write_text(OWN)
@@ -270,6 +276,7 @@ task = mopbt.FunctionTask(train, space={{"rate": mopbt.Grid(0, 1, 3)}}, objectiv
 """
 
 
+@pytest.mark.slow
 def test_another_task_of_the_same_name_does_not_get_the_first_ones_run(tmp_path):
     for name, factor in (("a", 1), ("b", 2)):
         (tmp_path / f"{name}.py").write_text(ALIKE.format(factor=factor))
@@ -288,6 +295,7 @@ def test_another_task_of_the_same_name_does_not_get_the_first_ones_run(tmp_path)
     )
 
 
+@pytest.mark.slow
 def test_training_that_fails_is_told_in_a_line_and_in_full_when_asked_for(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     command = ["run", "broken.py:task", "--out", "run", "--population", 4, "--engine", "local", "--quiet"]
@@ -304,6 +312,7 @@ def test_a_traceback_is_shown_when_asked_for(place):
     assert "Traceback" in mopbt("--traceback", "run", "nosuch", cwd=place, code=2).stderr
 
 
+@pytest.mark.slow
 def test_help_teaches(place):
     top = mopbt("--help", cwd=place).stdout
     for word in ("run", "resume", "show", "front", "lineage", "list", "Exit codes", "mopbt run adult-linear"):
@@ -320,6 +329,7 @@ task = SlowToy(max_step=2000, seconds=0.1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
     (tmp_path / "slow.py").write_text(SLOW.format(tests=TESTS))
@@ -350,6 +360,7 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(tmp_path):
     text = (
         "from mopbt.testing import ToyTask\nclass Strict(ToyTask):\n    constraints = ['near >= 99']\ntask = Strict(max_step=4)\n"
@@ -366,6 +377,7 @@ def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(t
     assert f"Model {point.job}, as asked for: {said}." in mopbt("pick", "run", "--job", point.job, cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_failures_are_shown(tmp_path):
     (tmp_path / "failing.py").write_text("from mopbt.testing import FailingToy\ntask = FailingToy(max_step=8)\n")
     done = mopbt("run", "failing.py:task", "--population", 11, "--engine", "local", "--out", "run", cwd=tmp_path)
@@ -382,6 +394,7 @@ def test_algorithms_are_listed_with_their_options(place):
     assert "eta=3" in text
 
 
+@pytest.mark.slow
 def test_an_algorithm_by_its_name_under_a_virtual_clock(tmp_path):
     command = ["run", "toy", "--algorithm", "mo-asha", "-o", "trials=9", "--engine", "simulated", "--workers", 3, "--cost", 2.5]
     done = mopbt(*command, "--out", "here", "--json", cwd=tmp_path)
@@ -392,6 +405,7 @@ def test_an_algorithm_by_its_name_under_a_virtual_clock(tmp_path):
     assert json.loads(again.stdout)["intervals"] == answer["intervals"]
 
 
+@pytest.mark.slow
 def test_what_has_no_end_of_its_own_says_what_it_gets(tmp_path):
     done = mopbt("run", "toy", "--algorithm", "mo-asha", "--engine", "local", "--out", "here", cwd=tmp_path)
     assert "budget: 320 intervals, as a population of 32 has" in done.stderr

@@ -255,6 +255,7 @@ def test_what_was_done_with_what_is_recorded(small, place):
     assert Experiment.read(out / "experiment.toml") == experiment(place, "short", "Mixed")
 
 
+@pytest.mark.slow
 def test_a_measured_cost_is_measured_once(place, tmp_path):
     algorithms = {"A": {"name": "mo-pbt", "population": 4}, "B": {"name": "random-search", "population": 4}}
     measured = experiment(place, "slow", seeds=1, cost="measured", time_of=None, algorithms=algorithms)
@@ -392,6 +393,7 @@ def test_parquet_says_what_it_needs_or_has_the_same_table(small, place):
 # Trouble
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_path):
     fatal = experiment(place, "Fatal", "quick", seeds=1)
     (place / "fatal").touch()
@@ -414,6 +416,7 @@ def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_pa
     assert plain(Results.open(tmp_path / "out" / PlannedRun(dead, "MO-PBT", 0).directory)) == plain(alone)
 
 
+@pytest.mark.slow
 def test_a_configuration_that_ends_its_process_costs_its_interval_and_not_the_run(place, tmp_path):
     deadly = experiment(place, "Deadly", seeds=1)
     comparison = compare(deadly, out=tmp_path / "out", jobs=1, progress=False)
@@ -487,6 +490,7 @@ def test_a_run_that_was_not_copied_whole_is_told(small, place, tmp_path):
         recompute(usual, out=tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counted", ["bytes", "evaluations"])
 def test_a_finished_run_that_is_damaged_is_told_before_anything_is_run(small, place, tmp_path, counted):
     """It was found after all the others had been trained, and cost the tables."""
@@ -700,6 +704,7 @@ def test_a_task_of_one_file_is_made_of_that_file(tmp_path):
     assert made_of(f"{tmp_path / 'mine.py'}:task")  # what is wrong with it is told by who imports it
 
 
+@pytest.mark.slow
 def test_the_cost_of_another_task_of_the_same_name_is_not_taken_over(place, tmp_path):
     quick = experiment(place, "quick", seeds=1, cost="measured")
     compare(quick, out=tmp_path / "one", jobs=1, progress=False)
@@ -1092,7 +1097,6 @@ def smoke(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("smoke")
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
 def test_every_experiment_runs_in_its_smallest_size(file, smoke):
     pytest.importorskip("matplotlib")
@@ -1111,6 +1115,7 @@ def test_every_experiment_runs_in_its_smallest_size(file, smoke):
 # The harness checks itself
 
 
+@pytest.mark.slow
 def test_an_algorithm_does_not_differ_from_itself_under_other_seeds(place, tmp_path):
     seeds, own = 6, {"name": "mo-pbt", "population": 4}
     algorithms = {"A": own, "the same": own, "other seeds": own | {"seed_offset": 1000}}
@@ -1141,6 +1146,7 @@ def test_constraints_of_an_entry_are_beside_those_of_the_task(place, tmp_path):
     assert set(free.violations.tolist()) <= {0.0, math.inf}
 
 
+@pytest.mark.slow
 def test_runs_that_another_comparison_has_are_not_repeated(small, place, tmp_path):
     made, out = small
     wider = {
@@ -1164,6 +1170,7 @@ def test_runs_that_another_comparison_has_are_not_repeated(small, place, tmp_pat
     assert (source[1]["runs"], set(source[1]["sessions"][0])) == (4, {"machine", "versions"})
 
 
+@pytest.mark.slow
 def test_runs_of_a_project_that_has_moved_are_taken_over(place, tmp_path, monkeypatch):
     """With their models where these are kept; and a cost of 1 is one of 1.0."""
     one = experiment(place, "quick", seeds=1, cost=1, keep_models=True)
@@ -1190,6 +1197,7 @@ def test_runs_of_a_project_that_has_moved_are_taken_over(place, tmp_path, monkey
     assert "taken_over" not in about_of(tmp_path / "three"), "there are no models to take over"
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_anything_are_run(small, place, tmp_path):
     for change in ({"workers": 3}, {"cost": 2 * COST}, {"algorithms": {"MO-PBT": {"name": "mo-pbt", "population": 4}}}):
         other = experiment(place, "short", seeds=1, **({"algorithms": {"MO-PBT": {"name": "mo-pbt", "population": 6}}} | change))

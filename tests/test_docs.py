@@ -17,6 +17,7 @@ def programs(page):
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if programs(page)])
 def test_the_code_on_a_page_runs(page, tmp_path):
     (tmp_path / "page.py").write_text("\n".join(programs(page)), encoding="utf-8")

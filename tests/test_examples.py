@@ -10,6 +10,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 NEEDS = {"huggingface_text": "transformers", "jax_network": "optax", "lightning_fairness": "lightning", "ray_cluster": "ray"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "example", [pytest.param(file, id=file.stem, marks=[pytest.mark.slow] * (file.stem in NEEDS)) for file in EXAMPLES]
 )

@@ -52,6 +52,7 @@ def net(tmp_path_factory):
     return mopbt.run(networks(), out=out, population=6, seed=1, engine="local", progress=False)
 
 
+@pytest.mark.slow
 def test_weights_are_a_plain_state_dict_that_the_users_model_loads(net, tmp_path):
     choice = net.front().pick("knee")
     files = export(net, choice, tmp_path / "model.safetensors")
@@ -75,6 +76,7 @@ def test_what_made_it_is_told_in_full(net, tmp_path):
     assert about["why"] == choice.why
 
 
+@pytest.mark.slow
 def test_the_card_can_be_followed_to_the_letter(net, tmp_path):
     choice = net.front().pick("knee")
     files = export(net, choice, tmp_path / "model.safetensors")
@@ -285,6 +287,7 @@ def run_path(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_pick_on_the_command_line(run_path, tmp_path):
     done = mopbt_command("pick", run_path, "--where", "near <= 5", "--best", "far", "--export", tmp_path / "m.safetensors")
     choice = mopbt.Results.open(run_path).front().pick(where="near <= 5", best="far")

@@ -113,6 +113,7 @@ def test_means_are_those_of_the_runs(folder):
         assert sum(values) / len(values) == pytest.approx(float(cell["mean"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
 def test_hypervolumes_of_the_runs_are_those_of_their_fronts(folder):
     with open(folder / "tasks.csv", newline="") as file:

@@ -40,6 +40,7 @@ def test_order_of_asking_changes_nothing():
     assert len(set(forwards.values())) == len(decisions)
 
 
+@pytest.mark.slow
 @given(seeds, names, seeds, names)
 def test_different_names_have_different_streams(seed, name, other_seed, other_name):
     same = (seed, *name) == (other_seed, *other_name)

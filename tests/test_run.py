@@ -266,6 +266,7 @@ class OutageTask(ToyTask):
         return super().train(model, values, begin, end, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [MoPbt(population=6), MoPbt(population=6, asynchronous=True), MoAsha()])
 @pytest.mark.parametrize("jobs", [6, 14])
 def test_an_outage_costs_nothing_however_often_one_tries(tmp_path, monkeypatch, algorithm, jobs):

@@ -368,6 +368,7 @@ def run_late(*arguments):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_pytorch_that_is_imported_midway_is_seeded_all_the_same():
     late, early = run_late(), run_late("early")
     assert late[0] == ""

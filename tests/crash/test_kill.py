@@ -15,10 +15,7 @@ from mopbt.archive import Archive, entry_of
 from mopbt.state import State, needed, ordered
 from mopbt.stores.journal import decode_line, read_journal
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="the driver of these tests forks"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the driver of these tests forks")
 
 KILLED = -9
 PLACES = [("journal", "before"), ("journal", "torn"), ("journal", "after"), ("acted", ""), ("drop", "")]
@@ -103,7 +100,7 @@ def check_disk(out):
     assert not list(out.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize(("engine", "least"), [("local", 60), ("pool", 50)])
+@pytest.mark.parametrize(("engine", "least"), [("local", 60), pytest.param("pool", 50, marks=pytest.mark.slow)])
 def test_a_synchronous_run_ends_as_if_it_had_never_been_killed(driver, tmp_path, engine, least):
     assert driver(tmp_path / "whole", engine, False) == 0
     unbroken = events(tmp_path / "whole"), weights(tmp_path / "whole")
@@ -117,7 +114,7 @@ def test_a_synchronous_run_ends_as_if_it_had_never_been_killed(driver, tmp_path,
     print(f"{kills} kills in {rounds} synchronous runs on the {engine} engine")
 
 
-@pytest.mark.parametrize(("engine", "least"), [("local", 50), ("pool", 45)])
+@pytest.mark.parametrize(("engine", "least"), [("local", 50), pytest.param("pool", 45, marks=pytest.mark.slow)])
 def test_an_asynchronous_run_loses_nothing_and_replays(driver, tmp_path, engine, least):
     rng, kills, rounds = random.Random(5 if engine == "local" else 6), 0, 0
     while kills < least:

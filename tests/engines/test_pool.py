@@ -152,6 +152,7 @@ def alive(pid):
         return False
 
 
+@pytest.mark.slow
 def test_one_thread_a_worker_unless_told_otherwise(tmp_path):
     for threads, expected in ((1, 1.0), (2, 2.0)):
         engine = start(ThreadCountTask(), tmp_path, workers=1, threads=threads)

@@ -25,7 +25,6 @@ from mopbt.testing import EngineConformance, ToyTask
 from toys import SlowToy, SuicidalToy
 
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's own
     pytest.mark.filterwarnings("ignore::FutureWarning:ray.*", "ignore::DeprecationWarning:ray.*"),
 ]
@@ -89,6 +88,7 @@ def outcomes(results):
 # Whole runs.
 
 
+@pytest.mark.fast
 @pytest.mark.usefixtures("cluster")
 def test_a_run_on_ray_is_the_run_in_this_process_and_all_of_its_front_can_be_loaded(tmp_path):
     task = ToyTask(max_step=8)
@@ -425,6 +425,7 @@ def test_without_ray_it_names_the_extra(tmp_path, monkeypatch):
         start(ToyTask(), tmp_path, 1)
 
 
+@pytest.mark.slow
 def test_a_place_for_checkpoints_belongs_to_one_run_and_a_run_to_one_place(tmp_path):
     options = {"population": 4, "engine": "local", "progress": False}
     mopbt.run(ToyTask(max_step=4), out=tmp_path / "a", storage=tmp_path / "far", **options)

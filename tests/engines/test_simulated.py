@@ -106,6 +106,7 @@ def test_configurations_can_cost_more_than_others(tmp_path):
         assert ended[point.job] - began[point.job] == pytest.approx(2 * (1 + 10 * point.values["weight"]), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_random_times_have_the_median_and_the_spread_that_was_said(tmp_path):
     simulated(SimulatedEngine(50, Lognormal(2.0, 0.5)), tmp_path, algorithm=MoPbt(population=200, asynchronous=True))
     began, ended = timeline(tmp_path)

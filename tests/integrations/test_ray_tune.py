@@ -26,7 +26,6 @@ from mopbt.integrations import ray_tune  # noqa: E402
 from mopbt.integrations.ray_tune import MOASHA, MOPBT, Experiment, check_version  # noqa: E402
 
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's own
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"),
 ]
@@ -35,8 +34,8 @@ SPACE = {"lr": mopbt.Float(0.01, 0.5), "weight": mopbt.Grid(0, 1, 11), "kind": m
 OBJECTIVES = {"near": "max", "loss": "min"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cluster():
+@pytest.fixture(scope="module")
+def local_ray():
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
     ray.init("local", num_cpus=2, object_store_memory=100 * 2**20, **quiet)
@@ -170,6 +169,8 @@ def check_sound(experiment, members, steps=8, interval=2):
 # Whole experiments.
 
 
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.slow
 def test_a_class_trainable_gives_a_front_whose_models_were_trained_as_the_journal_says(tmp_path):
     grid = tuner(tmp_path, pbt()).fit()
     assert not grid.errors
@@ -186,6 +187,7 @@ def test_a_class_trainable_gives_a_front_whose_models_were_trained_as_the_journa
         tuner(tmp_path, pbt()).fit()
 
 
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
 def test_a_training_function_does_as_a_class_does(tmp_path):
     grid = tuner(tmp_path, pbt(), walk, samples=4).fit()
@@ -221,6 +223,8 @@ class WalkerTask:
         return Walker(json.loads(data))
 
 
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.slow
 def test_asynchronously_every_member_is_trained_to_its_end(tmp_path):
     grid = tuner(tmp_path, pbt(asynchronous=True)).fit()
     assert not grid.errors
@@ -231,6 +235,8 @@ def test_asynchronously_every_member_is_trained_to_its_end(tmp_path):
     assert all(0.01 <= r["config.lr"] <= 0.5 for r in experiment.results.records())
 
 
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.slow
 def test_nan_is_replaced_and_constraints_decide_before_objectives(tmp_path):
     scheduler = pbt(constraints=["done_steps >= 4", "near <= 0.6"])
     grid = tuner(tmp_path, scheduler, config={"nan_above": 0.3}).fit()
@@ -247,6 +253,8 @@ def test_nan_is_replaced_and_constraints_decide_before_objectives(tmp_path):
     assert all(p.scores["done_steps"] >= 4 and p.scores["near"] <= 0.6 and p.violation == 0 for p in experiment.front())
 
 
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.slow
 def test_moasha_stops_most_trials_at_its_rungs_and_keeps_the_right_ones(tmp_path):
     scheduler = MOASHA(space=SPACE, objectives={"near": "max"}, max_t=9, seed=1)
     grid = tuner(tmp_path, scheduler, samples=9, max_concurrent_trials=None).fit()
@@ -271,6 +279,7 @@ def test_moasha_stops_most_trials_at_its_rungs_and_keeps_the_right_ones(tmp_path
     assert done[-1] == 9
 
 
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
 def test_moasha_of_the_promotion_kind_comes_to_an_end(tmp_path):
     scheduler = MOASHA(space=SPACE, objectives={"near": "max"}, max_t=4, kind="promotion", eta=2)
@@ -287,6 +296,8 @@ def test_moasha_of_the_promotion_kind_comes_to_an_end(tmp_path):
 # Faults.
 
 
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.slow
 def test_a_trial_that_fails_is_tried_again_where_tune_may_and_else_the_population_goes_on_without_it(tmp_path):
     run = {"failure_config": tune.FailureConfig(max_failures=1)}
     grid = tuner(tmp_path, pbt(), Fragile, config={"notes": str(tmp_path)}, run=run, samples=4).fit()
@@ -311,6 +322,7 @@ class Fragile(WalkerTrainable):
         return result
 
 
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
 def test_an_experiment_that_was_killed_goes_on_where_it_was(tmp_path):
     program = f"""
@@ -351,11 +363,14 @@ def reports(folder):
 # What is refused.
 
 
+@pytest.mark.usefixtures("local_ray")
 def test_a_function_that_saves_nothing_is_told_so(tmp_path):
     with pytest.raises(Exception, match="saved no checkpoint at iteration 2.*must pass `checkpoint=`"):
         tuner(tmp_path, pbt(), walk, config={"forgets": True}, samples=2).fit()
 
 
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheduler", "options", "message"),
     [
@@ -389,6 +404,7 @@ def test_a_stranger_is_no_experiment(tmp_path):
         Experiment.open(tmp_path)
 
 
+@pytest.mark.slow
 def test_other_versions_of_ray_are_refused():
     check_version("2.60.0")
     check_version("2.60.3")

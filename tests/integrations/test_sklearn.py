@@ -50,6 +50,7 @@ SEARCHES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast", "ignore:y_pred contains classes not in y_true")
 @parametrize_with_checks(SEARCHES, xfail_strict=True)
 def test_passes_scikit_learns_own_checks(estimator, check):
@@ -104,6 +105,7 @@ def test_survives_pickling_with_all_models_of_the_front(fitted, rows):
     assert not any(len(pickle.dumps(part)) > len(pickle.dumps(x)) for part in (again.results_.task, again.front_))
 
 
+@pytest.mark.slow
 def test_worker_processes_change_nothing(rows):
     one, two = classifier(population=4).fit(*rows), classifier(population=4, n_jobs=2).fit(*rows)
     assert one.front_.records() == two.front_.records()
@@ -167,6 +169,7 @@ def test_models_are_what_partial_fit_by_hand_along_their_lineage_gives(rows):
         np.testing.assert_array_equal(results.load(job).coef_, by_hand.coef_)
 
 
+@pytest.mark.slow
 def test_boosting_grows_with_warm_start_and_values_change_on_the_way(rows):
     space = {"learning_rate": LogGrid(0.01, 0.5, 6), "l2_regularization": LogGrid(0.01, 100, 6)}
     boosting = HistGradientBoostingClassifier(max_leaf_nodes=4, early_stopping=False)

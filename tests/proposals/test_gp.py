@@ -218,6 +218,7 @@ def test_what_is_valued_is_what_would_be_trained():
 # --- proposals ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @BOTH
 def test_the_same_history_and_generator_give_the_same_and_touch_nothing_else(propose):
     history = tried(KINDS, 6, lambda c: Result((c[1] + c[0], -(c[1] ** 2) + c[0])))
@@ -272,6 +273,7 @@ def test_a_batch_is_spread_out_and_away_from_what_is_on_the_way(propose):
     assert propose(SQUARE, history, 1, stream(0, "gp"))[0] == first[0]  # where it would have gone otherwise
 
 
+@pytest.mark.slow
 @BOTH
 def test_new_configurations_are_proposed_as_long_as_there_are_any(propose):
     everything = list(itertools.product(range(3), range(2)))
@@ -301,6 +303,7 @@ def test_a_place_that_failed_is_left_for_others(propose):
     assert math.dist(other, wanted) > 0.05
 
 
+@pytest.mark.slow
 @BOTH
 def test_constraints_bound_what_is_proposed(propose):
     def outcome(config, *, limit):
@@ -335,6 +338,7 @@ TROUBLES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_numerical_troubles_end_nothing(propose, trouble):

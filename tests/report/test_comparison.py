@@ -365,6 +365,7 @@ class TestSettings:
         assert figure.axes[0].get_xlabel() == "share of the time"
         assert max(curve(line)[0].max() for line in figure.axes[0].get_lines()) == 1
 
+    @pytest.mark.slow
     def test_spaces_are_drawn_for_who_asks(self, tmp_path):
         """Tasks of other spaces are usually other tasks altogether."""
         problems = {task: problem_of(task, variables=size) for task, size in (("a", 5), ("longer", 31))}
@@ -479,6 +480,7 @@ class TestReport:
     def test_an_experiment_may_ask_for_just_these_figures(self):
         assert tuple(FIGURES) == ALLOWED
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("label", ["$a_$ variant", "cost $5 and $\\frac", "100 % \\alpha_{", "x^2 & ~"])
     def test_labels_are_drawn_as_they_are(self, label, tmp_path):
         comparison = made(labels=("MO-PBT", label), figures=("progress", "final"))

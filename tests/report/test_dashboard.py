@@ -23,7 +23,6 @@ from mopbt.testing import ToyTask
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = [sys.executable, "-c", "from mopbt.cli import main; main()"]
-pytestmark = pytest.mark.xdist_group("browser")
 TOKEN = "a-token-of-the-tests"
 
 
@@ -266,6 +265,7 @@ def test_the_command_serves_until_it_is_told_to_stop(root):
         process.communicate()
 
 
+@pytest.mark.fast
 def test_the_list_and_the_runs_open_in_a_browser(root, open_view):
     with serving(root, token=TOKEN) as server:
         view = open_view()

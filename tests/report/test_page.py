@@ -17,7 +17,6 @@ from mopbt.testing import ToyTask
 from toys import NanToy
 
 PROGRAM = [sys.executable, "-c", "from mopbt.cli import main; main()"]
-pytestmark = pytest.mark.xdist_group("browser")
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>$data"
 
 

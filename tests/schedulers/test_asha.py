@@ -54,6 +54,7 @@ def by_random_points(job):
     return stream(1, "score", job.trial, job.end).random(2)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.sampled_from(["scattered", "crowded", "hypervolume"]))
 def test_the_best_goes_on_and_the_worst_stops_at_every_rung(seed, within):
     """What a peer gets wrong: it reads an order as ranks, and stops most of its best trials."""

@@ -130,7 +130,6 @@ def bucket():
     server.stop()
 
 
-@pytest.mark.xdist_group("s3")
 @pytest.mark.filterwarnings("ignore")  # of botocore and its friends
 class TestOnS3(Remote):
     @pytest.fixture(autouse=True)

@@ -97,6 +97,7 @@ def test_no_configuration_warns_or_diverges():
             assert np.isfinite(model.coef_).all()
 
 
+@pytest.mark.slow
 def test_a_run_finds_a_front_of_loadable_models(tmp_path):
     results = mopbt.run(AdultLinear(max_step=5), out=tmp_path / "run", population=12, engine="local", progress=False)
     front = results.front()

@@ -63,6 +63,7 @@ def test_the_papers_sizes():
         assert scales["small"].steps // scales["small"].interval >= 25  # exploit steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("engine", ["local", "vectorised"])
 def test_it_trains_on_every_engine_and_measures_the_test_rows_too(name, engine):
@@ -127,6 +128,7 @@ def mopbt(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path):
     listed = {row["name"]: row for row in json.loads(mopbt("tasks", "--json", cwd=tmp_path).stdout)}
     assert set(TASKS) <= set(listed)
@@ -145,6 +147,7 @@ def test_the_commands(tmp_path):
     assert "must be one of 'paper', 'small', 'smoke'" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_missing_data_say_what_to_put_where(tmp_path, monkeypatch):
     monkeypatch.setenv("MOPBT_DATA", str(tmp_path))
     done = mopbt("run", "celeba-fairness", "--scale", "smoke", cwd=tmp_path)

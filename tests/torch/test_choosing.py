@@ -126,6 +126,7 @@ def test_a_probe_measures_more_than_the_first_update_however_short_a_step_is(upd
     assert sizes.count(1) >= 3 <= sizes.count(4)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_stacked_goes_to_the_pool_which_says_why(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(choosing, "available_cores", lambda: 1)
     task = make_task(loss=item_loss, max_step=2)
@@ -181,6 +182,7 @@ def test_a_plan_survives_being_written_down():
     assert Plan.from_dict(Plan("local").to_dict()) == Plan("local")
 
 
+@pytest.mark.slow
 def test_the_choice_is_recorded_and_a_resume_does_not_probe_again(tmp_path, monkeypatch):
     task = dropping_task(max_step=3)
     forced = Plan("vectorised", 1, 3, why="of a measurement")

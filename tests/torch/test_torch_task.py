@@ -191,6 +191,7 @@ def test_a_model_learns():
     assert task.evaluate(task.train(start, {"lr": 0.02}, 0, 30, 1))["loss"] < 0.75 * task.evaluate(start)["loss"]
 
 
+@pytest.mark.slow
 def test_a_script_with_lambdas_and_without_a_main_guard_works_on_workers(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -38,6 +38,7 @@ def wild_task(**options):
 ENGINES = {name: name for name in ("local", "pool", "vectorised", "auto")} | {"one stack": VectorisedEngine(1, stack=6)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkeypatch, name):
     if name != "vectorised":
@@ -231,6 +232,7 @@ class Suicidal(nn.Module):
         return self.net(x)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_the_middle_of_a_stack_is_replaced(tmp_path):
     file = str(tmp_path / "kill")
     work = work_on(make_task(lambda: Suicidal(file)), DirectoryCheckpoints(tmp_path))
@@ -258,6 +260,7 @@ def test_a_task_without_stacks_is_refused_with_what_will_do(tmp_path):
         mopbt.run(ToyTask(), out=None, population=4, engine="vectorised", progress=False)
 
 
+@pytest.mark.slow
 def test_sizes():
     engine = VectorisedEngine(2, stack=8)
     assert (engine.workers, engine.stack) == (2, 8)
