@@ -197,19 +197,28 @@ SIMULATED = {
     "simulated-bo-mo-asha-promotion": on("bo-mo-asha-promotion", DYING),
 }
 
-# Synchronous cases whose decisions depend on no engine. Workers that die make failures of their
-# own, and global draws differ between single members and stacks.
-ON_OTHER_ENGINES = (
-    "mo-pbt",
-    "mo-pbt-scaled",
-    "pbt",
-    "pbt-random-scalarization",
-    "pbt-max-scalarization",
-    "random-search",
-    "random-search-iid",
-    "nsga2",
-    "nsga2-three",
-)
+# Synchronous cases whose decisions depend on no engine: each algorithm once, with and without
+# failing members.
+ON_OTHER_ENGINES = {
+    "pool": (
+        "mo-pbt-scaled",
+        "mo-pbt-global-draws",
+        "pbt",
+        "pbt-random-scalarization",
+        "pbt-max-scalarization",
+        "random-search-iid",
+        "nsga2-three",
+    ),
+    "vectorized": (  # whose global draws belong to a stack and not to a member
+        "mo-pbt",
+        "mo-pbt-scaled",
+        "pbt",
+        "pbt-random-scalarization",
+        "pbt-max-scalarization",
+        "random-search",
+        "nsga2",
+    ),
+}
 SAME_SIMULATED = (
     "toy-mo-pbt",
     "mo-pbt",
@@ -219,7 +228,7 @@ SAME_SIMULATED = (
     "random-search",
     "nsga2",
 )
-ON_POOL_ASYNC = ("mo-pbt-async", "pbt-max-scalarization-async", "mo-asha", "bo-mo-asha-promotion")
+ON_POOL_ASYNC = ("mo-pbt-async", "mo-asha", "bo-mo-asha-promotion")
 RESUMED = {
     "toy-mo-pbt": [{"jobs": 9}, {"jobs": 20}],
     "mo-pbt-async": [{"jobs": 11}],
@@ -257,3 +266,42 @@ SIMULATED_BAYESIAN = {
 
 JOURNALS = LOCAL | SIMULATED
 BAYESIAN_JOURNALS = BAYESIAN | SIMULATED_BAYESIAN
+
+NETWORKS = {
+    "dropout": {"torch": "dropout", "interval": 1, "steps": 3},
+    "statistics": {"torch": "statistics", "interval": 2, "steps": 6},
+}
+NETWORK_RUN = case("mo-pbt", {"population": 6}, seed=30) | {"task": NETWORKS["dropout"]}
+NETWORK_RUNS = {kind: NETWORK_RUN | {"engine": {"kind": kind}} for kind in ("local", "vectorized")}
+
+COMPARISON = {
+    "algorithms": {
+        "MO-PBT": {"algorithm": "mo-pbt", "options": {"population": 4}},
+        "random search": {"algorithm": "random-search", "options": {"population": 4}},
+        "MO-ASHA": {"algorithm": "mo-asha", "options": {}},
+        "limited": {
+            "algorithm": "mo-pbt",
+            "options": {"population": 4},
+            "constraints": ["gain >= 0.1"],
+            "seed_offset": 10,
+            "tasks": ["learner"],
+        },
+    },
+    "seeds": 2,
+    "workers": 3,
+    "cost": 0.5,
+    "time_of": "MO-PBT",
+}
+
+THREE_TASK = LOCAL["mo-pbt-scaled"]["task"]
+THREE_REFERENCE = {"gain": -1, "loss": 2, "reach": -1}
+REPORTS = {  # runs that are shown together
+    "two-objectives": {
+        "mo-pbt": SIMULATED["simulated-mo-pbt"] | {"reference": {"gain": -1, "loss": 2}},
+        "nsga2": SIMULATED["simulated-nsga2"] | {"reference": {"gain": 0, "loss": 1}},
+    },
+    "three-objectives": {
+        name: SIMULATED[f"simulated-{name}"] | {"task": THREE_TASK, "reference": THREE_REFERENCE}
+        for name in ("mo-pbt-async", "mo-asha")
+    },
+}

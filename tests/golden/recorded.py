@@ -57,20 +57,20 @@ def differences(then, now, path="", close=CLOSE):
     return lines
 
 
-def assert_same(then, now, what):
+def assert_same(then, now, what, close=CLOSE):
     """Fail with the first differences between a golden value and another one."""
-    found = differences(then, now)
+    found = differences(then, now, close=close)
     shown = "\n  ".join(found[:SHOWN])
     assert not found, f"{what} differs from its golden file in {len(found)} places:\n  {shown}"
 
 
-def check_lines(name, lines):
+def check_lines(name, lines, close=CLOSE):
     """Compare values with the lines of a golden file, or write them there."""
     file = FOLDER / name
     lines = rounded(lines)
     if writing():
         _write(file, "".join(_compact(line) for line in lines))
-    assert_same(read_lines(name), lines, name)
+    assert_same(read_lines(name), lines, name, close)
 
 
 def read_lines(name):
@@ -86,17 +86,24 @@ def check_sections(name, sections):
 
 def check_table(name, rows):
     """Compare rows, dicts with the same keys, with a golden CSV file, or write them there."""
-    rows = [{key: _cell(value) for key, value in row.items()} for row in rounded(rows)]
-    file = FOLDER / name
     if writing():
         text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
-        _write(file, text.getvalue())
-    with file.open(encoding="utf-8", newline="") as source:
-        then = list(csv.DictReader(source))
-    assert_same(_numbers(then), _numbers(rows), name)
+        writer.writerows(rounded(rows))
+        _write(FOLDER / name, text.getvalue())
+    assert_same(read_table(name), as_table(rows), name)
+
+
+def read_table(name):
+    """Return the rows of a golden CSV file."""
+    with (FOLDER / name).open(encoding="utf-8", newline="") as source:
+        return as_table(list(csv.DictReader(source)))
+
+
+def as_table(rows):
+    """Return rows as they are read from a CSV file: with numbers where a cell is one."""
+    return [{key: _number(str(cell)) for key, cell in row.items()} for row in rounded(rows)]
 
 
 def _write(file, text):
@@ -106,14 +113,6 @@ def _write(file, text):
 
 def _compact(value):
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
-def _cell(value):
-    return "" if value is None else str(value)
-
-
-def _numbers(rows):
-    return [{key: _number(text) for key, text in row.items()} for row in rows]
 
 
 def _number(text):

@@ -44,22 +44,16 @@ def test_a_run_is_as_it_was(name, tmp_path):
 
 
 @compares
-@pytest.mark.parametrize("engine", ["pool", "vectorized"])
-@pytest.mark.parametrize("name", ON_OTHER_ENGINES)
-def test_another_engine_gives_the_same_synchronous_run(name, engine, tmp_path):
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [(engine, name) for engine, names in ON_OTHER_ENGINES.items() for name in names],
+)
+def test_another_engine_gives_the_same_synchronous_run(engine, name, tmp_path):
     run = adapter.execute(LOCAL[name], tmp_path / "run", engine={"kind": engine})
     made = rounded(adapter.journal(run))
     then = read_lines(file_of(name))
     assert_same(adapter.meaning(then), adapter.meaning(made), f"{name} on {engine}")
     adapter.check_decisions(run)
-
-
-@compares
-def test_the_pool_seeds_global_generators_as_the_local_engine_does(tmp_path):
-    name = "mo-pbt-global-draws"
-    run = adapter.execute(LOCAL[name], tmp_path / "run", engine={"kind": "pool"})
-    made, then = rounded(adapter.journal(run)), read_lines(file_of(name))
-    assert_same(adapter.meaning(then), adapter.meaning(made), name)
 
 
 @compares
