@@ -20,12 +20,11 @@ RENAMED: dict[str, str] = {}
 
 def read(file: Path) -> Rows:
     """Return the rows of a file by benchmark and name."""
-    benchmarks = json.loads(file.read_text())["benchmarks"]
-    return {
-        (benchmark, RENAMED.get(row["name"], row["name"])): row
-        for benchmark, entry in benchmarks.items()
-        for row in entry["rows"]
-    }
+    rows = {}
+    for benchmark, entry in json.loads(file.read_text())["benchmarks"].items():
+        for row in entry["rows"]:
+            rows[benchmark, RENAMED.get(row["name"], row["name"])] = row
+    return rows
 
 
 def verdict(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> str:
