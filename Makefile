@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test test-all check bench docs experiments changelog clean
+.PHONY: demo test test-all check bench coverage mutation trace docs experiments changelog clean
 
 # MO-PBT and random search train the same networks for the same number of steps, on real data that comes with the package.
 demo: $(VENV)/.demo
@@ -28,14 +28,26 @@ check: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# All benchmarks run, also after a missed target; the rows of all are in BENCH_JSON.
+BENCHMARKS := ranking hypervolume overhead population schedulers cluster report
+BENCH_JSON ?= build/bench.json
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/ranking.py
-	$(BIN)/python benchmarks/hypervolume.py
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/population.py
-	$(BIN)/python benchmarks/schedulers.py
-	$(BIN)/python benchmarks/cluster.py
-	$(BIN)/python benchmarks/report.py
+	rm -f $(BENCH_JSON)
+	missed=; for name in $(BENCHMARKS); do \
+	  $(BIN)/python benchmarks/$$name.py --json $(BENCH_JSON) || missed="$$missed $$name"; \
+	done; \
+	if [ -n "$$missed" ]; then echo "missed a target or failed:$$missed" >&2; exit 1; fi
+
+# Measurements that must not get worse; see baselines/README.md. ARGS=--record writes a new baseline.
+# Further arguments of `coverage` go to pytest: make coverage ARGS='-m "not slow"'.
+coverage: $(VENV)/.baselines
+	$(BIN)/python baselines/measure_coverage.py $(ARGS)
+
+mutation: $(VENV)/.baselines
+	$(BIN)/python baselines/measure_mutation.py $(ARGS)
+
+trace: $(VENV)/.baselines
+	$(BIN)/python baselines/measure_trace.py $(ARGS)
 
 # The site, in build/site; a warning is an error.
 docs: $(VENV)/.docs
@@ -74,6 +86,10 @@ $(VENV)/.demo: $(VENV)/.torch
 
 $(VENV)/.test: $(VENV)/.torch
 	$(PIP) --editable ".[test]"
+	touch $@
+
+$(VENV)/.baselines: $(VENV)/.torch
+	$(PIP) --editable ".[baselines]"
 	touch $@
 
 $(VENV)/.check: $(VENV)/.torch

@@ -4,7 +4,6 @@
 ratios. The workload is that of `overhead.py`, on two actors of one CPU each; what is compared is measured in one run, in turns.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -14,12 +13,14 @@ from pathlib import Path
 
 import overhead
 import peers
+from measuring import Row, argument_parser, show
 from population import WORKLOADS, in_turns, program, ratio
 
 import mopbt
 from mopbt.engines.ray import Actor, RayEngine
 
 MEMORY = 200 * 2**20
+OTHERS = "Ray Tune's own PBT, reused actors"  # measured for comparison only
 HOSTS = 4  # processes in which the light actors live
 
 
@@ -81,7 +82,8 @@ def workload(repeats):
     times = in_turns({way: lambda call=call: program(call) for way, call in calls.items()}, repeats)
     for way in list(calls)[1:]:
         seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
-        yield f"MLP, 32 x 10, whole process: {way}", f"{ratio(times[way], times['floor']):.2f} x floor ({seconds})"
+        against, better = ratio(times[way], times["floor"]), "" if way.endswith(OTHERS) else "lower"
+        yield Row(f"MLP, 32 x 10, whole process: {way} / floor", against, detail=seconds, better=better)
 
 
 # An interval that trains nothing.
@@ -164,7 +166,8 @@ def overheads(repeats):
     }
     for way, call in calls.items():
         cost = statistics.median(float(program(call).split()[-1]) for _ in range(repeats))
-        yield f"empty member-interval: {way}", f"{1e3 * cost:.2f} ms"
+        better = "" if way.endswith(OTHERS) else "lower"
+        yield Row(f"empty member-interval: {way}, ms", 1e3 * cost, better=better)
 
 
 # The driver with many actors.
@@ -241,7 +244,9 @@ def driver(repeats):
         for n, t in sizes.items()
     }
     for n, cost in costs.items():
-        yield f"driver's CPU per job with {n} light actors / with 8", f"{cost / costs[8]:.2f} ({1e3 * cost:.2f} ms)"
+        detail = f"{1e3 * cost:.2f} ms"
+        name = f"driver's CPU per job with {n} light actors / with 8"
+        yield Row(name, cost / costs[8], detail=detail, better="lower" if n > 8 else "")
 
 
 SECTIONS = {"workload": workload, "overhead": overheads, "driver": driver}
@@ -249,15 +254,18 @@ SECTIONS = {"workload": workload, "overhead": overheads, "driver": driver}
 
 def main():
     """Print what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argument_parser(__doc__)
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], metavar="section", help=", ".join(SECTIONS))
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    for name in options.sections or SECTIONS:
+    return show(sections(options.sections or SECTIONS, options.repeats), options.json)
+
+
+def sections(names, repeats):
+    """Measure sections one after the other."""
+    for name in names:
         print(f"{name} (load {os.getloadavg()[0]:.1f} before)", flush=True)
-        for label, value in SECTIONS[name](options.repeats):
-            print(f"  {label:<74}  {value}", flush=True)
-    return 0
+        yield from SECTIONS[name](repeats)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import moocore
 import numpy as np
-from measuring import Row, cpu_times, show
+from measuring import Row, argument_parser, cpu_times, show
 from moarchiving import BiobjectiveNondominatedSortedList
 
 from mopbt.metrics import hypervolume, hypervolume_curve
@@ -34,7 +34,8 @@ def value_against_moocore(n: int, K: int) -> Row:
         number=max(20, 200_000 // (n * K)),
         repeats=15,
     )
-    return f"hypervolume / moocore, n = {n:,}, K = {K}", ours / theirs, "<= 1.2", ours <= 1.2 * theirs
+    name = f"hypervolume / moocore, n = {n:,}, K = {K}"
+    return Row(name, ours / theirs, "<= 1.2", ours <= 1.2 * theirs)
 
 
 def curve_by_moarchiving(objectives: Points) -> list[float]:
@@ -63,10 +64,12 @@ def curve(name: str, objectives: Points, peer: Callable[[Points], list[float]], 
     assert np.allclose(hypervolume_curve(objectives, reference), peer(objectives))
     ours, theirs = cpu_times(lambda: hypervolume_curve(objectives, reference), lambda: peer(objectives))
     n, K = objectives.shape
-    return f"{name}, n = {n:,}, K = {K}", theirs / ours, f">= {target:g}", theirs >= target * ours
+    name = f"{name}, n = {n:,}, K = {K}"
+    return Row(name, theirs / ours, f">= {target:g}", theirs >= target * ours)
 
 
 def main() -> int:
+    file = argument_parser(__doc__.splitlines()[0]).parse_args().json
     rows = [value_against_moocore(n, K) for n in (100, 1_000) for K in (2, 3, 4)]
     rows += [
         curve("moarchiving / curve, random", random_points(100_000, 2), curve_by_moarchiving, 3),
@@ -74,7 +77,7 @@ def main() -> int:
         curve("recomputation / curve, random", random_points(10_000, 3), curve_by_recomputation, 1.7),
         curve("recomputation / curve, all accepted", front_points(2_000, 3), curve_by_recomputation, 1.7),
     ]
-    return show(rows)
+    return show(rows, file)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import time
 from functools import cache
 
 import numpy as np
+from measuring import Row, argument_parser, show
 
 import mopbt
 from mopbt.explore import Local
@@ -231,9 +232,16 @@ def timed(function):
 
 def main():
     """Print what was measured against its targets."""
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    cost = statistics.median(empty_interval() for _ in range(repeats))
-    rows = [("empty member-interval on the pool engine", f"{cost * 1e3:.2f} ms", "<= 10 ms", cost <= 0.010)]
+    parser = argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("repeats", nargs="?", type=int, default=3)
+    options = parser.parse_args()
+    return show(measured(options.repeats), options.json)
+
+
+def measured(repeats):
+    """Measure an empty interval, and the workload against the floor."""
+    cost = 1e3 * statistics.median(empty_interval() for _ in range(repeats))
+    yield Row("empty member-interval on the pool engine, ms", cost, "<= 10", cost <= 10)
     described = {"space": SPACE, "objectives": WorkloadTask.objectives, "steps": INTERVALS * EPOCHS, "interval": EPOCHS}
     ways = {"floor": floor, "task": lambda: pooled(WorkloadTask()), "function": lambda: pooled(train, **described)}
     times = {way: [] for way in ways}
@@ -243,11 +251,8 @@ def main():
     for way in ("task", "function"):
         ratio = statistics.median(b / a for a, b in zip(times["floor"], times[way], strict=True))
         seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
-        rows.append((f"workload as a {way}, 32 x 10, whole process", f"{ratio:.3f} x floor ({seconds})", "<= 1.10", ratio <= 1.10))
-    width = max(len(row[0]) for row in rows)
-    for label, value, target, good in rows:
-        print(f"{label:<{width}}  {value:<40}  target {target:<9}  {'PASS' if good else 'FAIL'}")
-    return 0 if all(row[3] for row in rows) else 1
+        name = f"workload as a {way}, 32 x 10, whole process / floor"
+        yield Row(name, ratio, "<= 1.10", ratio <= 1.10, seconds)
 
 
 if __name__ == "__main__":

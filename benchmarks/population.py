@@ -4,7 +4,6 @@
 prints ratios. All that is compared is measured in one run, in turns, two workers of one thread unless something else is said.
 """
 
-import argparse
 import importlib.util
 import multiprocessing
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import overhead
 import torch
+from measuring import Row, argument_parser, show
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -30,7 +30,6 @@ from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
 from mopbt.torch.stack import Layout, Stack
 
-Row = tuple[str, str, str, bool | None]  # what, measured, target, whether it is met (None: there is no target)
 HERE = str(Path(__file__).parent)
 
 
@@ -199,7 +198,8 @@ def workload(repeats):
     for way in ("vectorised", "auto"):
         against = ratio(times[way], times["floor"])
         seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
-        yield f"MLP, 32 x 10, whole process: {way}", f"{against:.3f} x floor ({seconds})", "<= 0.45", against <= 0.45
+        name = f"MLP, 32 x 10, whole process: {way} / floor"
+        yield Row(name, against, "<= 0.45", against <= 0.45, seconds)
 
 
 # Updates per second, in processes that stay.
@@ -322,14 +322,15 @@ def _compared(name, rates):
         loop = max(("one", "two"), key=many.get)
         gain, seen = ratio(rates["vectorised"], rates[loop]), f"{many['vectorised']:.0f} against {many[loop]:.0f} a second"
         where = {"one": "one process, two threads", "two": "two processes"}[loop]
-        yield f"{title}: stack / best plain loop ({where})", f"{gain:.2f} ({seen})", ">= 2.3", gain >= 2.3
+        yield Row(f"{title}: stack / best plain loop", gain, ">= 2.3", gain >= 2.3, f"{where}; {seen}")
     else:
         slower, seen = ratio(rates["two"], rates["pool"]), f"{many['pool']:.1f} against {many['two']:.1f} a second"
-        yield f"{title}: time of pool / of plain loop", f"{slower:.3f} ({seen})", "<= 1.05", slower <= 1.05
+        yield Row(f"{title}: time of pool / of plain loop", slower, "<= 1.05", slower <= 1.05, seen)
     plan, gain = program(f"population.chosen({name!r})").split()
     other = "pool" if plan == "vectorised" else "vectorised"
     slower, label = ratio(rates[other], rates[plan]), f"{title}: time of auto's choice / of the other"
-    yield label, f"{slower:.3f} ({plan}; {gain} times as fast by its trial)", "<= 1.05", slower <= 1.05
+    detail = f"{plan}; {gain} times as fast by its trial"
+    yield Row(label, slower, "<= 1.05", slower <= 1.05, detail)
 
 
 # What exploit, memory and size cost.
@@ -378,10 +379,12 @@ def costs(repeats):
     """Measure exploit, memory, and how costs grow with the population."""
     times = exploit(repeats)
     seen = " against ".join(f"{1e3 * statistics.median(times[way]):.1f} ms" for way in ("disk", "memory"))
-    yield "exploit of 8 of 32 MLPs: disk / memory", f"{ratio(times['disk'], times['memory']):.1f} ({seen})", "", None
+    name, against = "exploit of 8 of 32 MLPs: disk / memory", ratio(times["disk"], times["memory"])
+    yield Row(name, against, detail=seen, better="lower")
     for name in ("W1", "W2t", "W3"):
         each = statistics.median(float(program(f"population.memory({name!r})")) for _ in range(repeats))
-        yield f"{WORKLOADS[name].title}: memory of a further stacked member", f"{each / 2**20:.1f} MiB", "", None
+        title = f"{WORKLOADS[name].title}: memory of a further stacked member, MiB"
+        yield Row(title, each / 2**20, better="lower")
     sizes = {8: 24, 32: 10, 128: 5, 512: 3}  # populations and intervals
     seconds = {n: [] for n in sizes}
     for _ in range(repeats):
@@ -390,7 +393,9 @@ def costs(repeats):
     for n in sizes:
         growth, own = ratio(seconds[n], seconds[32]), f"{1e3 * statistics.median(seconds[n]):.2f} ms"
         target = ("<= 1.3", growth <= 1.3) if n == 512 else ("", None)
-        yield f"member-interval in a population of {n} / of 32", f"{growth:.2f} ({own})", *target
+        better = "lower" if n > 32 else ""
+        name = f"member-interval in a population of {n} / of 32"
+        yield Row(name, growth, *target, detail=own, better=better)
 
 
 # Other tools.
@@ -404,18 +409,20 @@ def peers(repeats):
         if all(importlib.util.find_spec(package) for package in packages):
             calls[name] = f"peers.{name}()"
         else:
-            yield f"{name}: skipped, not installed", f'pip install "{install}"', "", None
+            print(f'{name}: skipped, not installed; pip install "{install}"', file=sys.stderr)
     if len(calls) == 2:
         return
     times = in_turns({way: lambda call=call: program(call) for way, call in calls.items()}, repeats)
     titles = {"ray": "Ray Tune PBT, reused actors", "syne": "Syne Tune PBT, polling 0.1 s", "vectorised": "mopbt, vectorised"}
     for way in list(calls)[1:]:
-        own = f"{ratio(times[way], times['floor']):.2f} ({statistics.median(times[way]):.1f} s)"
-        yield f"{titles[way]} / floor", own, "", None
+        seconds = f"{statistics.median(times[way]):.1f} s"
+        better = "lower" if way == "vectorised" else ""
+        against = ratio(times[way], times["floor"])
+        yield Row(f"{titles[way]} / floor", against, detail=seconds, better=better)
     for way in list(calls)[2:]:
         gain = ratio(times[way], times["vectorised"])
         target = (">= 6", gain >= 6) if way == "ray" else ("", None)
-        yield f"{titles[way]} / mopbt, vectorised", f"{gain:.2f}", *target
+        yield Row(f"{titles[way]} / mopbt, vectorised", gain, *target, better="higher")
 
 
 SECTIONS = {"workload": workload, "steps": steps, "costs": costs, "peers": peers}
@@ -423,20 +430,20 @@ SECTIONS = {"workload": workload, "steps": steps, "costs": costs, "peers": peers
 
 def main():
     """Print what was measured against its targets."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argument_parser(__doc__)
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], metavar="section", help=", ".join(SECTIONS))
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):  # engines take a worker for each core
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    missed = 0
-    for name in options.sections or SECTIONS:
+    return show(sections(options.sections or SECTIONS, options.repeats), options.json)
+
+
+def sections(names, repeats):
+    """Measure sections one after the other."""
+    for name in names:
         print(f"{name} (load {os.getloadavg()[0]:.1f} before)", flush=True)
-        for label, value, target, met in SECTIONS[name](options.repeats):
-            verdict = "" if met is None else f"target {target:<8} {'PASS' if met else 'FAIL'}"
-            print(f"  {label:<74}  {value:<50}  {verdict}".rstrip(), flush=True)
-            missed += met is False
-    return 1 if missed else 0
+        yield from SECTIONS[name](repeats)
 
 
 if __name__ == "__main__":

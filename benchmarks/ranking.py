@@ -9,7 +9,7 @@ import tracemalloc
 
 import moocore
 import numpy as np
-from measuring import Row, cpu_times, show
+from measuring import Row, argument_parser, cpu_times, show
 
 from mopbt.ranking import ranks, scattered_order
 
@@ -24,7 +24,8 @@ def ranks_against_moocore(n: int, K: int) -> Row:
     objectives = np.random.default_rng(0).random((n, K))
     number = max(1, 100_000 // (n * K))
     ours, theirs = cpu_times(lambda: ranks(objectives), lambda: moocore.pareto_rank(-objectives), number=number, repeats=7)
-    return f"ranks / moocore, n = {n:,}, K = {K}", ours / theirs, "<= 1.3", ours <= 1.3 * theirs
+    name = f"ranks / moocore, n = {n:,}, K = {K}"
+    return Row(name, ours / theirs, "<= 1.3", ours <= 1.3 * theirs)
 
 
 def scattered_against_syne_tune(n: int) -> list[Row]:
@@ -37,7 +38,7 @@ def scattered_against_syne_tune(n: int) -> list[Row]:
         number=max(1, 1600 // n),
     )
     return [
-        (f"Syne Tune's {name} / scattered_order, n = {n:,}", theirs / ours, ">= 8", theirs >= 8 * ours)
+        Row(f"Syne Tune's {name} / scattered_order, n = {n:,}", theirs / ours, ">= 8", theirs >= 8 * ours)
         for name, theirs in (("nondominated_sort", sort), ("NonDominatedPriority", whole))
     ]
 
@@ -48,10 +49,12 @@ def scattered_memory(n: int, name: str, objectives: np.ndarray) -> Row:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     ratio = peak / objectives.nbytes
-    return f"scattered_order, peak memory / input, n = {n:,}, {name}", ratio, "<= 16", ratio <= 16
+    name = f"scattered_order, peak memory / input, n = {n:,}, {name}"
+    return Row(name, ratio, "<= 16", ratio <= 16)
 
 
 def main() -> int:
+    file = argument_parser(__doc__.splitlines()[0]).parse_args().json
     rows = [ranks_against_moocore(n, K) for n in (1_000, 10_000) for K in (2, 3, 5)]
     if nondominated_sort is None:
         print("skipped: Syne Tune; pip install --no-deps syne-tune==0.16.0 && pip install dill", file=sys.stderr)
@@ -60,7 +63,7 @@ def main() -> int:
     objectives, angles = np.random.default_rng(0).random((10_000, 2)), np.linspace(0, np.pi / 2, 10_000)
     rows.append(scattered_memory(10_000, "many fronts", objectives))
     rows.append(scattered_memory(10_000, "one front", np.column_stack([np.cos(angles), np.sin(angles)])))
-    return show(rows)
+    return show(rows, file)
 
 
 if __name__ == "__main__":

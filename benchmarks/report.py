@@ -4,7 +4,6 @@ Run it with ``python benchmarks/report.py [COMPARISON]``; the exit code is 1 if 
 one on synthetic problems that it makes, are copied under further seeds until they are 500.
 """
 
-import argparse
 import json
 import math
 import resource
@@ -15,7 +14,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from measuring import Row, cpu_times, show
+from measuring import Row, argument_parser, cpu_times, show
 
 from mopbt.compare import Experiment, compare
 
@@ -71,12 +70,13 @@ def rows(source: Path | None) -> list[Row]:
         seconds = reported(out)
         (floor,) = cpu_times(lambda: parsed(out), repeats=1)
     return [
-        (f"report of {runs} runs, CPU minutes", seconds / 60 * RUNS / runs, "<= 1", seconds * RUNS / runs <= 60),
-        ("report / parsing the journals' JSON", seconds / floor, "<= 10", seconds <= 10 * floor),
+        Row(f"report of {RUNS} runs, CPU minutes", seconds / 60 * RUNS / runs, "<= 1", seconds * RUNS / runs <= 60),
+        Row("report / parsing the journals' JSON", seconds / floor, "<= 10", seconds <= 10 * floor),
     ]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument("comparison", nargs="?", type=Path, help="a finished comparison, such as results/small/tables-5-7-tabular")
-    sys.exit(show(rows(parser.parse_args().comparison)))
+    arguments = parser.parse_args()
+    sys.exit(show(rows(arguments.comparison), arguments.json))

@@ -5,13 +5,12 @@ invented, so that nothing but the scheduler is measured; a tenth as many workers
 10,000 members on 1,000 workers for 100 intervals, with training, journal and front: a million jobs.
 """
 
-import argparse
 import math
 import sys
 import time
 from dataclasses import dataclass, replace
 
-from measuring import Row, show
+from measuring import Row, argument_parser, show
 
 from mopbt import MoPbt, SimulatedEngine, run
 from mopbt.algorithms import Algorithm, MoAsha
@@ -78,7 +77,8 @@ def growth() -> list[Row]:
         for small, large in ((32, 1_000), (1_000, 10_000)):
             allowed = large * math.log(large) / (small * math.log(small))
             ratio = costs[large] / costs[small]
-            rows.append((f"{name}: cost a job, n = {large:,} / n = {small:,}", ratio, f"<= {allowed:.1f}", ratio <= allowed))
+            label = f"{name}: cost a job, n = {large:,} / n = {small:,}"
+            rows.append(Row(label, ratio, f"<= {allowed:.1f}", ratio <= allowed))
     return rows
 
 
@@ -98,11 +98,11 @@ def whole(asynchronous: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--whole", action="store_true", help="simulate a million jobs, twice")
     parser.add_argument("--asynchronous", action="store_true", help="with --whole: the asynchronous algorithm")
     arguments = parser.parse_args()
     if arguments.whole:
         whole(arguments.asynchronous)
     else:
-        sys.exit(show(growth()))
+        sys.exit(show(growth(), arguments.json))
