@@ -42,9 +42,11 @@ class Target:
 
 # The one place to change when modules or tests are renamed.
 TARGETS = {
-    "stores": Target(("src/mopbt/stores/*",), ("tests/stores", "tests/test_mending.py")),
+    "stores": Target(("src/mopbt/stores/*",), ("tests/stores", "tests/test_repair.py")),
     "state": Target(("src/mopbt/state.py",), ("tests/test_state.py",)),
-    "schedulers": Target(("src/mopbt/schedulers/*",), ("tests/schedulers", "tests/test_rungs.py")),
+    "schedulers": Target(
+        ("src/mopbt/schedulers/*",), ("tests/schedulers", "tests/test_successive_halving.py")
+    ),
     "ranking": Target(("src/mopbt/ranking.py",), ("tests/test_ranking.py",)),
 }
 

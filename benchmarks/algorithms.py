@@ -21,35 +21,51 @@ import matplotlib.pyplot as plt
 
 from mopbt import Budget, SimulatedEngine, run
 from mopbt.algorithms import (
+    BOMOASHA,
+    MOASHA,
+    MOPBT,
+    NSGA2,
+    PBT,
+    QNEHVI,
     Algorithm,
-    BoMoAsha,
-    MaxScalarizationPbt,
-    MoAsha,
-    MoPbt,
-    Nsga2,
-    ParEgo,
-    QNehvi,
-    RandomScalarizationPbt,
+    MaxScalarizationPBT,
+    ParEGO,
+    RandomScalarizationPBT,
     RandomSearch,
-    SingleObjectivePbt,
 )
-from mopbt.tasks.synthetic import Annealing, LateBloomers, Synthetic, ThreeSkills, TradeOff, TwoQuadratics
+from mopbt.tasks.synthetic import (
+    Annealing,
+    LateBloomers,
+    Synthetic,
+    ThreeSkills,
+    TradeOff,
+    TwoQuadratics,
+)
 
 DOCS = Path(__file__).parent.parent / "docs"
-WORKERS, SECONDS = 16, 100.0  # a population of 32 on 16 workers takes two seconds for each of the 50 steps
-PROBLEMS: list[Synthetic] = [TwoQuadratics(), Annealing(), TradeOff(), ThreeSkills(), LateBloomers()]
+WORKERS, SECONDS = (
+    16,
+    100.0,
+)  # a population of 32 on 16 workers takes two seconds for each of the 50 steps
+PROBLEMS: list[Synthetic] = [
+    TwoQuadratics(),
+    Annealing(),
+    TradeOff(),
+    ThreeSkills(),
+    LateBloomers(),
+]
 ALGORITHMS: dict[str, Algorithm] = {
-    "MO-PBT": MoPbt(),
+    "MO-PBT": MOPBT(),
     "random search": RandomSearch(),
-    "PBT, objective 1": SingleObjectivePbt(objective=0),
-    "PBT, objective 2": SingleObjectivePbt(objective=1),
-    "PBT, random scalarization": RandomScalarizationPbt(),
-    "PBT, max scalarization": MaxScalarizationPbt(),
-    "MO-ASHA": MoAsha(),
-    "BO-MO-ASHA": BoMoAsha(),
-    "qNEHVI": QNehvi(batch=WORKERS),
-    "NSGA-II": Nsga2(),
-    "ParEGO": ParEgo(),
+    "PBT, objective 1": PBT(objective=0),
+    "PBT, objective 2": PBT(objective=1),
+    "PBT, random scalarization": RandomScalarizationPBT(),
+    "PBT, max scalarization": MaxScalarizationPBT(),
+    "MO-ASHA": MOASHA(),
+    "BO-MO-ASHA": BOMOASHA(),
+    "qNEHVI": QNEHVI(batch=WORKERS),
+    "NSGA-II": NSGA2(),
+    "ParEGO": ParEGO(),
 }
 BLUE, INK, FAINT = "#1d4f86", "#333333", "#bbbbbb"
 BEGIN, END = "<!-- table: written by benchmarks/algorithms.py -->\n", "<!-- end of table -->\n"
@@ -58,13 +74,23 @@ BEGIN, END = "<!-- table: written by benchmarks/algorithms.py -->\n", "<!-- end 
 def share_of_best(problem: Synthetic, name: str, seed: int) -> float:
     """Return what one run reaches, in per cent of the best hypervolume."""
     algorithm = ALGORITHMS[name]
-    budget = Budget(seconds=SECONDS) if algorithm.scheduler(_problem(problem)).endless else Budget()
-    results = run(problem, out=None, algorithm=algorithm, seed=seed, engine=SimulatedEngine(WORKERS), budget=budget, progress=False)
+    budget = (
+        Budget(seconds=SECONDS) if algorithm.scheduler(_problem(problem)).needs_budget else Budget()
+    )
+    results = run(
+        problem,
+        out=None,
+        algorithm=algorithm,
+        seed=seed,
+        engine=SimulatedEngine(WORKERS),
+        budget=budget,
+        progress=False,
+    )
     return 100 * results.hypervolume() / problem.best_hypervolume()
 
 
 def _problem(task: Synthetic):
-    from mopbt.task import problem_of
+    from mopbt.problem import problem_of
 
     return problem_of(task)
 
@@ -78,8 +104,16 @@ def all_runs(seeds: int, file: Path) -> dict[tuple[int, str, int], float]:
     """Run what is not in the file yet, and return everything."""
     known = {}
     if file.exists():
-        known = {(p, a, s): value for p, a, s, value in map(json.loads, file.read_text().splitlines())}
-    jobs = [(p, a, s) for s in range(seeds) for p in range(len(PROBLEMS)) for a in ALGORITHMS if (p, a, s) not in known]
+        known = {
+            (p, a, s): value for p, a, s, value in map(json.loads, file.read_text().splitlines())
+        }
+    jobs = [
+        (p, a, s)
+        for s in range(seeds)
+        for p in range(len(PROBLEMS))
+        for a in ALGORITHMS
+        if (p, a, s) not in known
+    ]
     with ProcessPoolExecutor() as pool, file.open("a") as lines:
         for job, value in pool.map(measured, jobs):
             known[job] = value
@@ -89,12 +123,18 @@ def all_runs(seeds: int, file: Path) -> dict[tuple[int, str, int], float]:
 
 
 def table(values: dict[tuple[int, str], list[float]]) -> str:
-    lines = ["| | " + " | ".join(f"`{type(p).__name__}`" for p in PROBLEMS) + " |", "|---|" + "---|" * len(PROBLEMS)]
+    lines = [
+        "| | " + " | ".join(f"`{type(p).__name__}`" for p in PROBLEMS) + " |",
+        "|---|" + "---|" * len(PROBLEMS),
+    ]
     best = [max(statistics.mean(values[i, a]) for a in ALGORITHMS) for i in range(len(PROBLEMS))]
     for algorithm in ALGORITHMS:
         cells = []
         for i in range(len(PROBLEMS)):
-            mean, deviation = statistics.mean(values[i, algorithm]), statistics.stdev(values[i, algorithm])
+            mean, deviation = (
+                statistics.mean(values[i, algorithm]),
+                statistics.stdev(values[i, algorithm]),
+            )
             cell = f"{mean:.1f} ± {deviation:.1f}"
             cells.append(f"**{cell}**" if mean == best[i] else cell)
         lines.append(f"| {algorithm} | " + " | ".join(cells) + " |")
@@ -104,15 +144,23 @@ def table(values: dict[tuple[int, str], list[float]]) -> str:
 
 
 def draw(values: dict[tuple[int, str], list[float]], file: Path) -> None:
-    figure, axes = plt.subplots(1, len(PROBLEMS), figsize=(13, 4.2), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(PROBLEMS), figsize=(13, 4.2), sharey=True, layout="constrained"
+    )
     names = list(ALGORITHMS)[::-1]
     for i, (ax, problem) in enumerate(zip(axes, PROBLEMS, strict=True)):
         for y, name in enumerate(names):
             seen, ours = values[i, name], name == "MO-PBT"
             ax.plot(
-                [min(seen), max(seen)], [y, y], color=BLUE if ours else FAINT, linewidth=5 if ours else 4, solid_capstyle="round"
+                [min(seen), max(seen)],
+                [y, y],
+                color=BLUE if ours else FAINT,
+                linewidth=5 if ours else 4,
+                solid_capstyle="round",
             )
-            ax.plot(statistics.mean(seen), y, "o", color=BLUE if ours else INK, markersize=6, zorder=3)
+            ax.plot(
+                statistics.mean(seen), y, "o", color=BLUE if ours else INK, markersize=6, zorder=3
+            )
         constant = 100 * problem.best_hypervolume(constant=True) / problem.best_hypervolume()
         if constant < 99.9:
             ax.axvline(constant, color=INK, linewidth=0.8, linestyle=":")
@@ -133,10 +181,19 @@ def draw(values: dict[tuple[int, str], list[float]], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--file", type=Path, default=Path("algorithms.jsonl"), help="keeps what is measured; run again to go on")
+    parser.add_argument(
+        "--file",
+        type=Path,
+        default=Path("algorithms.jsonl"),
+        help="keeps what is measured; run again to go on",
+    )
     arguments = parser.parse_args()
     runs = all_runs(arguments.seeds, arguments.file)
-    values = {(p, a): [runs[p, a, s] for s in range(arguments.seeds)] for p in range(len(PROBLEMS)) for a in ALGORITHMS}
+    values = {
+        (p, a): [runs[p, a, s] for s in range(arguments.seeds)]
+        for p in range(len(PROBLEMS))
+        for a in ALGORITHMS
+    }
     made = table(values)
     print(made)
     draw(values, DOCS / "algorithms.png")

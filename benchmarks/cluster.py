@@ -39,14 +39,16 @@ def connect(cpus=2):
 def engine(stack=1):
     """Run the workload on two actors, member by member or in stacks."""
     task = (
-        WORKLOADS["L"].task(interval=overhead.EPOCHS, max_step=overhead.INTERVALS * overhead.EPOCHS)
+        WORKLOADS["L"].task(interval=overhead.EPOCHS, steps=overhead.INTERVALS * overhead.EPOCHS)
         if stack > 1
         else overhead.WorkloadTask()
     )
     ray = connect()
     with tempfile.TemporaryDirectory() as folder:
         crew = RayEngine(2, stack=stack)
-        results = mopbt.run(task, out=folder + "/run", engine=crew, population=overhead.POPULATION, progress=False)
+        results = mopbt.run(
+            task, out=folder + "/run", engine=crew, population=overhead.POPULATION, progress=False
+        )
         assert len(results) == overhead.POPULATION * overhead.INTERVALS
     ray.shutdown()
 
@@ -58,13 +60,19 @@ def tune(trainable=None, samples=overhead.POPULATION, intervals=overhead.INTERVA
     from mopbt.integrations.ray_tune import MOPBT, Experiment
 
     ray = connect()
-    space, objectives = (overhead.SPACE, overhead.WorkloadTask.objectives) if trainable is None else (EMPTY_SPACE, EMPTY_OBJECTIVES)
+    space, objectives = (
+        (overhead.SPACE, overhead.WorkloadTask.objectives)
+        if trainable is None
+        else (EMPTY_SPACE, EMPTY_OBJECTIVES)
+    )
     scheduler = MOPBT(space=space, objectives=objectives, interval=1, max_t=intervals)
     with tempfile.TemporaryDirectory() as folder:
         options = tune.TuneConfig(num_samples=samples, scheduler=scheduler, reuse_actors=True)
         run = tune.RunConfig(storage_path=folder, verbose=0)
         member = tune.with_resources(trainable or peers.member_class(), {"cpu": 1})
-        records = Experiment.open(tune.Tuner(member, tune_config=options, run_config=run).fit()).results.records()
+        records = Experiment.open(
+            tune.Tuner(member, tune_config=options, run_config=run).fit()
+        ).results.records()
     ray.shutdown()
     assert len(records) == samples * intervals
     return sorted(record["seconds"] for record in records)
@@ -83,7 +91,9 @@ def workload(repeats):
     for way in list(calls)[1:]:
         seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
         against, better = ratio(times[way], times["floor"]), "" if way.endswith(OTHERS) else "lower"
-        yield Row(f"MLP, 32 x 10, whole process: {way} / floor", against, detail=seconds, better=better)
+        yield Row(
+            f"MLP, 32 x 10, whole process: {way} / floor", against, detail=seconds, better=better
+        )
 
 
 # An interval that trains nothing.
@@ -101,7 +111,13 @@ def empty_engine(name):
     ray = connect() if name == "ray" else None
     with tempfile.TemporaryDirectory() as folder:
         crew = RayEngine(2) if ray else mopbt.PoolEngine(2)
-        results = mopbt.run(overhead.EmptyTask(), out=folder + "/run", engine=crew, population=overhead.POPULATION, progress=False)
+        results = mopbt.run(
+            overhead.EmptyTask(),
+            out=folder + "/run",
+            engine=crew,
+            population=overhead.POPULATION,
+            progress=False,
+        )
     print(per_interval(sorted(record["seconds"] for record in results.records())))
     if ray:
         ray.shutdown()
@@ -142,14 +158,23 @@ def empty_tune_pbt(intervals=6):
     ray, seconds = connect(), {}
     for length in (2, 2 + intervals):
         scheduler = PopulationBasedTraining(
-            "training_iteration", perturbation_interval=1, hyperparam_mutations={"x": tune.uniform(0, 1)}
+            "training_iteration",
+            perturbation_interval=1,
+            hyperparam_mutations={"x": tune.uniform(0, 1)},
         )
         with tempfile.TemporaryDirectory() as folder:
-            options = tune.TuneConfig(metric="score", mode="max", num_samples=32, scheduler=scheduler, reuse_actors=True)
-            run = tune.RunConfig(storage_path=folder, stop={"training_iteration": length}, verbose=0)
+            options = tune.TuneConfig(
+                metric="score", mode="max", num_samples=32, scheduler=scheduler, reuse_actors=True
+            )
+            run = tune.RunConfig(
+                storage_path=folder, stop={"training_iteration": length}, verbose=0
+            )
             began = time.perf_counter()
             tune.Tuner(
-                tune.with_resources(empty_class(), {"cpu": 1}), param_space={"x": 0.5}, tune_config=options, run_config=run
+                tune.with_resources(empty_class(), {"cpu": 1}),
+                param_space={"x": 0.5},
+                tune_config=options,
+                run_config=run,
             ).fit()
             seconds[length] = time.perf_counter() - began
     ray.shutdown()
@@ -195,9 +220,9 @@ class Host:
         self.lodgers[lodger] = Actor()
         return self.lodgers[lodger].prepare(*args)
 
-    def carry_out(self, lodger, bundle):
+    def execute(self, lodger, bundle):
         """Let a light actor do its work."""
-        return self.lodgers[lodger].carry_out(bundle)
+        return self.lodgers[lodger].execute(bundle)
 
 
 class Lodging:
@@ -211,7 +236,11 @@ class Lodging:
         """Return a light actor."""
         self.count += 1
         host = self.hosts[self.count % HOSTS]
-        return type("Light", (), {name: Call(getattr(host, name), self.count) for name in ("prepare", "carry_out")})()
+        return type(
+            "Light",
+            (),
+            {name: Call(getattr(host, name), self.count) for name in ("prepare", "carry_out")},
+        )()
 
 
 class LightEngine(RayEngine):
@@ -227,11 +256,23 @@ def driving(actors, intervals):
     """Print the driver's CPU seconds per job with so many light actors, all of its threads together."""
     ray = connect(HOSTS)
     task = overhead.EmptyTask()
-    task.max_step = intervals
+    task.steps = intervals
     with tempfile.TemporaryDirectory() as folder:
-        mopbt.run(overhead.EmptyTask(), out=folder + "/warm", engine=RayEngine(1), population=4, progress=False)
+        mopbt.run(
+            overhead.EmptyTask(),
+            out=folder + "/warm",
+            engine=RayEngine(1),
+            population=4,
+            progress=False,
+        )
         began = time.process_time()
-        results = mopbt.run(task, out=folder + "/run", engine=LightEngine(actors, num_cpus=0), population=actors, progress=False)
+        results = mopbt.run(
+            task,
+            out=folder + "/run",
+            engine=LightEngine(actors, num_cpus=0),
+            population=actors,
+            progress=False,
+        )
         print((time.process_time() - began) / len(results))
     ray.shutdown()
 
@@ -240,7 +281,9 @@ def driver(repeats):
     """Measure how the driver's work per job grows with the number of actors, each with a member of its own."""
     sizes = {8: 64, 64: 16, 512: 4}  # actors and intervals
     costs = {
-        n: statistics.median(float(program(f"cluster.driving({n}, {t})").split()[-1]) for _ in range(repeats))
+        n: statistics.median(
+            float(program(f"cluster.driving({n}, {t})").split()[-1]) for _ in range(repeats)
+        )
         for n, t in sizes.items()
     }
     for n, cost in costs.items():
@@ -255,7 +298,9 @@ SECTIONS = {"workload": workload, "overhead": overheads, "driver": driver}
 def main():
     """Print what was measured."""
     parser = argument_parser(__doc__)
-    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], metavar="section", help=", ".join(SECTIONS))
+    parser.add_argument(
+        "sections", nargs="*", choices=[*SECTIONS, []], metavar="section", help=", ".join(SECTIONS)
+    )
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     return show(sections(options.sections or SECTIONS, options.repeats), options.json)

@@ -59,10 +59,14 @@ def curve_by_recomputation(objectives: Points) -> list[float]:
     return values
 
 
-def curve(name: str, objectives: Points, peer: Callable[[Points], list[float]], target: float) -> Row:
+def curve(
+    name: str, objectives: Points, peer: Callable[[Points], list[float]], target: float
+) -> Row:
     reference = np.zeros(objectives.shape[1])
     assert np.allclose(hypervolume_curve(objectives, reference), peer(objectives))
-    ours, theirs = cpu_times(lambda: hypervolume_curve(objectives, reference), lambda: peer(objectives))
+    ours, theirs = cpu_times(
+        lambda: hypervolume_curve(objectives, reference), lambda: peer(objectives)
+    )
     n, K = objectives.shape
     name = f"{name}, n = {n:,}, K = {K}"
     return Row(name, theirs / ours, f">= {target:g}", theirs >= target * ours)
@@ -73,9 +77,18 @@ def main() -> int:
     rows = [value_against_moocore(n, K) for n in (100, 1_000) for K in (2, 3, 4)]
     rows += [
         curve("moarchiving / curve, random", random_points(100_000, 2), curve_by_moarchiving, 3),
-        curve("moarchiving / curve, all accepted", front_points(100_000, 2), curve_by_moarchiving, 3),
-        curve("recomputation / curve, random", random_points(10_000, 3), curve_by_recomputation, 1.7),
-        curve("recomputation / curve, all accepted", front_points(2_000, 3), curve_by_recomputation, 1.7),
+        curve(
+            "moarchiving / curve, all accepted", front_points(100_000, 2), curve_by_moarchiving, 3
+        ),
+        curve(
+            "recomputation / curve, random", random_points(10_000, 3), curve_by_recomputation, 1.7
+        ),
+        curve(
+            "recomputation / curve, all accepted",
+            front_points(2_000, 3),
+            curve_by_recomputation,
+            1.7,
+        ),
     ]
     return show(rows, file)
 

@@ -48,9 +48,17 @@ def build(values):
 
     p = values["dropout"]
     model = nn.Sequential(
-        nn.Linear(14, 64), nn.ReLU(), nn.Dropout(p), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(p), nn.Linear(64, 2)
+        nn.Linear(14, 64),
+        nn.ReLU(),
+        nn.Dropout(p),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Dropout(p),
+        nn.Linear(64, 2),
     )
-    return model, torch.optim.AdamW(model.parameters(), lr=values["lr"], weight_decay=values["decay"], fused=True)
+    return model, torch.optim.AdamW(
+        model.parameters(), lr=values["lr"], weight_decay=values["decay"], fused=True
+    )
 
 
 def epoch(model, optimizer, values):
@@ -108,7 +116,9 @@ def floor_worker(pipe, members):
                 epoch(*held[member], values[member])
         pipe.send({m: measure(held[m][0]) for m in members})
         wanted = pipe.recv()  # sent as bytes, so that the parent need not import PyTorch
-        pipe.send({m: pickle.dumps((held[m][0].state_dict(), held[m][1].state_dict())) for m in wanted})
+        pipe.send(
+            {m: pickle.dumps((held[m][0].state_dict(), held[m][1].state_dict())) for m in wanted}
+        )
 
 
 def floor():
@@ -116,7 +126,9 @@ def floor():
     space, rng, explore = mopbt.Space(SPACE), np.random.default_rng(0), Local()
     configs, taken = space.stratified(POPULATION, rng), {}
     shares = [list(range(0, POPULATION, 2)), list(range(1, POPULATION, 2))]
-    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # as the pool does for its workers
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = (
+        "1"  # as the pool does for its workers
+    )
     context = multiprocessing.get_context("spawn")
     pipes, crew = [], []
     for share in shares:
@@ -135,7 +147,10 @@ def floor():
             pipe.send([m for m in share if m in donors.values()])
         states = {m: state for pipe in pipes for m, state in pipe.recv().items()}
         taken = {loser: states[donor] for loser, donor in donors.items()}
-        configs = [explore(space, configs[donors[m]], rng) if m in donors else configs[m] for m in range(POPULATION)]
+        configs = [
+            explore(space, configs[donors[m]], rng) if m in donors else configs[m]
+            for m in range(POPULATION)
+        ]
     for pipe, process in zip(pipes, crew, strict=True):
         pipe.send(None)
         process.join()
@@ -151,17 +166,17 @@ class WorkloadTask:
     space = SPACE
     objectives = {"precision": "max", "recall": "max"}
     interval = EPOCHS
-    max_step = INTERVALS * EPOCHS
+    steps = INTERVALS * EPOCHS
 
     def init(self, seed):
         """Return a fresh model and optimizer."""
         return build({"lr": 1e-3, "decay": 0.0, "dropout": 0.0})
 
-    def train(self, model, values, begin, end, seed):
+    def train(self, model, hp, begin, end, seed):
         """Train from epoch to epoch."""
-        apply(*model, values)
+        apply(*model, hp)
         for _ in range(begin, end):
-            epoch(*model, values)
+            epoch(*model, hp)
 
     def evaluate(self, model):
         """Measure the model."""
@@ -169,7 +184,9 @@ class WorkloadTask:
 
     def dump(self, model):
         """Return the state of model and optimizer."""
-        return mopbt.dumps({"model": dict(model[0].state_dict()), "optimizer": model[1].state_dict()})
+        return mopbt.dumps(
+            {"model": dict(model[0].state_dict()), "optimizer": model[1].state_dict()}
+        )
 
     def load(self, data):
         """Read them back."""
@@ -194,15 +211,15 @@ class EmptyTask:
 
     space = {"x": mopbt.Float(0, 1)}
     objectives = {"a": "max", "b": "max"}
-    interval, max_step = 1, 20
+    interval, steps = 1, 20
 
     def init(self, seed):
         """Return hardly anything."""
         return {"x": 0.0}
 
-    def train(self, model, values, begin, end, seed):
+    def train(self, model, hp, begin, end, seed):
         """Do nothing."""
-        model["x"] = values["x"]
+        model["x"] = hp["x"]
 
     def evaluate(self, model):
         """Measure nothing."""
@@ -214,7 +231,14 @@ class EmptyTask:
 def pooled(task, **options):
     """Run a task on the pool engine and return its results, with nothing left on disk."""
     with tempfile.TemporaryDirectory() as folder:
-        return mopbt.run(task, out=folder + "/run", engine=mopbt.PoolEngine(2), population=POPULATION, progress=False, **options)
+        return mopbt.run(
+            task,
+            out=folder + "/run",
+            engine=mopbt.PoolEngine(2),
+            population=POPULATION,
+            progress=False,
+            **options,
+        )
 
 
 def empty_interval():
@@ -242,8 +266,17 @@ def measured(repeats):
     """Measure an empty interval, and the workload against the floor."""
     cost = 1e3 * statistics.median(empty_interval() for _ in range(repeats))
     yield Row("empty member-interval on the pool engine, ms", cost, "<= 10", cost <= 10)
-    described = {"space": SPACE, "objectives": WorkloadTask.objectives, "steps": INTERVALS * EPOCHS, "interval": EPOCHS}
-    ways = {"floor": floor, "task": lambda: pooled(WorkloadTask()), "function": lambda: pooled(train, **described)}
+    described = {
+        "space": SPACE,
+        "objectives": WorkloadTask.objectives,
+        "steps": INTERVALS * EPOCHS,
+        "interval": EPOCHS,
+    }
+    ways = {
+        "floor": floor,
+        "task": lambda: pooled(WorkloadTask()),
+        "function": lambda: pooled(train, **described),
+    }
     times = {way: [] for way in ways}
     for _ in range(repeats):  # turn about, so that a busy moment of the machine hits all alike
         for way, go in ways.items():

@@ -40,10 +40,14 @@ def member_class():
             return trained(*self.parts, self.config)
 
         def save_checkpoint(self, checkpoint_dir):
-            torch.save([part.state_dict() for part in self.parts], Path(checkpoint_dir) / "state.pt")
+            torch.save(
+                [part.state_dict() for part in self.parts], Path(checkpoint_dir) / "state.pt"
+            )
 
         def load_checkpoint(self, checkpoint_dir):
-            for part, state in zip(self.parts, torch.load(Path(checkpoint_dir) / "state.pt"), strict=True):
+            for part, state in zip(
+                self.parts, torch.load(Path(checkpoint_dir) / "state.pt"), strict=True
+            ):
                 part.load_state_dict(state)
 
         def reset_config(self, new_config):
@@ -59,17 +63,26 @@ def ray():
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
 
-    scheduler = PopulationBasedTraining("training_iteration", perturbation_interval=1, hyperparam_mutations=LEVELS)
+    scheduler = PopulationBasedTraining(
+        "training_iteration", perturbation_interval=1, hyperparam_mutations=LEVELS
+    )
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         options = tune.TuneConfig(
-            metric="score", mode="max", num_samples=overhead.POPULATION, scheduler=scheduler, reuse_actors=True
+            metric="score",
+            mode="max",
+            num_samples=overhead.POPULATION,
+            scheduler=scheduler,
+            reuse_actors=True,
         )
         stop = {"training_iteration": overhead.INTERVALS}
         run = tune.RunConfig(storage_path=folder, stop=stop, verbose=0)
         start = {name: tune.choice(levels) for name, levels in LEVELS.items()}
         results = tune.Tuner(
-            tune.with_resources(member_class(), {"cpu": 1}), param_space=start, tune_config=options, run_config=run
+            tune.with_resources(member_class(), {"cpu": 1}),
+            param_space=start,
+            tune_config=options,
+            run_config=run,
         ).fit()
     done = [result.metrics["training_iteration"] for result in results]
     ray.shutdown()
@@ -97,7 +110,14 @@ def _syne(folder):
         population_size=overhead.POPULATION, perturbation_interval=1,
     )  # fmt: skip
     enough = StoppingCriterion(max_num_evaluations=overhead.POPULATION * overhead.INTERVALS)
-    tuner = Tuner(LocalBackend(__file__), scheduler, enough, n_workers=2, sleep_time=0.1, trial_backend_path=folder)
+    tuner = Tuner(
+        LocalBackend(__file__),
+        scheduler,
+        enough,
+        n_workers=2,
+        sleep_time=0.1,
+        trial_backend_path=folder,
+    )
     tuner.run()
     reports = tuner.tuning_status.overall_metric_statistics.count
     assert reports >= overhead.POPULATION * overhead.INTERVALS, f"{reports} reports"
@@ -120,7 +140,9 @@ def syne_trial():
         done, *states = torch.load(file)
         for part, state in zip(parts, states, strict=True):
             part.load_state_dict(state)
-    for interval in range(min(done + 1, overhead.INTERVALS), overhead.INTERVALS + 1):  # a clone of a finished trial reports too
+    for interval in range(
+        min(done + 1, overhead.INTERVALS), overhead.INTERVALS + 1
+    ):  # a clone of a finished trial reports too
         score = trained(*parts, arguments)["score"]
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.save([interval, *(part.state_dict() for part in parts)], file)

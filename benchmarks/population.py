@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import mopbt
-from mopbt.engines.choosing import planned
+from mopbt.engines.auto import planned
 from mopbt.engines.worker import keep_memory
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
@@ -49,7 +49,12 @@ class Block(nn.Module):
 
     def forward(self, x):
         """Mix tokens, then each for itself."""
-        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).transpose(-4, -2).unbind(-3)
+        q, k, v = (
+            self.qkv(self.norms[0](x))
+            .unflatten(-1, (3, self.heads, -1))
+            .transpose(-4, -2)
+            .unbind(-3)
+        )
         weights = torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1)
         x = x + self.out((self.drops[0](weights) @ v).transpose(-3, -2).flatten(-2))
         a, b = self.up(self.norms[1](x)).chunk(2, -1)
@@ -77,7 +82,9 @@ class Residual(nn.Module):
     def __init__(self, of, to, stride):
         super().__init__()
         self.norms = nn.ModuleList([nn.BatchNorm2d(of), nn.BatchNorm2d(to)])
-        self.convs = nn.ModuleList([nn.Conv2d(of, to, 3, stride, 1, bias=False), nn.Conv2d(to, to, 3, 1, 1, bias=False)])
+        self.convs = nn.ModuleList(
+            [nn.Conv2d(of, to, 3, stride, 1, bias=False), nn.Conv2d(to, to, 3, 1, 1, bias=False)]
+        )
         self.short = nn.Conv2d(of, to, 1, stride, bias=False) if of != to else nn.Identity()
 
     def forward(self, x):
@@ -95,14 +102,22 @@ def mlp(dropout):
 def wide_resnet(dropout):
     """Return WideResNet-10-1."""
     blocks = [Residual(16, 16, 1), Residual(16, 32, 2), Residual(32, 64, 2)]
-    tail = (nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(-3), nn.Linear(64, 2))
+    tail = (
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(-3),
+        nn.Linear(64, 2),
+    )
     return nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1, bias=False), *blocks, *tail)
 
 
 def images():
     """Return as many random pictures as an update or two needs."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(512, 3, 32, 32, generator=generator), torch.randint(2, (512,), generator=generator)
+    return torch.randn(512, 3, 32, 32, generator=generator), torch.randint(
+        2, (512,), generator=generator
+    )
 
 
 @dataclass(frozen=True)
@@ -117,26 +132,30 @@ class Workload:
     stack: int
     tuned: tuple[str, ...] = tuple(overhead.SPACE)
 
-    def task(self, *, interval=1, max_step=1000):
+    def task(self, *, interval=1, steps=1000):
         """Return it as a task."""
         x, y = self.rows()
         validation = overhead.data()[2:] if x.dim() == 2 else (x, y)
         return TorchTask(
             lambda: self.model(lambda: Dropout("dropout")), loss=loss, metrics=scores, validation=validation,
-            data=Batches(x, y, batch_size=self.batch, updates=self.updates), interval=interval, max_step=max_step,
+            data=Batches(x, y, batch_size=self.batch, updates=self.updates), interval=interval, steps=steps,
             optimizer=AdamW(lr="lr", weight_decay="decay"), space={name: overhead.SPACE[name] for name in self.tuned},
             objectives={"precision": "max", "recall": "max"},
         )  # fmt: skip
 
     def values(self):
         """Return the hyperparameters of a member, the same for all: they cost nothing."""
-        return {name: domain.values[4] for name, domain in overhead.SPACE.items() if name in self.tuned}
+        return {
+            name: domain.values[4] for name, domain in overhead.SPACE.items() if name in self.tuned
+        }
 
 
 def loss(model, batch, hp):
     """Return the cross entropy with the tuned weight of the positive class."""
     inputs, labels = batch
-    return cross_entropy(model(inputs), labels, weight=torch.stack([1 - hp["positive"], hp["positive"]]))
+    return cross_entropy(
+        model(inputs), labels, weight=torch.stack([1 - hp["positive"], hp["positive"]])
+    )
 
 
 def scores(outputs, labels):
@@ -147,10 +166,22 @@ def scores(outputs, labels):
 
 
 WORKLOADS = {
-    "L": Workload("MLP 14-64-64-2, 5,000 rows", mlp, lambda: overhead.data()[:2], 250, 20, 16),  # 20 updates, as the floor makes
+    "L": Workload(
+        "MLP 14-64-64-2, 5,000 rows", mlp, lambda: overhead.data()[:2], 250, 20, 16
+    ),  # 20 updates, as the floor makes
     "W1": Workload("W1: MLP, batch 256", mlp, lambda: overhead.data()[:2], 256, 19, 16),
-    "W2t": Workload("W2t: tiny FT-Transformer, batch 512", Transformer, lambda: overhead.data()[:2], 512, 2, 8),
-    "W3": Workload("W3: WideResNet-10-1, batch 128", wide_resnet, images, 128, 1, 4, ("lr", "decay", "positive")),
+    "W2t": Workload(
+        "W2t: tiny FT-Transformer, batch 512", Transformer, lambda: overhead.data()[:2], 512, 2, 8
+    ),
+    "W3": Workload(
+        "W3: WideResNet-10-1, batch 128",
+        wide_resnet,
+        images,
+        128,
+        1,
+        4,
+        ("lr", "decay", "positive"),
+    ),
 }
 
 
@@ -160,9 +191,16 @@ WORKLOADS = {
 def program(call, **options):
     """Run a call as a program of its own and return what it prints; the last lines of its errors tell why it failed."""
     module = call.partition(".")[0]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", f"import {module}; {call}"], capture_output=True, text=True, env=environment, **options
+        [sys.executable, "-c", f"import {module}; {call}"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        **options,
     )
     if done.returncode:
         raise SystemExit(f"{call} failed:\n{done.stderr[-2000:]}")
@@ -171,9 +209,11 @@ def program(call, **options):
 
 def whole(engine):
     """Run the workload with mopbt."""
-    task = WORKLOADS["L"].task(interval=overhead.EPOCHS, max_step=overhead.INTERVALS * overhead.EPOCHS)
+    task = WORKLOADS["L"].task(interval=overhead.EPOCHS, steps=overhead.INTERVALS * overhead.EPOCHS)
     with tempfile.TemporaryDirectory() as folder:
-        results = mopbt.run(task, out=folder + "/run", engine=engine, population=overhead.POPULATION, progress=False)
+        results = mopbt.run(
+            task, out=folder + "/run", engine=engine, population=overhead.POPULATION, progress=False
+        )
         assert len(results.records()) == overhead.POPULATION * overhead.INTERVALS
 
 
@@ -193,9 +233,13 @@ def ratio(over, under):
 
 def workload(repeats):
     """Compare whole runs with the floor."""
-    calls = {"floor": "overhead.floor()", "vectorised": "population.whole('vectorised')", "auto": "population.whole('auto')"}
+    calls = {
+        "floor": "overhead.floor()",
+        "vectorized": "population.whole('vectorized')",
+        "auto": "population.whole('auto')",
+    }
     times = in_turns({way: lambda call=call: program(call) for way, call in calls.items()}, repeats)
-    for way in ("vectorised", "auto"):
+    for way in ("vectorized", "auto"):
         against = ratio(times[way], times["floor"])
         seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
         name = f"MLP, 32 x 10, whole process: {way} / floor"
@@ -213,7 +257,9 @@ def plain(work):
     members = []
     for _ in range(work.stack):
         model = work.model(lambda: nn.Dropout(values["dropout"]))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=values["lr"], weight_decay=values["decay"], fused=True)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=values["lr"], weight_decay=values["decay"], fused=True
+        )
         members.append((model.train(), optimizer))
 
     def step():
@@ -241,7 +287,7 @@ def single(work):
 
 
 def stacked(work):
-    """Return a step of all members as one program, as a worker of the vectorised engine does it."""
+    """Return a step of all members as one program, as a worker of the vectorized engine does it."""
     task, values = work.task(), [work.values()] * work.stack
     members = [task.init(i) for i in range(work.stack)]
 
@@ -253,7 +299,7 @@ def stacked(work):
 
 
 def serve(pipe, threads, ours):
-    """Train as ordered, and say how many updates of members a second took."""
+    """Train as ordered, and say how many updates of members a second duration."""
     torch.set_num_threads(threads)
     if ours:
         keep_memory()
@@ -269,13 +315,16 @@ def serve(pipe, threads, ours):
         pipe.send(done / (time.perf_counter() - began))
 
 
-class Crew:
+class WorkerPool:
     """Processes that train side by side."""
 
     def __init__(self, processes, threads, *, ours=False):
         context = multiprocessing.get_context("spawn")
         self.pipes, theirs = zip(*(context.Pipe() for _ in range(processes)), strict=True)
-        self.processes = [context.Process(target=serve, args=(pipe, threads, ours), daemon=True) for pipe in theirs]
+        self.processes = [
+            context.Process(target=serve, args=(pipe, threads, ours), daemon=True)
+            for pipe in theirs
+        ]
         for process in self.processes:
             process.start()
 
@@ -298,13 +347,19 @@ def chosen(name):
     """Print which engine "auto" takes for a workload, and how much faster than a loop its trial found a stack."""
     task = WORKLOADS[name].task()
     trial = task.probe(WORKLOADS[name].stack)
-    print(planned("auto", task, 2 * WORKLOADS[name].stack, 2).name, f"{trial.loop / trial.stack:.1f}")
+    print(
+        planned("auto", task, 2 * WORKLOADS[name].stack, 2).name, f"{trial.loop / trial.stack:.1f}"
+    )
 
 
 def steps(repeats):
     """Compare updates per second."""
-    ways = {"one": (Crew(1, 2), plain), "two": (Crew(2, 1), plain), "pool": (Crew(2, 1, ours=True), single)}
-    ways["vectorised"] = (ways["pool"][0], stacked)
+    ways = {
+        "one": (WorkerPool(1, 2), plain),
+        "two": (WorkerPool(2, 1), plain),
+        "pool": (WorkerPool(2, 1, ours=True), single),
+    }
+    ways["vectorized"] = (ways["pool"][0], stacked)
     for name, seconds in (("W1", 2.0), ("W2t", 2.5), ("W3", 4.0)):
         used = {way: crew for way, crew in ways.items() if way != "one" or name == "W1"}
         rates = {way: [] for way in used}
@@ -317,18 +372,32 @@ def steps(repeats):
 
 
 def _compared(name, rates):
-    title, many = WORKLOADS[name].title, {way: statistics.median(seen) for way, seen in rates.items()}
+    title, many = (
+        WORKLOADS[name].title,
+        {way: statistics.median(seen) for way, seen in rates.items()},
+    )
     if name == "W1":
         loop = max(("one", "two"), key=many.get)
-        gain, seen = ratio(rates["vectorised"], rates[loop]), f"{many['vectorised']:.0f} against {many[loop]:.0f} a second"
+        gain, seen = (
+            ratio(rates["vectorized"], rates[loop]),
+            f"{many['vectorized']:.0f} against {many[loop]:.0f} a second",
+        )
         where = {"one": "one process, two threads", "two": "two processes"}[loop]
-        yield Row(f"{title}: stack / best plain loop", gain, ">= 2.3", gain >= 2.3, f"{where}; {seen}")
+        yield Row(
+            f"{title}: stack / best plain loop", gain, ">= 2.3", gain >= 2.3, f"{where}; {seen}"
+        )
     else:
-        slower, seen = ratio(rates["two"], rates["pool"]), f"{many['pool']:.1f} against {many['two']:.1f} a second"
+        slower, seen = (
+            ratio(rates["two"], rates["pool"]),
+            f"{many['pool']:.1f} against {many['two']:.1f} a second",
+        )
         yield Row(f"{title}: time of pool / of plain loop", slower, "<= 1.05", slower <= 1.05, seen)
     plan, gain = program(f"population.chosen({name!r})").split()
-    other = "pool" if plan == "vectorised" else "vectorised"
-    slower, label = ratio(rates[other], rates[plan]), f"{title}: time of auto's choice / of the other"
+    other = "pool" if plan == "vectorized" else "vectorized"
+    slower, label = (
+        ratio(rates[other], rates[plan]),
+        f"{title}: time of auto's choice / of the other",
+    )
     detail = f"{plan}; {gain} times as fast by its trial"
     yield Row(label, slower, "<= 1.05", slower <= 1.05, detail)
 
@@ -367,10 +436,12 @@ def memory(name):
 
 
 def member_interval(population, intervals):
-    """Return the seconds per member-interval of one epoch on the vectorised engine, the first intervals left out."""
-    task = WORKLOADS["L"].task(max_step=intervals)
+    """Return the seconds per member-interval of one epoch on the vectorized engine, the first intervals left out."""
+    task = WORKLOADS["L"].task(steps=intervals)
     with tempfile.TemporaryDirectory() as folder:
-        results = mopbt.run(task, out=folder + "/run", engine="vectorised", population=population, progress=False)
+        results = mopbt.run(
+            task, out=folder + "/run", engine="vectorized", population=population, progress=False
+        )
         seconds = sorted(record["seconds"] for record in results.records())
     return (seconds[-1] - seconds[population - 1]) / (len(seconds) - population)
 
@@ -378,11 +449,15 @@ def member_interval(population, intervals):
 def costs(repeats):
     """Measure exploit, memory, and how costs grow with the population."""
     times = exploit(repeats)
-    seen = " against ".join(f"{1e3 * statistics.median(times[way]):.1f} ms" for way in ("disk", "memory"))
+    seen = " against ".join(
+        f"{1e3 * statistics.median(times[way]):.1f} ms" for way in ("disk", "memory")
+    )
     name, against = "exploit of 8 of 32 MLPs: disk / memory", ratio(times["disk"], times["memory"])
     yield Row(name, against, detail=seen, better="lower")
     for name in ("W1", "W2t", "W3"):
-        each = statistics.median(float(program(f"population.memory({name!r})")) for _ in range(repeats))
+        each = statistics.median(
+            float(program(f"population.memory({name!r})")) for _ in range(repeats)
+        )
         title = f"{WORKLOADS[name].title}: memory of a further stacked member, MiB"
         yield Row(title, each / 2**20, better="lower")
     sizes = {8: 24, 32: 10, 128: 5, 512: 3}  # populations and intervals
@@ -391,7 +466,10 @@ def costs(repeats):
         for n, intervals in sizes.items():
             seconds[n].append(member_interval(n, intervals))
     for n in sizes:
-        growth, own = ratio(seconds[n], seconds[32]), f"{1e3 * statistics.median(seconds[n]):.2f} ms"
+        growth, own = (
+            ratio(seconds[n], seconds[32]),
+            f"{1e3 * statistics.median(seconds[n]):.2f} ms",
+        )
         target = ("<= 1.3", growth <= 1.3) if n == 512 else ("", None)
         better = "lower" if n > 32 else ""
         name = f"member-interval in a population of {n} / of 32"
@@ -403,8 +481,11 @@ def costs(repeats):
 
 def peers(repeats):
     """Compare whole runs of the same workload with other tools."""
-    calls = {"floor": "overhead.floor()", "vectorised": "population.whole('vectorised')"}
-    needs = {"ray": ("ray[tune]", "ray", "pyarrow"), "syne": ("syne-tune[basic]", "syne_tune", "psutil")}
+    calls = {"floor": "overhead.floor()", "vectorized": "population.whole('vectorized')"}
+    needs = {
+        "ray": ("ray[tune]", "ray", "pyarrow"),
+        "syne": ("syne-tune[basic]", "syne_tune", "psutil"),
+    }
     for name, (install, *packages) in needs.items():
         if all(importlib.util.find_spec(package) for package in packages):
             calls[name] = f"peers.{name}()"
@@ -413,16 +494,20 @@ def peers(repeats):
     if len(calls) == 2:
         return
     times = in_turns({way: lambda call=call: program(call) for way, call in calls.items()}, repeats)
-    titles = {"ray": "Ray Tune PBT, reused actors", "syne": "Syne Tune PBT, polling 0.1 s", "vectorised": "mopbt, vectorised"}
+    titles = {
+        "ray": "Ray Tune PBT, reused actors",
+        "syne": "Syne Tune PBT, polling 0.1 s",
+        "vectorized": "mopbt, vectorized",
+    }
     for way in list(calls)[1:]:
         seconds = f"{statistics.median(times[way]):.1f} s"
-        better = "lower" if way == "vectorised" else ""
+        better = "lower" if way == "vectorized" else ""
         against = ratio(times[way], times["floor"])
         yield Row(f"{titles[way]} / floor", against, detail=seconds, better=better)
     for way in list(calls)[2:]:
-        gain = ratio(times[way], times["vectorised"])
+        gain = ratio(times[way], times["vectorized"])
         target = (">= 6", gain >= 6) if way == "ray" else ("", None)
-        yield Row(f"{titles[way]} / mopbt, vectorised", gain, *target, better="higher")
+        yield Row(f"{titles[way]} / mopbt, vectorized", gain, *target, better="higher")
 
 
 SECTIONS = {"workload": workload, "steps": steps, "costs": costs, "peers": peers}
@@ -431,7 +516,9 @@ SECTIONS = {"workload": workload, "steps": steps, "costs": costs, "peers": peers
 def main():
     """Print what was measured against its targets."""
     parser = argument_parser(__doc__)
-    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], metavar="section", help=", ".join(SECTIONS))
+    parser.add_argument(
+        "sections", nargs="*", choices=[*SECTIONS, []], metavar="section", help=", ".join(SECTIONS)
+    )
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):  # engines take a worker for each core

@@ -14,8 +14,12 @@ from measuring import Row, argument_parser, cpu_times, show
 from mopbt.ranking import ranks, scattered_order
 
 try:
-    from syne_tune.optimizer.schedulers.multiobjective.multiobjective_priority import NonDominatedPriority
-    from syne_tune.optimizer.schedulers.multiobjective.non_dominated_priority import nondominated_sort
+    from syne_tune.optimizer.schedulers.multiobjective.multiobjective_priority import (
+        NonDominatedPriority,
+    )
+    from syne_tune.optimizer.schedulers.multiobjective.non_dominated_priority import (
+        nondominated_sort,
+    )
 except ImportError:
     nondominated_sort = None
 
@@ -23,7 +27,12 @@ except ImportError:
 def ranks_against_moocore(n: int, K: int) -> Row:
     objectives = np.random.default_rng(0).random((n, K))
     number = max(1, 100_000 // (n * K))
-    ours, theirs = cpu_times(lambda: ranks(objectives), lambda: moocore.pareto_rank(-objectives), number=number, repeats=7)
+    ours, theirs = cpu_times(
+        lambda: ranks(objectives),
+        lambda: moocore.pareto_rank(-objectives),
+        number=number,
+        repeats=7,
+    )
     name = f"ranks / moocore, n = {n:,}, K = {K}"
     return Row(name, ours / theirs, "<= 1.3", ours <= 1.3 * theirs)
 
@@ -38,7 +47,12 @@ def scattered_against_syne_tune(n: int) -> list[Row]:
         number=max(1, 1600 // n),
     )
     return [
-        Row(f"Syne Tune's {name} / scattered_order, n = {n:,}", theirs / ours, ">= 8", theirs >= 8 * ours)
+        Row(
+            f"Syne Tune's {name} / scattered_order, n = {n:,}",
+            theirs / ours,
+            ">= 8",
+            theirs >= 8 * ours,
+        )
         for name, theirs in (("nondominated_sort", sort), ("NonDominatedPriority", whole))
     ]
 
@@ -57,12 +71,20 @@ def main() -> int:
     file = argument_parser(__doc__.splitlines()[0]).parse_args().json
     rows = [ranks_against_moocore(n, K) for n in (1_000, 10_000) for K in (2, 3, 5)]
     if nondominated_sort is None:
-        print("skipped: Syne Tune; pip install --no-deps syne-tune==0.16.0 && pip install dill", file=sys.stderr)
+        print(
+            "skipped: Syne Tune; pip install --no-deps syne-tune==0.16.0 && pip install dill",
+            file=sys.stderr,
+        )
     else:
         rows += [row for n in (32, 1_000) for row in scattered_against_syne_tune(n)]
-    objectives, angles = np.random.default_rng(0).random((10_000, 2)), np.linspace(0, np.pi / 2, 10_000)
+    objectives, angles = (
+        np.random.default_rng(0).random((10_000, 2)),
+        np.linspace(0, np.pi / 2, 10_000),
+    )
     rows.append(scattered_memory(10_000, "many fronts", objectives))
-    rows.append(scattered_memory(10_000, "one front", np.column_stack([np.cos(angles), np.sin(angles)])))
+    rows.append(
+        scattered_memory(10_000, "one front", np.column_stack([np.cos(angles), np.sin(angles)]))
+    )
     return show(rows, file)
 
 

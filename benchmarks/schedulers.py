@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 
 from measuring import Row, argument_parser, show
 
-from mopbt import MoPbt, SimulatedEngine, run
-from mopbt.algorithms import Algorithm, MoAsha
+from mopbt import MOPBT, SimulatedEngine, run
+from mopbt.algorithms import MOASHA, Algorithm
 from mopbt.engines.simulated import Lognormal, PerStep
+from mopbt.problem import problem_of
 from mopbt.rng import stream
 from mopbt.schedulers.base import Scheduler
-from mopbt.state import Report, State, ordered
-from mopbt.task import problem_of
+from mopbt.state import Report, State, with_jobs
 from mopbt.tasks.synthetic import TradeOff
 
 SIZES = (32, 1_000, 10_000)
 TURNS = 3  # of all workers, and at least 100 jobs, are measured at each size: trials at all rungs; of a synchronous one all of n
-PROBLEM = problem_of(TradeOff(max_step=100))
+PROBLEM = problem_of(TradeOff(steps=100))
 
 
 @dataclass
@@ -41,9 +41,11 @@ class Play:
         begin = time.process_time()
         asked = self.scheduler.ask(self.state, self.workers - len(self.state.outstanding))
         self.seconds += time.process_time() - begin
-        self.state = ordered(self.state, asked)
+        self.state = with_jobs(self.state, asked)
         job = next(iter(self.state.outstanding.values()))
-        report = Report(job.id, tuple(stream(0, "invented", job.id).random(2).tolist()), checksum="0")
+        report = Report(
+            job.id, tuple(stream(0, "invented", job.id).random(2).tolist()), checksum="0"
+        )
         begin = time.process_time()
         self.state = self.scheduler.tell(self.state, report)
         self.seconds += time.process_time() - begin
@@ -53,8 +55,14 @@ class Play:
 def cost(algorithm: Algorithm, n: int, jobs: int) -> float:
     """Return CPU seconds of the scheduler per job, once `n` trials have reported."""
     scheduler = algorithm.scheduler(PROBLEM)
-    first = replace(algorithm, asynchronous=False).scheduler(PROBLEM) if isinstance(algorithm, MoPbt) else scheduler
-    play = Play(first, max(n // 10, 3), State(0))  # a first generation without decisions: they would take most of the time
+    first = (
+        replace(algorithm, asynchronous=False).scheduler(PROBLEM)
+        if isinstance(algorithm, MOPBT)
+        else scheduler
+    )
+    play = Play(
+        first, max(n // 10, 3), State(0)
+    )  # a first generation without decisions: they would take most of the time
     while len(play.state.trials) < n or play.jobs < n:
         play.step()
     play.scheduler, play.seconds, play.jobs = scheduler, 0.0, 0
@@ -66,14 +74,21 @@ def cost(algorithm: Algorithm, n: int, jobs: int) -> float:
 def growth() -> list[Row]:
     rows: list[Row] = []
     kinds = {
-        "synchronous MO-PBT": lambda n: MoPbt(population=n),
-        "asynchronous MO-PBT": lambda n: MoPbt(population=n, asynchronous=True),
-        "MO-ASHA": lambda n: MoAsha(),
-        "MO-ASHA, promotion": lambda n: MoAsha(kind="promotion"),
+        "synchronous MO-PBT": lambda n: MOPBT(population=n),
+        "asynchronous MO-PBT": lambda n: MOPBT(population=n, asynchronous=True),
+        "MO-ASHA": lambda n: MOASHA(),
+        "MO-ASHA, promotion": lambda n: MOASHA(kind="promotion"),
     }
     for name, make in kinds.items():
-        costs = {n: cost(make(n), n, n if name.startswith("sync") else max(TURNS * n // 10, 100)) for n in SIZES}
-        print(f"{name}: " + ", ".join(f"{1000 * c:.3f} ms a job at n = {n:,}" for n, c in costs.items()), flush=True)
+        costs = {
+            n: cost(make(n), n, n if name.startswith("sync") else max(TURNS * n // 10, 100))
+            for n in SIZES
+        }
+        print(
+            f"{name}: "
+            + ", ".join(f"{1000 * c:.3f} ms a job at n = {n:,}" for n, c in costs.items()),
+            flush=True,
+        )
         for small, large in ((32, 1_000), (1_000, 10_000)):
             allowed = large * math.log(large) / (small * math.log(small))
             ratio = costs[large] / costs[small]
@@ -85,9 +100,13 @@ def growth() -> list[Row]:
 def whole(asynchronous: bool) -> None:
     for cost_model in (PerStep(), Lognormal()):
         begin, cpu = time.perf_counter(), time.process_time()
-        algorithm = MoPbt(population=10_000, asynchronous=asynchronous)
+        algorithm = MOPBT(population=10_000, asynchronous=asynchronous)
         results = run(
-            TradeOff(max_step=100), out=None, algorithm=algorithm, engine=SimulatedEngine(1_000, cost_model), progress=False
+            TradeOff(steps=100),
+            out=None,
+            algorithm=algorithm,
+            engine=SimulatedEngine(1_000, cost_model),
+            progress=False,
         )
         minutes, cpu = (time.perf_counter() - begin) / 60, (time.process_time() - cpu) / 60
         print(
@@ -100,7 +119,9 @@ def whole(asynchronous: bool) -> None:
 if __name__ == "__main__":
     parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--whole", action="store_true", help="simulate a million jobs, twice")
-    parser.add_argument("--asynchronous", action="store_true", help="with --whole: the asynchronous algorithm")
+    parser.add_argument(
+        "--asynchronous", action="store_true", help="with --whole: the asynchronous algorithm"
+    )
     arguments = parser.parse_args()
     if arguments.whole:
         whole(arguments.asynchronous)

@@ -41,7 +41,11 @@ BLUE, ORANGE, FAINT = "#0072b2", "#d55e00", "#c8c8c8"
 
 def trivial(task: Any, scores: dict[str, float]) -> bool:
     """Tell whether a classifier is of no use: no better on the validation rows than one that always gives the same answer."""
-    labels = task.evaluate_model.keywords["held_out"][0][1] if task.validation is None else task.validation[1]
+    labels = (
+        task.evaluate_model.keywords["held_out"][0][1]
+        if task.validation is None
+        else task.validation[1]
+    )
     if "recall" in scores:
         return scores["recall"] == 0 or scores["precision"] <= labels.float().mean()
     return scores["accuracy"] <= torch.bincount(labels).max() / len(labels) + 1e-9
@@ -59,10 +63,10 @@ def row(name: str, out: Path) -> list[str]:
     task = TASKS[name].at("small")
     begin, cpu = time.perf_counter(), sum(os.times()[:4])
     results = run(task, out=out / name, progress=False)
-    took, cpu = time.perf_counter() - begin, sum(os.times()[:4]) - cpu
-    points, work = list(results.points()), sum(r["took"] for r in results.records())
-    last = [p for p in points if p.step == task.max_step]
-    print(f"{name}: {len(points)} intervals in {took:.0f} s ({cpu:.0f} s CPU)", flush=True)
+    duration, cpu = time.perf_counter() - begin, sum(os.times()[:4]) - cpu
+    points, work = list(results.points()), sum(r["duration"] for r in results.records())
+    last = [p for p in points if p.step == task.steps]
+    print(f"{name}: {len(points)} intervals in {duration:.0f} s ({cpu:.0f} s CPU)", flush=True)
     return [
         f"`{name}`",
         f"{results.hypervolume():.4f}",
@@ -78,23 +82,41 @@ def row(name: str, out: Path) -> list[str]:
 def draw(names: Sequence[str], out: Path, file: Path) -> None:
     """Draw all evaluations, the front and the front's models on the test rows; of three objectives the first two."""
     rows = -(-len(names) // 3)
-    figure, axes = plt.subplots(rows, 3, figsize=(11, 3.2 * rows), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        rows, 3, figsize=(11, 3.2 * rows), squeeze=False, layout="constrained"
+    )
     for ax, name in zip(axes.flat, names, strict=False):
         results = Results.open(out / name)
         x, y, *more = (o.name for o in results.problem.objectives)
         front = list(results.front())
         points = list(results.points())
-        ax.plot([p.scores[x] for p in points], [p.scores[y] for p in points], ".", color=FAINT, ms=2, label="evaluations")
-        kinds = {"": (BLUE, "front, validation rows"), "test/": (ORANGE, "the same models, test rows")}
-        for prefix, (colour, label) in kinds.items():
+        ax.plot(
+            [p.scores[x] for p in points],
+            [p.scores[y] for p in points],
+            ".",
+            color=FAINT,
+            ms=2,
+            label="evaluations",
+        )
+        kinds = {
+            "": (BLUE, "front, validation rows"),
+            "test/": (ORANGE, "the same models, test rows"),
+        }
+        for prefix, (color, label) in kinds.items():
             xs, ys = ([p.scores[prefix + objective] for p in front] for objective in (x, y))
-            ax.plot(xs, ys, "o", color=colour, ms=3, label=label)
+            ax.plot(xs, ys, "o", color=color, ms=3, label=label)
         ax.set(xlabel=x, ylabel=y)
         ax.set_title(name + (f" (third objective: {more[0]})" if more else ""), fontsize=9)
         ax.spines[["top", "right"]].set_visible(False)
     for ax in list(axes.flat)[len(names) :]:
         ax.set_axis_off()
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, markerscale=2)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        markerscale=2,
+    )
     figure.savefig(file, dpi=110)
 
 

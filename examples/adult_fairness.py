@@ -21,13 +21,20 @@ preprocessing = Preprocessing.fit(data)
 
 def part(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rows = data.rows(name)
-    x = np.hstack([preprocessing.standardised(data, rows), preprocessing.one_hot(data, rows)])
-    return torch.tensor(x, dtype=torch.float32), torch.tensor(data.labels[rows]).long(), torch.tensor(data.male[rows])
+    x = np.hstack([preprocessing.standardized(data, rows), preprocessing.one_hot(data, rows)])
+    return (
+        torch.tensor(x, dtype=torch.float32),
+        torch.tensor(data.labels[rows]).long(),
+        torch.tensor(data.male[rows]),
+    )
 
 
 def gap(outputs: torch.Tensor, male: torch.Tensor) -> torch.Tensor:
     p, weight = outputs.softmax(1)[:, 1], male.float()
-    return ((p * weight).sum() / weight.sum().clamp(min=1) - (p * (1 - weight)).sum() / (1 - weight).sum().clamp(min=1)).abs()
+    return (
+        (p * weight).sum() / weight.sum().clamp(min=1)
+        - (p * (1 - weight)).sum() / (1 - weight).sum().clamp(min=1)
+    ).abs()
 
 
 def loss(model, batch, hp):
@@ -42,7 +49,9 @@ def metrics(outputs, y, male):
 
 train, validation, test = part("train"), part("val"), part("test")
 task = TorchTask(
-    lambda: nn.Sequential(nn.Linear(train[0].shape[1], 32), nn.ReLU(), Dropout("dropout"), nn.Linear(32, 2)),
+    lambda: nn.Sequential(
+        nn.Linear(train[0].shape[1], 32), nn.ReLU(), Dropout("dropout"), nn.Linear(32, 2)
+    ),
     loss=loss,
     metrics=metrics,
     data=Batches(*train, batch_size=512, updates=10),  # a fifth of an epoch between decisions
@@ -57,7 +66,7 @@ task = TorchTask(
     },
     objectives={"accuracy": "max", "dsp": "min"},
     reference={"accuracy": 0.75, "dsp": 0.25},
-    max_step=40,
+    steps=40,
     name="adult-fairness",
 )
 

@@ -10,13 +10,23 @@ import mopbt
 
 generator = torch.Generator().manual_seed(0)
 TOKENS = torch.randint(1, 60, (1200, 16), generator=generator)
-LABELS = ((TOKENS < 12).sum(1) + torch.randn(1200, generator=generator) > 3.5).long()  # texts with many words of one kind
+LABELS = (
+    (TOKENS < 12).sum(1) + torch.randn(1200, generator=generator) > 3.5
+).long()  # texts with many words of one kind
 TRAIN, VALIDATION = slice(0, 800), slice(800, 1200)
-SMALL = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 
 
 def train(m):
-    model = BertForSequenceClassification(BertConfig(**SMALL, max_position_embeddings=16, num_labels=2))
+    model = BertForSequenceClassification(
+        BertConfig(**SMALL, max_position_embeddings=16, num_labels=2)
+    )
     optimizer = torch.optim.AdamW(model.parameters())
     m.track(model=model, optimizer=optimizer)
     m.bind(optimizer, lr="lr")
@@ -27,7 +37,9 @@ def train(m):
     for _ in m.steps():
         model.train()
         for rows in torch.randperm(800).split(50):
-            loss = cross_entropy(model(TOKENS[TRAIN][rows]).logits, LABELS[TRAIN][rows], weight=weight)
+            loss = cross_entropy(
+                model(TOKENS[TRAIN][rows]).logits, LABELS[TRAIN][rows], weight=weight
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -44,7 +56,11 @@ if __name__ == "__main__":
         train,
         out=f"runs/huggingface-text-{population}",
         population=population,
-        space={"lr": mopbt.LogGrid(1e-4, 1e-2, 10), "dropout": mopbt.Grid(0, 0.5, 6), "positive": mopbt.Grid(0.1, 0.9, 9)},
+        space={
+            "lr": mopbt.LogGrid(1e-4, 1e-2, 10),
+            "dropout": mopbt.Grid(0, 0.5, 6),
+            "positive": mopbt.Grid(0.1, 0.9, 9),
+        },
         objectives={"precision": "max", "recall": "max"},
         steps=4,
     )

@@ -13,7 +13,9 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(2000, 10)).astype(np.float32)
 Y = (X[:, :4].sum(1) + rng.normal(size=2000) > 2).astype(np.float32)
 TRAIN, VALIDATION = slice(0, 1500), slice(1500, 2000)
-adam = optax.scale_by_adam()  # without a rate: the rate is a hyperparameter, and must not come from a checkpoint
+adam = (
+    optax.scale_by_adam()
+)  # without a rate: the rate is a hyperparameter, and must not come from a checkpoint
 
 
 def outputs(params, x):
@@ -32,7 +34,11 @@ def update(params, moments, x, y, lr, positive):
 
 def train(m):
     keys = jax.random.split(jax.random.key(m.seed), 2)
-    params = {"w": jax.random.normal(keys[0], (10, 16)) / 3, "b": jnp.zeros(16), "v": jax.random.normal(keys[1], (16, 1)) / 4}
+    params = {
+        "w": jax.random.normal(keys[0], (10, 16)) / 3,
+        "b": jnp.zeros(16),
+        "v": jax.random.normal(keys[1], (16, 1)) / 4,
+    }
     leaves, structure = jax.tree.flatten((params, adam.init(params)))
     state = {"leaves": [np.array(leaf) for leaf in leaves]}
     m.track(state=state)  # restores the leaves, if there is a checkpoint
@@ -44,7 +50,10 @@ def train(m):
             params, moments = update(params, moments, X[TRAIN][rows], Y[TRAIN][rows], lr, positive)
     state["leaves"] = [np.array(leaf) for leaf in jax.tree.leaves((params, moments))]
     said, truth = np.asarray(outputs(params, X[VALIDATION]) > 0), Y[VALIDATION] > 0
-    m.report(precision=(said & truth).sum() / max(said.sum(), 1), recall=(said & truth).sum() / truth.sum())
+    m.report(
+        precision=(said & truth).sum() / max(said.sum(), 1),
+        recall=(said & truth).sum() / truth.sum(),
+    )
 
 
 if __name__ == "__main__":

@@ -22,9 +22,11 @@ def part(name):
     """Return rows of Adult, which come with the package; cached, as a Trainer sets its data up at every interval."""
     data = load_adult()
     rows, preprocessing = data.rows(name), Preprocessing.fit(data)
-    x = np.hstack([preprocessing.standardised(data, rows), preprocessing.one_hot(data, rows)])
+    x = np.hstack([preprocessing.standardized(data, rows), preprocessing.one_hot(data, rows)])
     return TensorDataset(
-        torch.tensor(x, dtype=torch.float32), torch.tensor(data.labels[rows]).long(), torch.tensor(data.male[rows])
+        torch.tensor(x, dtype=torch.float32),
+        torch.tensor(data.labels[rows]).long(),
+        torch.tensor(data.male[rows]),
     )
 
 
@@ -40,25 +42,39 @@ class Classifier(L.LightningModule):
     def __init__(self, lr, decay, dropout, weight):
         super().__init__()
         self.save_hyperparameters()
-        self.net = nn.Sequential(nn.Linear(part("train")[0][0].shape[0], 32), nn.ReLU(), nn.Dropout(dropout), nn.Linear(32, 2))
+        self.net = nn.Sequential(
+            nn.Linear(part("train")[0][0].shape[0], 32),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(32, 2),
+        )
 
     def gap(self, outputs, male):
         p, weight = outputs.softmax(1)[:, 1], male.float()
-        men, women = (p * weight).sum() / weight.sum().clamp(min=1), (p * (1 - weight)).sum() / (1 - weight).sum().clamp(min=1)
+        men, women = (
+            (p * weight).sum() / weight.sum().clamp(min=1),
+            (p * (1 - weight)).sum() / (1 - weight).sum().clamp(min=1),
+        )
         return (men - women).abs()
 
     def training_step(self, batch, index):
         x, y, male = batch
         outputs = self.net(x)
-        return nn.functional.cross_entropy(outputs, y) + self.hparams.weight * self.gap(outputs, male)
+        return nn.functional.cross_entropy(outputs, y) + self.hparams.weight * self.gap(
+            outputs, male
+        )
 
     def validation_step(self, batch, index):
         x, y, male = batch
         outputs = self.net(x)
-        self.log_dict({"accuracy": (outputs.argmax(1) == y).float().mean(), "dsp": self.gap(outputs, male)})
+        self.log_dict(
+            {"accuracy": (outputs.argmax(1) == y).float().mean(), "dsp": self.gap(outputs, male)}
+        )
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=self.hparams.lr, weight_decay=self.hparams.decay)
+        return torch.optim.AdamW(
+            self.parameters(), lr=self.hparams.lr, weight_decay=self.hparams.decay
+        )
 
 
 def module(hp):
@@ -77,8 +93,11 @@ task = LightningTask(
     },
     objectives={"accuracy": "max", "dsp": "min"},
     reference={"accuracy": 0.75, "dsp": 0.25},
-    max_step=8,
-    trainer={"accelerator": "cpu", "limit_train_batches": 10},  # a fifth of an epoch between decisions
+    steps=8,
+    trainer={
+        "accelerator": "cpu",
+        "limit_train_batches": 10,
+    },  # a fifth of an epoch between decisions
     name="lightning-fairness",
 )
 

@@ -12,7 +12,15 @@ from mopbt.tasks.adult_linear import AdultLinear
 
 def on(engine, out, population, **where):
     """Train the population on an engine, and say what came of it."""
-    results = mopbt.run(AdultLinear(max_step=10), out=out, engine=engine, population=population, seed=0, progress=False, **where)
+    results = mopbt.run(
+        AdultLinear(steps=10),
+        out=out,
+        engine=engine,
+        population=population,
+        seed=0,
+        progress=False,
+        **where,
+    )
     front = results.front()
     best = ", ".join(f"{name} {score:.3f}" for name, score in front.best().items())
     print(f"{out}: {len(results)} intervals, {len(front)} models on the front, best {best}")
@@ -25,11 +33,18 @@ def main():
 
     population = int(sys.argv[1]) if len(sys.argv) > 1 else 16
     small = {"object_store_memory": 100 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **small})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **small}
+    )
     cluster.add_node(num_cpus=1, **small)
     try:
         here = on("pool", "runs/laptop", population)
-        there = on(mopbt.RayEngine(address=cluster.address), "runs/cluster", population, storage="runs/shared")
+        there = on(
+            mopbt.RayEngine(address=cluster.address),
+            "runs/cluster",
+            population,
+            storage="runs/shared",
+        )
         print("the same front" if here == there else "another front")
     finally:
         ray.shutdown()

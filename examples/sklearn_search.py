@@ -13,7 +13,9 @@ from mopbt.integrations.sklearn import MOPBTSearch
 
 def main():
     population = int(sys.argv[1]) if len(sys.argv) > 1 else 16
-    x, y = make_classification(4000, 20, n_informative=8, weights=[0.8], flip_y=0.1, class_sep=0.5, random_state=0)
+    x, y = make_classification(
+        4000, 20, n_informative=8, weights=[0.8], flip_y=0.1, class_sep=0.5, random_state=0
+    )
     x_train, x_test, y_train, y_test = train_test_split(x, y, random_state=0)
     search = MOPBTSearch(
         SGDClassifier(loss="modified_huber", penalty="elasticnet", learning_rate="constant"),
@@ -32,10 +34,16 @@ def main():
     print(search.choice_.why)
     for point, model in zip(search.front_, search.estimators_, strict=True):
         said = model.predict(x_test)
-        measured = f"{precision_score(y_test, said, zero_division=0):.3f} {recall_score(y_test, said):.3f}"
-        print(f"validation {point.scores['precision']:.3f} {point.scores['recall']:.3f}, test {measured}")
+        measured = (
+            f"{precision_score(y_test, said, zero_division=0):.3f} {recall_score(y_test, said):.3f}"
+        )
+        print(
+            f"validation {point.scores['precision']:.3f} {point.scores['recall']:.3f}, test {measured}"
+        )
     cautious = search.pick(best="precision", where="recall >= 0.3")
-    print(f"the most precise with a recall of 0.3: test precision {precision_score(y_test, cautious.predict(x_test)):.3f}")
+    print(
+        f"the most precise with a recall of 0.3: test precision {precision_score(y_test, cautious.predict(x_test)):.3f}"
+    )
 
 
 if __name__ == "__main__":

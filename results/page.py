@@ -11,10 +11,16 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
-MEASURES = {"hypervolume": "hypervolume", "test": "test hypervolume", "coverage": "coverage"}  # ours -> the paper's
+MEASURES = {
+    "hypervolume": "hypervolume",
+    "test": "test hypervolume",
+    "coverage": "coverage",
+}  # ours -> the paper's
 MAIN = ("tables-5-7-tabular", "tables-5-7-images", "tables-5-7-images-2")
 
-Numbers = Mapping[tuple[str, str], tuple[float, float]]  # (measure, algorithm) -> mean and deviation, in per cent
+Numbers = Mapping[
+    tuple[str, str], tuple[float, float]
+]  # (measure, algorithm) -> mean and deviation, in per cent
 
 
 def paper(task: str) -> Numbers:
@@ -34,7 +40,10 @@ def ours(task: str) -> Numbers:
         with open(file, newline="") as lines:
             rows = [row for row in csv.DictReader(lines) if row["task"] == task]
         for row in rows:
-            found[MEASURES[row["table"]], row["algorithm"]] = (100 * float(row["mean"]), 100 * float(row["deviation"] or 0))
+            found[MEASURES[row["table"]], row["algorithm"]] = (
+                100 * float(row["mean"]),
+                100 * float(row["deviation"] or 0),
+            )
     return found
 
 
@@ -44,9 +53,15 @@ def cell(numbers: Numbers, measure: str, algorithm: str) -> str:
         return "–"
     mean, deviation = numbers[measure, algorithm]
     smallest = min(of_other for (other, _), (_, of_other) in numbers.items() if other == measure)
-    digits = 3 if 0 < smallest < 0.005 else 2  # 2 as in the paper, but where a deviation would be 0.00
+    digits = (
+        3 if 0 < smallest < 0.005 else 2
+    )  # 2 as in the paper, but where a deviation would be 0.00
     text = f"{mean:.{digits}f} ± {deviation:.{digits}f}"
-    return f"**{text}**" if mean == max(value for (other, _), (value, _) in numbers.items() if other == measure) else text
+    return (
+        f"**{text}**"
+        if mean == max(value for (other, _), (value, _) in numbers.items() if other == measure)
+        else text
+    )
 
 
 def lead(numbers: Numbers, algorithm: str) -> str:
@@ -64,7 +79,11 @@ def row_table(task: str) -> str:
         "lead, paper",
         "lead, here",
     ]
-    heads = [head for head in heads if not head.startswith("coverage") or any(m == "coverage" for m, _ in {**theirs, **mine})]
+    heads = [
+        head
+        for head in heads
+        if not head.startswith("coverage") or any(m == "coverage" for m, _ in {**theirs, **mine})
+    ]
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     for algorithm in dict.fromkeys(name for _, name in [*mine, *theirs]):
         cells = [algorithm]
@@ -78,7 +97,11 @@ def row_table(task: str) -> str:
 def whole_table(name: str) -> str:
     """Return the first table of a comparison, as it wrote it: hypervolume on validation rows."""
     text = (HERE / "small" / name / "tables.md").read_text()
-    return "".join(line + "\n" for line in re.split(r"^## .*\n", text, flags=re.MULTILINE)[1].splitlines() if line.startswith("|"))
+    return "".join(
+        line + "\n"
+        for line in re.split(r"^## .*\n", text, flags=re.MULTILINE)[1].splitlines()
+        if line.startswith("|")
+    )
 
 
 def _markdown(lines: Iterable[list[str]]) -> str:
@@ -92,7 +115,12 @@ def renewed(page: str) -> str:
         kind, name = match["kind"], match["name"]
         return f"{match['begin']}\n{row_table(name) if kind == 'row' else whole_table(name)}<!-- end -->"
 
-    return re.sub(r"(?P<begin><!-- (?P<kind>row|table): (?P<name>[\w-]+) -->)\n.*?<!-- end -->", table, page, flags=re.DOTALL)
+    return re.sub(
+        r"(?P<begin><!-- (?P<kind>row|table): (?P<name>[\w-]+) -->)\n.*?<!-- end -->",
+        table,
+        page,
+        flags=re.DOTALL,
+    )
 
 
 if __name__ == "__main__":

@@ -9,44 +9,44 @@ from dataclasses import fields, replace
 
 import pytest
 
-from mopbt import Budget, LocalEngine, PoolEngine, Results, SimulatedEngine, VectorisedEngine, run
+from mopbt import Budget, LocalEngine, PoolEngine, Results, SimulatedEngine, VectorizedEngine, run
 from mopbt.algorithms import (
     ALGORITHMS,
-    BoMoAsha,
-    MaxScalarizationPbt,
-    MoAsha,
-    MoPbt,
-    Nsga2,
-    ParEgo,
-    QNehvi,
-    RandomScalarizationPbt,
+    BOMOASHA,
+    MOASHA,
+    MOPBT,
+    NSGA2,
+    PBT,
+    QNEHVI,
+    MaxScalarizationPBT,
+    ParEGO,
+    RandomScalarizationPBT,
     RandomSearch,
-    SingleObjectivePbt,
     algorithm_of,
     options_of,
 )
 from mopbt.engines.simulated import Lognormal
+from mopbt.problem import problem_of
 from mopbt.ranking import by_domination, by_max_scalarization, by_objective, by_random_scalarization
 from mopbt.stores.journal import read_journal
-from mopbt.task import problem_of
 from mopbt.tasks.synthetic import TradeOff
 from mopbt.testing import SchedulerConformance, ToyTask
 from toys import NanToy
 
 SMALL = {
-    "mo-pbt": MoPbt(population=6),
+    "mo-pbt": MOPBT(population=6),
     "random-search": RandomSearch(population=6),
-    "pbt": SingleObjectivePbt(population=6, objective="far"),
-    "pbt-random-scalarization": RandomScalarizationPbt(population=6),
-    "pbt-max-scalarization": MaxScalarizationPbt(population=6),
-    "mo-asha": MoAsha(trials=12),
-    "bo-mo-asha": BoMoAsha(trials=12),
-    "qnehvi": QNehvi(batch=2, trainings=9),
-    "parego": ParEgo(trainings=8),
-    "nsga2": Nsga2(population=4, trainings=8),
+    "pbt": PBT(population=6, objective="far"),
+    "pbt-random-scalarization": RandomScalarizationPBT(population=6),
+    "pbt-max-scalarization": MaxScalarizationPBT(population=6),
+    "mo-asha": MOASHA(trials=12),
+    "bo-mo-asha": BOMOASHA(trials=12),
+    "qnehvi": QNEHVI(batch=2, trainings=9),
+    "parego": ParEGO(trainings=8),
+    "nsga2": NSGA2(population=4, trainings=8),
 }
 SYNCHRONOUS = [name for name in SMALL if "asha" not in name]
-TOY = ToyTask(max_step=6)
+TOY = ToyTask(steps=6)
 
 
 def test_there_are_ten_and_each_is_tried_here():
@@ -67,7 +67,7 @@ for _name in SMALL:
 
 
 def evaluations(results):
-    return {p.job: (p.trial, p.step, p.values, p.scores) for p in results.points()}
+    return {p.job: (p.trial, p.step, p.hp, p.scores) for p in results.points()}
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -93,15 +93,19 @@ def test_it_runs_on_every_engine_and_finds_the_same(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_it_runs_stacked_and_finds_the_same_as_one_by_one(name):
-    task, algorithm = TradeOff(max_step=6), SMALL[name]
-    if isinstance(algorithm, SingleObjectivePbt):
+    task, algorithm = TradeOff(steps=6), SMALL[name]
+    if isinstance(algorithm, PBT):
         algorithm = replace(algorithm, objective=1)
     alone = run(task, out=None, algorithm=algorithm, engine="local", progress=False)
-    stacked = run(task, out=None, algorithm=algorithm, engine=VectorisedEngine(2, stack=3), progress=False)
+    stacked = run(
+        task, out=None, algorithm=algorithm, engine=VectorizedEngine(2, stack=3), progress=False
+    )
     assert stacked.outcome == "done"
     assert stacked.front()
     if name in SYNCHRONOUS:
-        assert sorted(map(str, evaluations(stacked).values())) == sorted(map(str, evaluations(alone).values()))
+        assert sorted(map(str, evaluations(stacked).values())) == sorted(
+            map(str, evaluations(alone).values())
+        )
 
 
 KILLED = """
@@ -113,7 +117,7 @@ from test_algorithms import SMALL
 def watch(progress):
     if progress.reported >= int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
-run(ToyTask(max_step=6), out=sys.argv[1], algorithm=SMALL[sys.argv[2]], engine=SimulatedEngine(3, Lognormal()), progress=watch)
+run(ToyTask(steps=6), out=sys.argv[1], algorithm=SMALL[sys.argv[2]], engine=SimulatedEngine(3, Lognormal()), progress=watch)
 """
 
 
@@ -121,9 +125,17 @@ run(ToyTask(max_step=6), out=sys.argv[1], algorithm=SMALL[sys.argv[2]], engine=S
 @pytest.mark.parametrize("name", SMALL)
 def test_a_kill_loses_nothing_and_the_run_ends_as_if_there_had_been_none(name, tmp_path):
     def finish(path):
-        run(TOY, out=path, algorithm=SMALL[name], engine=SimulatedEngine(3, Lognormal()), progress=False)
+        run(
+            TOY,
+            out=path,
+            algorithm=SMALL[name],
+            engine=SimulatedEngine(3, Lognormal()),
+            progress=False,
+        )
         exchanges = read_journal(path / "journal.jsonl")[0]
-        return [job for e in exchanges for job in e.jobs], [(r.job, r.objectives) for e in exchanges for r in e.reports]
+        return [job for e in exchanges for job in e.jobs], [
+            (r.job, r.objectives) for e in exchanges for r in e.reports
+        ]
 
     unbroken = finish(tmp_path / "unbroken")
     for after in (4, 14):
@@ -137,7 +149,7 @@ def test_a_kill_loses_nothing_and_the_run_ends_as_if_there_had_been_none(name, t
 
 @pytest.mark.parametrize("name", SMALL)
 def test_nan_does_not_end_it(name):
-    results = run(NanToy(max_step=6), out=None, algorithm=SMALL[name], engine="local", progress=False)
+    results = run(NanToy(steps=6), out=None, algorithm=SMALL[name], engine="local", progress=False)
     assert results.outcome == "done"
     assert any(math.isnan(record["score.near"]) for record in results.records())
     assert len(results.front()) > 0
@@ -149,7 +161,7 @@ def test_options_survive_the_way_through_settings(name):
     algorithm = SMALL[name]
     assert algorithm_of(options_of(algorithm)) == algorithm
     assert None not in options_of(algorithm).values()  # TOML has no such thing
-    assert algorithm.at_once >= 1
+    assert algorithm.max_parallel >= 1
     assert type(algorithm).__doc__.endswith(".")
     assert type(algorithm).section
 
@@ -158,72 +170,113 @@ def test_options_survive_the_way_through_settings(name):
 @pytest.mark.parametrize("name", ["mo-asha", "bo-mo-asha", "qnehvi"])
 def test_without_an_end_of_its_own_it_gets_as_much_as_a_population(name):
     algorithm = ALGORITHMS[name]()
-    assert algorithm.scheduler(problem_of(TOY)).endless
+    assert algorithm.scheduler(problem_of(TOY)).needs_budget
     results = run(TOY, out=None, algorithm=name, engine="local", progress=False)
     assert results.outcome == "done"
     assert len(results) == 32 * 3
 
 
 def test_a_budget_is_the_end_of_what_has_no_other(tmp_path):
-    first = run(TOY, out=tmp_path, algorithm=MoAsha(), engine="local", budget=Budget(jobs=10), progress=False)
+    first = run(
+        TOY,
+        out=tmp_path,
+        algorithm=MOASHA(),
+        engine="local",
+        budget=Budget(jobs=10),
+        progress=False,
+    )
     assert (first.outcome, len(first)) == ("done", 10)
-    more = run(TOY, out=tmp_path, algorithm=MoAsha(), engine="local", budget=Budget(jobs=25), progress=False)
+    more = run(
+        TOY,
+        out=tmp_path,
+        algorithm=MOASHA(),
+        engine="local",
+        budget=Budget(jobs=25),
+        progress=False,
+    )
     assert (more.outcome, len(more)) == ("done", 25)
 
 
 def test_single_objective_by_name_and_by_number():
     problem = problem_of(TOY)
-    assert SingleObjectivePbt(objective="far").scheduler(problem).rank == by_objective(1)
-    assert SingleObjectivePbt(objective=1).scheduler(problem).rank == by_objective(1)
-    assert SingleObjectivePbt().scheduler(problem).rank == by_objective(0)
+    assert PBT(objective="far").scheduler(problem).rank == by_objective(1)
+    assert PBT(objective=1).scheduler(problem).rank == by_objective(1)
+    assert PBT().scheduler(problem).rank == by_objective(0)
     for wrong in ("speed", 2, -1):
-        with pytest.raises(ValueError, match=r"`objective` must be one of 'near', 'far' or a number from 0 to 1, got"):
-            SingleObjectivePbt(objective=wrong).scheduler(problem)
+        with pytest.raises(
+            ValueError,
+            match=r"`objective` must be one of 'near', 'far' or a number from 0 to 1, got",
+        ):
+            PBT(objective=wrong).scheduler(problem)
 
 
 def test_the_rankings_are_the_papers():
     problem = problem_of(TOY)
-    assert MoPbt().scheduler(problem).rank == by_domination()
-    assert RandomScalarizationPbt().scheduler(problem).rank == by_random_scalarization()
-    assert MaxScalarizationPbt().scheduler(problem).rank == by_max_scalarization(vectors=100)
-    assert MoAsha().scheduler(problem).rank == by_domination()
+    assert MOPBT().scheduler(problem).rank == by_domination()
+    assert RandomScalarizationPBT().scheduler(problem).rank == by_random_scalarization()
+    assert MaxScalarizationPBT().scheduler(problem).rank == by_max_scalarization(vectors=100)
+    assert MOASHA().scheduler(problem).rank == by_domination()
 
 
 def test_the_papers_constants():
-    problem = problem_of(ToyTask(interval=2, max_step=100))
-    asha, bo = MoAsha().scheduler(problem), BoMoAsha()
+    problem = problem_of(ToyTask(interval=2, steps=100))
+    asha, bo = MOASHA().scheduler(problem), BOMOASHA()
     assert (asha.eta, asha.grace, asha.kind, asha.rungs) == (3, 1, "stopping", (2, 6, 18, 54))
     assert (bo.gamma, bo.candidates, bo.random) == (0.10, 24, pytest.approx(1 / 6))
     assert bo.scheduler(problem).enough == 2 * 2 + 2  # more than 2 d + 1
-    assert QNehvi().scheduler(problem).first == 2 * (2 + 1)
-    assert (ParEgo().trainings, Nsga2().trainings, ParEgo().scheduler(problem).batch) == (32, 32, 1)
+    assert QNEHVI().scheduler(problem).first == 2 * (2 + 1)
+    assert (ParEGO().trainings, NSGA2().trainings, ParEGO().scheduler(problem).batch) == (32, 32, 1)
 
 
 def test_wrong_names_and_options_are_errors_that_list_the_right_ones():
-    with pytest.raises(ValueError, match=r"`algorithm` must be one of mo-pbt, random-search, .*nsga2, got 'moasha'"):
+    with pytest.raises(
+        ValueError, match=r"`algorithm` must be one of mo-pbt, random-search, .*nsga2, got 'moasha'"
+    ):
         run(TOY, out=None, algorithm="moasha", progress=False)
-    with pytest.raises(ValueError, match=r"mo-asha has no option 'fraction'; it has eta, grace, kind, scale, trials, within"):
+    with pytest.raises(
+        ValueError,
+        match=r"mo-asha has no option 'fraction'; it has eta, grace, kind, scale, trials, within",
+    ):
         algorithm_of({"name": "mo-asha", "fraction": 0.1})
-    with pytest.raises(ValueError, match=r"mo-asha has no population, got 8; leave it out, or set its own options: eta, grace"):
+    with pytest.raises(
+        ValueError,
+        match=r"mo-asha has no population, got 8; leave it out, or set its own options: eta, grace",
+    ):
         run(TOY, out=None, algorithm="mo-asha", population=8, progress=False)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (RandomSearch, {"population": 1}, "`population` must be a whole number of at least 2, got 1"),
-        (RandomSearch, {"start": "sobol"}, "`start` must be one of 'stratified', 'iid', got 'sobol'"),
-        (SingleObjectivePbt, {"objective": 1.5}, "`objective` must be an objective's name or number, got 1.5"),
-        (RandomScalarizationPbt, {"per_member": 2}, "`per_member` must be one of True, False, got 2"),
-        (MaxScalarizationPbt, {"vectors": 0}, "`vectors` must be a whole number of at least 1, got 0"),
-        (MaxScalarizationPbt, {"fraction": 0.7}, r"`fraction` must be in \(0, 0.5\], got 0.7"),
-        (BoMoAsha, {"gamma": 0.0}, "`gamma` must be"),
-        (BoMoAsha, {"candidates": 0}, "`candidates` must be"),
-        (BoMoAsha, {"random": 1.5}, "`random` must be"),
-        (QNehvi, {"batch": 0}, "`batch` must be a whole number of at least 1, got 0"),
-        (QNehvi, {"trainings": 0}, "`trainings` must be a whole number of at least 1, got 0"),
-        (ParEgo, {"trainings": True}, "`trainings` must be a whole number of at least 1, got True"),
-        (Nsga2, {"population": 1}, "`population` must be a whole number of at least 2, got 1"),
+        (
+            RandomSearch,
+            {"population": 1},
+            "`population` must be a whole number of at least 2, got 1",
+        ),
+        (
+            RandomSearch,
+            {"start": "sobol"},
+            "`start` must be one of 'stratified', 'iid', got 'sobol'",
+        ),
+        (PBT, {"objective": 1.5}, "`objective` must be an objective's name or number, got 1.5"),
+        (
+            RandomScalarizationPBT,
+            {"per_member": 2},
+            "`per_member` must be one of True, False, got 2",
+        ),
+        (
+            MaxScalarizationPBT,
+            {"vectors": 0},
+            "`vectors` must be a whole number of at least 1, got 0",
+        ),
+        (MaxScalarizationPBT, {"fraction": 0.7}, r"`fraction` must be in \(0, 0.5\], got 0.7"),
+        (BOMOASHA, {"gamma": 0.0}, "`gamma` must be"),
+        (BOMOASHA, {"candidates": 0}, "`candidates` must be"),
+        (BOMOASHA, {"random": 1.5}, "`random` must be"),
+        (QNEHVI, {"batch": 0}, "`batch` must be a whole number of at least 1, got 0"),
+        (QNEHVI, {"trainings": 0}, "`trainings` must be a whole number of at least 1, got 0"),
+        (ParEGO, {"trainings": True}, "`trainings` must be a whole number of at least 1, got True"),
+        (NSGA2, {"population": 1}, "`population` must be a whole number of at least 2, got 1"),
     ],
 )
 def test_wrong_options(kind, options, message):

@@ -59,7 +59,7 @@ def test_with_constraints_too(rows, data):
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), max_size=40))
 @example([(0.0, -0.0), (-0.0, 0.0)])
 def test_it_agrees_with_a_peer(points):
-    theirs = BiobjectiveNondominatedSortedList([[-a, -b] for a, b in points])  # it minimises
+    theirs = BiobjectiveNondominatedSortedList([[-a, -b] for a, b in points])  # it minimizes
     ours = one_by_one([Entry(i, point) for i, point in enumerate(points)])
     assert {e.objectives for e in ours} == {(-a, -b) for a, b in theirs}
 
@@ -83,8 +83,14 @@ def test_a_flat_metric_makes_a_front_of_one():
 
 
 def test_constraint_domination_by_hand():
-    poor, fine, broken = Entry(0, (0.0, 0.0)), Entry(1, (1.0, 1.0), 0.1), Entry(2, (9.0, 9.0), math.nextafter(0, 1))
-    assert one_by_one([broken, fine, poor]) == (poor,)  # anything feasible beats anything infeasible
+    poor, fine, broken = (
+        Entry(0, (0.0, 0.0)),
+        Entry(1, (1.0, 1.0), 0.1),
+        Entry(2, (9.0, 9.0), math.nextafter(0, 1)),
+    )
+    assert one_by_one([broken, fine, poor]) == (
+        poor,
+    )  # anything feasible beats anything infeasible
     assert one_by_one([fine, broken]) == (broken,)  # of infeasible ones, that which misses by least
     assert one_by_one([Entry(3, (2.0, 2.0), 0.1), fine]) == (fine,)  # alike in that: the first
 
@@ -117,9 +123,18 @@ def test_the_entry_of_a_report():
     assert entry_of(Report(7, (1.0, -2.0), 0.5, {"a": 1.0}, "c")) == Entry(7, (1.0, -2.0), 0.5)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([0.0, 0.0, 0.5, 1.0])), max_size=25))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([0.0, 0.0, 0.5, 1.0])),
+        max_size=25,
+    )
+)
 def test_the_front_at_once_is_the_front_one_by_one(rows):
-    entries = [Entry(job, (float(a), float(b)), violation) for job, (a, b, violation) in enumerate(rows)]
+    entries = [
+        Entry(job, (float(a), float(b)), violation) for job, (a, b, violation) in enumerate(rows)
+    ]
     assert set(front_of(entries)) == set(one_by_one(entries))
-    assert set(Archive(entries[: len(entries) // 2]).front) == set(front_of(entries[: len(entries) // 2]))
+    assert set(Archive(entries[: len(entries) // 2]).front) == set(
+        front_of(entries[: len(entries) // 2])
+    )
     assert front_of(entries[::-1]) == front_of(entries)

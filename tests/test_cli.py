@@ -17,7 +17,9 @@ TESTS = str(Path(__file__).parent)
 def mopbt(*arguments, cwd, code=0, **options):
     environment = {**os.environ, "COLUMNS": "160"} | options.pop("env", {})
     program = [sys.executable, "-m", "mopbt", *map(str, arguments)]
-    done = subprocess.run(program, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment, **options)
+    done = subprocess.run(
+        program, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment, **options
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -48,11 +50,27 @@ def test_the_same_command_goes_on(tmp_path):
     assert len(Results.open(tmp_path / "runs" / "toy")) == 7
     assert "done before" not in mopbt(*command, cwd=tmp_path).stderr
     assert len(Results.open(tmp_path / "runs" / "toy")) == 60
-    assert "the run was done before, and nothing was trained now; a new run" in mopbt(*command, cwd=tmp_path).stderr
+    assert (
+        "the run was done before, and nothing was trained now; a new run"
+        in mopbt(*command, cwd=tmp_path).stderr
+    )
 
 
 def test_resume_needs_nothing_but_the_directory(tmp_path):
-    mopbt("run", "toy", "--population", 6, "--engine", "local", "--budget-steps", 20, "-o", "fraction=0.5", cwd=tmp_path, code=3)
+    mopbt(
+        "run",
+        "toy",
+        "--population",
+        6,
+        "--engine",
+        "local",
+        "--budget-steps",
+        20,
+        "-o",
+        "fraction=0.5",
+        cwd=tmp_path,
+        code=3,
+    )
     done = mopbt("resume", "runs/toy", "--engine", "local", "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
     assert answer["outcome"] == "done"
@@ -67,7 +85,11 @@ def test_repair_makes_up_for_a_damaged_line(tmp_path):
     mopbt(*command, cwd=tmp_path)
     journal = tmp_path / "runs" / "toy" / "journal.jsonl"
     records = Results.open(tmp_path / "runs" / "toy").records()
-    donor = next(record["job"] for record in records if sum(heir["start"] == record["job"] for heir in records) > 1)
+    donor = next(
+        record["job"]
+        for record in records
+        if sum(heir["start"] == record["job"] for heir in records) > 1
+    )
     whole = journal.read_bytes().splitlines(keepends=True)
     reported = f'"reports":[{{"job":{donor},'.encode()
     damaged = [line.replace(b'"', b"?", 1) if reported in line else line for line in whole]
@@ -122,29 +144,70 @@ def test_front_draws_a_picture(place):
 
 def test_front_holds_a_run_against_another(place):
     mopbt(
-        "run", "toy", "--algorithm", "random-search", "--population", 6, "--engine", "local", "--quiet", "--out", "other", cwd=place
+        "run",
+        "toy",
+        "--algorithm",
+        "random-search",
+        "--population",
+        6,
+        "--engine",
+        "local",
+        "--quiet",
+        "--out",
+        "other",
+        cwd=place,
     )
     text = mopbt("front", "runs/toy", "--beside", "other", "--plot", "both.png", cwd=place).stdout
     lines, volumes = text.splitlines(), re.findall(r"hypervolume:? (?:mo-pbt )?([\d.]+)", text)
     assert volumes[0].rstrip(".") == volumes[1]  # of this run, once alone and once beside the other
-    assert [line.split()[0] for line in lines if ": mo-pbt" in line or "dominated:" in line][:2] == ["hypervolume:", "dominated:"]
+    assert [line.split()[0] for line in lines if ": mo-pbt" in line or "dominated:" in line][
+        :2
+    ] == ["hypervolume:", "dominated:"]
     assert (place / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
 def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path):
     text = "from mopbt.testing import ToyTask\nclass Named(ToyTask):\n    reference = {'near': -1, 'far': -2}\n"
-    (tmp_path / "named.py").write_text(text + "task = Named(max_step=4, name='named')\n")
+    (tmp_path / "named.py").write_text(text + "task = Named(steps=4, name='named')\n")
     for task in ("toy", "named.py:task"):
-        mopbt("run", task, "--population", 4, "--engine", "local", "--budget-jobs", 4, "--quiet", cwd=tmp_path, code=3)
-    rows = {row["task"]: row for row in json.loads(mopbt("list", "runs", "--json", cwd=tmp_path).stdout)}
+        mopbt(
+            "run",
+            task,
+            "--population",
+            4,
+            "--engine",
+            "local",
+            "--budget-jobs",
+            4,
+            "--quiet",
+            cwd=tmp_path,
+            code=3,
+        )
+    rows = {
+        row["task"]: row for row in json.loads(mopbt("list", "runs", "--json", cwd=tmp_path).stdout)
+    }
     assert rows["toy"]["hypervolume"] is None
-    assert rows["named"]["hypervolume"] == Results.open(tmp_path / "runs" / "named").hypervolume() > 0
+    assert (
+        rows["named"]["hypervolume"] == Results.open(tmp_path / "runs" / "named").hypervolume() > 0
+    )
     assert mopbt("list", cwd=tmp_path).stdout.count("–") == 1
 
 
 def test_list_shows_a_run_that_cannot_be_read_with_the_reason(tmp_path):
-    mopbt("run", "toy", "--population", 4, "--engine", "local", "--budget-jobs", 2, "--quiet", cwd=tmp_path, code=3)
+    mopbt(
+        "run",
+        "toy",
+        "--population",
+        4,
+        "--engine",
+        "local",
+        "--budget-jobs",
+        2,
+        "--quiet",
+        cwd=tmp_path,
+        code=3,
+    )
     other = tmp_path / "runs" / "other"
     other.mkdir()
     (other / "run.toml").write_text("format = 7\n")
@@ -159,9 +222,9 @@ import mopbt
 class Mine:
     space = {"rate": mopbt.Float(0.1, 1.0)}
     objectives = {"up": "max", "down": "min"}
-    interval, max_step = 1, 3
+    interval, steps = 1, 3
     def init(self, seed): return {"x": 0.0}
-    def train(self, model, values, begin, end, seed): model["x"] += values["rate"]
+    def train(self, model, hp, begin, end, seed): model["x"] += hp["rate"]
     def evaluate(self, model): return {"up": model["x"], "down": model["x"] ** 2}
     dump, load = staticmethod(mopbt.dumps), staticmethod(mopbt.loads)
 
@@ -181,7 +244,18 @@ def test_a_task_of_ones_own_by_file_module_class_and_function(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     for reference in ("mine.py:Mine", "mine:Mine", "mine.py:task"):
         out = reference.replace(":", "_")
-        mopbt("run", reference, "--population", 4, "--workers", 2, "--out", out, "--quiet", cwd=tmp_path)
+        mopbt(
+            "run",
+            reference,
+            "--population",
+            4,
+            "--workers",
+            2,
+            "--out",
+            out,
+            "--quiet",
+            cwd=tmp_path,
+        )
         assert len(Results.open(tmp_path / out)) == 12
     (tmp_path / "below").mkdir()
     mopbt("resume", "../mine.py_Mine", cwd=tmp_path / "below")  # a file is found from anywhere
@@ -198,41 +272,102 @@ def test_a_task_whose_file_was_moved_goes_on_from_its_new_place(tmp_path):
         f"the task of run was in {tmp_path / 'mine.py'}, which is not there; put it back, or go on from where it is now with "
         in told
     )
-    assert "`mopbt run NEWPLACE/mine.py:task --out run`, and the algorithm, seed and options that `mopbt show run` lists" in told
+    assert (
+        "`mopbt run NEWPLACE/mine.py:task --out run`, and the algorithm, seed and options that `mopbt show run` lists"
+        in told
+    )
     mopbt("run", "new/mine.py:task", *same, cwd=tmp_path)
     assert len(Results.open(tmp_path / "run")) == 12
 
 
 def test_the_help_of_repair_does_not_sound_like_a_loss(place):
     text = " ".join(mopbt("resume", "--help", cwd=place).stdout.split())
-    assert "their jobs are ordered again, their reports count as failed, and all else stands" in text
+    assert (
+        "their jobs are ordered again, their reports count as failed, and all else stands" in text
+    )
 
 
 WRONG = [
-    (["run", "nosuch"], 2, "or name an object like package.module:task or path/to/file.py:task, got 'nosuch'"),
-    (["run", "nosuch:task"], 2, "there is no module 'nosuch' here; a file is named with its ending, as in nosuch.py:task"),
+    (
+        ["run", "nosuch"],
+        2,
+        "or name an object like package.module:task or path/to/file.py:task, got 'nosuch'",
+    ),
+    (
+        ["run", "nosuch:task"],
+        2,
+        "there is no module 'nosuch' here; a file is named with its ending, as in nosuch.py:task",
+    ),
     (["run", "nosuch.py:task"], 2, "there is no file nosuch.py"),
     (["run", "mine.py:other"], 2, "mine.py has no 'other'; it has"),
-    (["run", "mine.py:train"], 2, "is a function; wrap it in a task: task = mopbt.FunctionTask(train"),
+    (
+        ["run", "mine.py:train"],
+        2,
+        "is a function; wrap it in a task: task = mopbt.FunctionTask(train",
+    ),
     (["run", "mine.py:mopbt"], 2, "is not a task: it has no method `init`"),
-    (["run", "toy", "--algorithm", "sgd"], 2, "`algorithm` must be one of mo-pbt, random-search, pbt, pbt-random-scalarization"),
-    (["run", "toy", "-o", "tau=0.2"], 2, "mo-pbt has no option 'tau'; it has asynchronous, explore, fraction"),
-    (["run", "toy", "-o", "fraction"], 2, "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction'"),
+    (
+        ["run", "toy", "--algorithm", "sgd"],
+        2,
+        "`algorithm` must be one of mo-pbt, random-search, pbt, pbt-random-scalarization",
+    ),
+    (
+        ["run", "toy", "-o", "tau=0.2"],
+        2,
+        "mo-pbt has no option 'tau'; it has asynchronous, explore, fraction",
+    ),
+    (
+        ["run", "toy", "-o", "fraction"],
+        2,
+        "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction'",
+    ),
     (["run", "toy", "-o", "fraction=0.9"], 2, "`fraction` must be in (0, 0.5], got 0.9"),
-    (["run", "toy", "-o", "within=best"], 2, "`within` must be one of 'scattered', 'crowded', 'hypervolume', got 'best'"),
-    (["run", "toy", "--population", "1"], 2, "`population` must be a whole number of at least 2, got 1"),
+    (
+        ["run", "toy", "-o", "within=best"],
+        2,
+        "`within` must be one of 'scattered', 'crowded', 'hypervolume', got 'best'",
+    ),
+    (
+        ["run", "toy", "--population", "1"],
+        2,
+        "`population` must be a whole number of at least 2, got 1",
+    ),
     (["run", "toy", "--population", "many"], 2, "--population"),
-    (["run", "toy", "--engine", "cloud"], 2, "`engine` must be one of 'auto', 'local', 'pool', 'vectorised'"),
+    (
+        ["run", "toy", "--engine", "cloud"],
+        2,
+        "`engine` must be one of 'auto', 'local', 'pool', 'vectorized'",
+    ),
     (
         ["run", "toy", "--engine", "local", "--workers", "3"],
         2,
         "`workers` must be at least 1, and is for the engines with worker processes, got 3 for 'local'",
     ),
-    (["run", "toy", "--algorithm", "mo-asha", "-o", "eta=1"], 2, "`eta` must be a whole number of at least 2, got 1"),
-    (["run", "toy", "--algorithm", "mo-asha", "--population", "8"], 2, "mo-asha has no option 'population'; it has eta, grace"),
-    (["run", "toy", "--algorithm", "pbt", "-o", "objective=speed"], 2, "`objective` must be one of 'near', 'far' or a number"),
-    (["run", "toy", "--engine", "pool", "--cost", "2"], 2, "`cost` is for the simulated engine, got it for 'pool'"),
-    (["run", "toy", "--engine", "simulated", "--cost", "much"], 2, "`cost` must be virtual seconds per step above 0, such as 1.5"),
+    (
+        ["run", "toy", "--algorithm", "mo-asha", "-o", "eta=1"],
+        2,
+        "`eta` must be a whole number of at least 2, got 1",
+    ),
+    (
+        ["run", "toy", "--algorithm", "mo-asha", "--population", "8"],
+        2,
+        "mo-asha has no option 'population'; it has eta, grace",
+    ),
+    (
+        ["run", "toy", "--algorithm", "pbt", "-o", "objective=speed"],
+        2,
+        "`objective` must be one of 'near', 'far' or a number",
+    ),
+    (
+        ["run", "toy", "--engine", "pool", "--cost", "2"],
+        2,
+        "`cost` is for the simulated engine, got it for 'pool'",
+    ),
+    (
+        ["run", "toy", "--engine", "simulated", "--cost", "much"],
+        2,
+        "`cost` must be virtual seconds per step above 0, such as 1.5",
+    ),
     (["run", "toy", "--scale", "small"], 2, "toy comes in one size only, got the scale 'small'"),
     (["run", "toy", "--budget-seconds", "0"], 2, "`seconds` must be a number above 0"),
     (["run", "toy", "--seed", "-4"], 2, "`seed` must be a whole number of at least 0, got -4"),
@@ -241,7 +376,11 @@ WRONG = [
     (["resume", "nowhere"], 1, "nowhere is not a run: it is not there"),
     (["show", "nowhere"], 1, "nowhere is not a run"),
     (["list", "nowhere"], 2, "there is no directory nowhere"),
-    (["lineage", "runs/toy", "12345"], 2, "a point must be an evaluated job of this run, or one of `results.front()`, got 12345"),
+    (
+        ["lineage", "runs/toy", "12345"],
+        2,
+        "a point must be an evaluated job of this run, or one of `results.front()`, got 12345",
+    ),
 ]
 
 
@@ -282,7 +421,9 @@ def test_another_task_of_the_same_name_does_not_get_the_first_ones_run(tmp_path)
         (tmp_path / f"{name}.py").write_text(ALIKE.format(factor=factor))
     options = ["--population", 4, "--engine", "local"]
     mopbt("run", "a.py:task", *options, "--quiet", cwd=tmp_path)
-    told = " ".join(mopbt("run", "b.py:task", *options, "--quiet", cwd=tmp_path, code=1).stderr.split())
+    told = " ".join(
+        mopbt("run", "b.py:task", *options, "--quiet", cwd=tmp_path, code=1).stderr.split()
+    )
     assert "was started with other settings: task is" in told
     assert "b.py:task, it was" in told
     (tmp_path / "moved").mkdir()
@@ -298,7 +439,17 @@ def test_another_task_of_the_same_name_does_not_get_the_first_ones_run(tmp_path)
 @pytest.mark.slow
 def test_training_that_fails_is_told_in_a_line_and_in_full_when_asked_for(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
-    command = ["run", "broken.py:task", "--out", "run", "--population", 4, "--engine", "local", "--quiet"]
+    command = [
+        "run",
+        "broken.py:task",
+        "--out",
+        "run",
+        "--population",
+        4,
+        "--engine",
+        "local",
+        "--quiet",
+    ]
     told = mopbt(*command, cwd=tmp_path, code=1).stderr
     assert "intervals in a row failed; mend the task and run the same again" in told
     assert "RuntimeError: the loader is broken (broken.py, line 5)" in told
@@ -315,7 +466,16 @@ def test_a_traceback_is_shown_when_asked_for(place):
 @pytest.mark.slow
 def test_help_teaches(place):
     top = mopbt("--help", cwd=place).stdout
-    for word in ("run", "resume", "show", "front", "lineage", "list", "Exit codes", "mopbt run adult-linear"):
+    for word in (
+        "run",
+        "resume",
+        "show",
+        "front",
+        "lineage",
+        "list",
+        "Exit codes",
+        "mopbt run adult-linear",
+    ):
         assert word in top
     assert "Example: mopbt run" in mopbt("run", "--help", cwd=place).stdout
     assert mopbt("--version", cwd=place).stdout.strip() == f"mopbt {__version__}"
@@ -325,7 +485,7 @@ SLOW = """
 import sys
 sys.path.insert(0, {tests!r})
 from toys import SlowToy
-task = SlowToy(max_step=2000, seconds=0.1)
+task = SlowToy(steps=2000, seconds=0.1)
 """
 
 
@@ -344,14 +504,21 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
         "--out",
         "run",
     ]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     journal = tmp_path / "run" / "journal.jsonl"
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and (not journal.exists() or journal.read_text().count("reports") < 2):
+    while time.monotonic() < deadline and (
+        not journal.exists() or journal.read_text().count("reports") < 2
+    ):
         time.sleep(0.02)
     busy = mopbt("run", "slow.py:task", "--population", 4, "--out", "run", cwd=tmp_path, code=1)
     assert f"is being driven by process {process.pid}" in busy.stderr
-    assert f"process {process.pid}" in json.loads(mopbt("show", "run", "--json", cwd=tmp_path).stdout)["state"]
+    assert (
+        f"process {process.pid}"
+        in json.loads(mopbt("show", "run", "--json", cwd=tmp_path).stdout)["state"]
+    )
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == code
@@ -362,44 +529,95 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
 
 @pytest.mark.slow
 def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(tmp_path):
-    text = (
-        "from mopbt.testing import ToyTask\nclass Strict(ToyTask):\n    constraints = ['near >= 99']\ntask = Strict(max_step=4)\n"
-    )
+    text = "from mopbt.testing import ToyTask\nclass Strict(ToyTask):\n    constraints = ['near >= 99']\ntask = Strict(steps=4)\n"
     (tmp_path / "strict.py").write_text(text)
-    command = ["run", "strict.py:task", "--population", 4, "--engine", "local", "--out", "run", "--quiet"]
-    told = [mopbt(*command, cwd=tmp_path), mopbt("front", "run", cwd=tmp_path), mopbt("show", "run", cwd=tmp_path)]
+    command = [
+        "run",
+        "strict.py:task",
+        "--population",
+        4,
+        "--engine",
+        "local",
+        "--out",
+        "run",
+        "--quiet",
+    ]
+    told = [
+        mopbt(*command, cwd=tmp_path),
+        mopbt("front", "run", cwd=tmp_path),
+        mopbt("show", "run", cwd=tmp_path),
+    ]
     told += [mopbt("pick", "run", "--export", "model.safetensors", cwd=tmp_path)]
     (point,) = Results.open(tmp_path / "run").front()
-    said = f"no model satisfies near >= 99; this one comes nearest (violation {point.violation:.2g})"
+    said = (
+        f"no model satisfies near >= 99; this one comes nearest (violation {point.violation:.2g})"
+    )
     for done in told:
         assert f"Model {point.job}: {said}." in done.stdout
         assert "on the front," not in done.stdout
-    assert f"Model {point.job}, as asked for: {said}." in mopbt("pick", "run", "--job", point.job, cwd=tmp_path).stdout
+    assert (
+        f"Model {point.job}, as asked for: {said}."
+        in mopbt("pick", "run", "--job", point.job, cwd=tmp_path).stdout
+    )
 
 
 @pytest.mark.slow
 def test_failures_are_shown(tmp_path):
-    (tmp_path / "failing.py").write_text("from mopbt.testing import FailingToy\ntask = FailingToy(max_step=8)\n")
-    done = mopbt("run", "failing.py:task", "--population", 11, "--engine", "local", "--out", "run", cwd=tmp_path)
+    (tmp_path / "failing.py").write_text(
+        "from mopbt.testing import FailingToy\ntask = FailingToy(steps=8)\n"
+    )
+    done = mopbt(
+        "run",
+        "failing.py:task",
+        "--population",
+        11,
+        "--engine",
+        "local",
+        "--out",
+        "run",
+        cwd=tmp_path,
+    )
     assert "failed: ZeroDivisionError" in done.stderr
     assert "ZeroDivisionError" in mopbt("show", "run", cwd=tmp_path).stdout
 
 
 def test_algorithms_are_listed_with_their_options(place):
     text = mopbt("algorithms", cwd=place).stdout
-    listed = {entry["name"]: entry for entry in json.loads(mopbt("algorithms", "--json", cwd=place).stdout)}
+    listed = {
+        entry["name"]: entry
+        for entry in json.loads(mopbt("algorithms", "--json", cwd=place).stdout)
+    }
     assert len(listed) == 10
-    assert all(name in text and entry["about"] and entry["section"] for name, entry in listed.items())
+    assert all(
+        name in text and entry["about"] and entry["section"] for name, entry in listed.items()
+    )
     assert listed["mo-asha"]["options"]["eta"] == 3
     assert "eta=3" in text
 
 
 @pytest.mark.slow
 def test_an_algorithm_by_its_name_under_a_virtual_clock(tmp_path):
-    command = ["run", "toy", "--algorithm", "mo-asha", "-o", "trials=9", "--engine", "simulated", "--workers", 3, "--cost", 2.5]
+    command = [
+        "run",
+        "toy",
+        "--algorithm",
+        "mo-asha",
+        "-o",
+        "trials=9",
+        "--engine",
+        "simulated",
+        "--workers",
+        3,
+        "--cost",
+        2.5,
+    ]
     done = mopbt(*command, "--out", "here", "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
-    assert (answer["outcome"], answer["algorithm"], answer["options"]["trials"]) == ("done", "mo-asha", 9)
+    assert (answer["outcome"], answer["algorithm"], answer["options"]["trials"]) == (
+        "done",
+        "mo-asha",
+        9,
+    )
     assert answer["seconds"] % 5.0 == 0  # two steps an interval
     again = mopbt("resume", "here", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["intervals"] == answer["intervals"]
@@ -407,6 +625,8 @@ def test_an_algorithm_by_its_name_under_a_virtual_clock(tmp_path):
 
 @pytest.mark.slow
 def test_what_has_no_end_of_its_own_says_what_it_gets(tmp_path):
-    done = mopbt("run", "toy", "--algorithm", "mo-asha", "--engine", "local", "--out", "here", cwd=tmp_path)
+    done = mopbt(
+        "run", "toy", "--algorithm", "mo-asha", "--engine", "local", "--out", "here", cwd=tmp_path
+    )
     assert "budget: 320 intervals, as a population of 32 has" in done.stderr
     assert len(Results.open(tmp_path / "here")) == 320

@@ -14,20 +14,27 @@ PAGES = ["README.md", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "docs").
 
 
 def programs(page):
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+    return re.findall(
+        r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if programs(page)])
 def test_the_code_on_a_page_runs(page, tmp_path):
     (tmp_path / "page.py").write_text("\n".join(programs(page)), encoding="utf-8")
-    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_no_two_pages_have_the_same_run():
     """Whoever pastes one page after the other would be told that the run was started with other settings."""
-    places = {page: {place for program in programs(page) for place in re.findall(r'out="(.+?)"', program)} for page in PAGES}
+    places = {
+        page: {place for program in programs(page) for place in re.findall(r'out="(.+?)"', program)}
+        for page in PAGES
+    }
     assert sum(map(len, places.values())) == len(set().union(*places.values())) > 8
     assert "runs/toy" not in set().union(*places.values())  # it is `mopbt run toy`'s
 
@@ -37,7 +44,9 @@ def test_the_readme_program_is_short_and_prints_its_front(tmp_path):
     assert len([line for line in program.splitlines() if line.strip()]) <= 18
     (tmp_path / "first.py").write_text(program)
     for _ in range(2):  # the second time it is there already
-        done = subprocess.run([sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr
         assert len(re.findall(r"'precision': .*'lr': ", done.stdout)) >= 2
 
@@ -62,7 +71,11 @@ def importable(name):
 
 
 def test_every_difference_names_a_test_that_exists():
-    rows = [line for line in (ROOT / "docs" / "differences.md").read_text().splitlines() if line.startswith("|")][2:]
+    rows = [
+        line
+        for line in (ROOT / "docs" / "differences.md").read_text().splitlines()
+        if line.startswith("|")
+    ][2:]
     assert len(rows) > 15
     for row in rows:
         file = re.search(r"`(tests/[\w/.]+)` \|$", row)
@@ -81,7 +94,11 @@ def test_links_lead_somewhere(page):
 
 def anchors(file):
     """Return how the headings of a page are called in links, as the site makes them."""
-    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", file.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    heads = re.findall(
+        r"^#+ (.*)$",
+        re.sub(r"^```.*?^```", "", file.read_text(), flags=re.MULTILINE | re.DOTALL),
+        re.MULTILINE,
+    )
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
 
 
@@ -91,7 +108,9 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     pytest.importorskip("mkdocstrings")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert "mopbt.metrics.hypervolume" in (tmp_path / "api" / "index.html").read_text()
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}

@@ -24,8 +24,21 @@ import numpy as np
 import pytest
 
 import mopbt
-from mopbt import Budget, Categorical, Float, Grid, Int, LocalEngine, MoPbt, Ordinal, PoolEngine, Results, SimulatedEngine, Space
-from mopbt.algorithms import MoAsha, SingleObjectivePbt
+from mopbt import (
+    MOPBT,
+    Budget,
+    Categorical,
+    Float,
+    Grid,
+    Int,
+    LocalEngine,
+    Ordinal,
+    PoolEngine,
+    Results,
+    SimulatedEngine,
+    Space,
+)
+from mopbt.algorithms import MOASHA, PBT
 from mopbt.cli import main
 from mopbt.compare import compare
 from mopbt.errors import (
@@ -78,7 +91,7 @@ from mopbt.torch import Batches, TorchTask
 x, y = torch.zeros(8, 4), torch.zeros(8)
 task = TorchTask(
     lambda: torch.nn.Linear(5, 1), loss=lambda model, batch, hp: model(batch[0]).mean(), data=Batches(x, y, batch_size=4),
-    space={"lr": Float(1e-4, 1e-1)}, objectives={"loss": "min"}, max_step=2, evaluate_model=lambda model: {"loss": 0.0},
+    space={"lr": Float(1e-4, 1e-1)}, objectives={"loss": "min"}, steps=2, evaluate_model=lambda model: {"loss": 0.0},
 )
 """,
 }
@@ -96,9 +109,11 @@ def train(m):
 def template(tmp_path_factory):
     place = tmp_path_factory.mktemp("mistakes")
     said = {"out": place / "done", "population": 4, **QUIETLY}
-    mopbt.run(ToyTask(max_step=6), **said)
+    mopbt.run(ToyTask(steps=6), **said)
     toml = place / "done" / "run.toml"  # as `mopbt run toy` would have left it
-    toml.write_text(toml.read_text().replace('name = "toy"', 'name = "toy"\norigin = "mopbt.testing:ToyTask"'))
+    toml.write_text(
+        toml.read_text().replace('name = "toy"', 'name = "toy"\norigin = "mopbt.testing:ToyTask"')
+    )
     mopbt.run(train, out=place / "ours", population=2, **SAID, **QUIETLY)
     for name, text in FILES.items():
         (place / name).parent.mkdir(exist_ok=True)
@@ -127,7 +142,10 @@ def here(template, tmp_path, monkeypatch):
 
 def everything(place):
     """Return all files and directories of a place, with their bytes."""
-    return {path.relative_to(place): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+    return {
+        path.relative_to(place): path.read_bytes() if path.is_file() else None
+        for path in place.rglob("*")
+    }
 
 
 def check_message(message, row, place):
@@ -142,8 +160,14 @@ def check_message(message, row, place):
         assert part in said, f"{said}\ndoes not say {what}: {part!r}"
         begin = said.index(part)
         spans[what] = range(begin, begin + len(part))
-    for a, b in (("what was got", "what is allowed"), ("what is allowed", "what to do"), ("what was got", "what to do")):
-        assert not set(spans[a]) & set(spans[b]), f"{owed[a]!r} and {owed[b]!r} are the same part of the message"
+    for a, b in (
+        ("what was got", "what is allowed"),
+        ("what is allowed", "what to do"),
+        ("what was got", "what to do"),
+    ):
+        assert not set(spans[a]) & set(spans[b]), (
+            f"{owed[a]!r} and {owed[b]!r} are the same part of the message"
+        )
 
 
 @dataclass(frozen=True)
@@ -161,7 +185,11 @@ class Mistake:
 
 def running(**said):
     """Return a call of `run` for a training function, with something else than what would be right; None leaves it out."""
-    wanted = {key: value for key, value in ({"out": "new"} | SAID | QUIETLY | said).items() if value is not LEFT_OUT}
+    wanted = {
+        key: value
+        for key, value in ({"out": "new"} | SAID | QUIETLY | said).items()
+        if value is not LEFT_OUT
+    }
     return lambda here: mopbt.run(train, **wanted)
 
 
@@ -171,7 +199,9 @@ LEFT_OUT = object()
 def training(body):
     """Return a run in memory of a training function with these lines."""
     lines = body.strip().splitlines()
-    source = "\n".join(["def train(m):", "    state = {'x': 0.0}", *(f"    {line}" for line in lines)])
+    source = "\n".join(
+        ["def train(m):", "    state = {'x': 0.0}", *(f"    {line}" for line in lines)]
+    )
 
     def go(here):
         scope = {}
@@ -190,10 +220,8 @@ def front(here):
 
 
 DOMAINS = "such as Float(1e-5, 0.1, log=True), Grid(0, 0.8, 10) or Categorical(['a', 'b'])"
-ENGINES = "'auto', 'local', 'pool', 'vectorised', 'ray', 'simulated' or an engine object"
-ALGORITHMS = (
-    "mo-pbt, random-search, pbt, pbt-random-scalarization, pbt-max-scalarization, mo-asha, bo-mo-asha, qnehvi, parego, nsga2"
-)
+ENGINES = "'auto', 'local', 'pool', 'vectorized', 'ray', 'simulated' or an engine object"
+ALGORITHMS = "mo-pbt, random-search, pbt, pbt-random-scalarization, pbt-max-scalarization, mo-asha, bo-mo-asha, qnehvi, parego, nsga2"
 
 IN_PROGRAMS = [
     # Spaces.
@@ -223,7 +251,11 @@ IN_PROGRAMS = [
         *("a space without names", running(space=[Float(0, 1)]), TypeError),
         "`space` must be a mapping of names to domains, such as {'lr': Float(1e-5, 0.1, log=True)}, got [Float(lo=0, hi=1, "
         "log=False)]",
-        *("got [Float(lo=0, hi=1, log=False)]", "a mapping of names to domains", "such as {'lr': Float(1e-5, 0.1, log=True)}"),
+        *(
+            "got [Float(lo=0, hi=1, log=False)]",
+            "a mapping of names to domains",
+            "such as {'lr': Float(1e-5, 0.1, log=True)}",
+        ),
     ),
     Mistake(
         *("the ends in the wrong order", lambda here: Float(0.1, 1e-5), ValueError),
@@ -283,7 +315,11 @@ IN_PROGRAMS = [
     ),
     # Objectives and constraints.
     Mistake(
-        *("a direction as it is called elsewhere", running(objectives={"up": "maximize", "down": "min"}), ValueError),
+        *(
+            "a direction as it is called elsewhere",
+            running(objectives={"up": "maximize", "down": "min"}),
+            ValueError,
+        ),
         "objective 'up' must have the direction 'max' or 'min', got 'maximize'; perhaps 'max' was meant",
         *("got 'maximize'", "'max' or 'min'", "perhaps 'max' was meant"),
     ),
@@ -307,7 +343,11 @@ IN_PROGRAMS = [
         *("a constraint as a function, as elsewhere", running(constraints=[len]), ValueError),
         "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got <built-in function len>; a constraint is a "
         "text: report what the function computes as a score, and limit that",
-        *("got <built-in function len>", "must read like 'accuracy >= 0.7'", "report what the function computes"),
+        *(
+            "got <built-in function len>",
+            "must read like 'accuracy >= 0.7'",
+            "report what the function computes",
+        ),
     ),
     Mistake(
         *("one constraint without a list", running(constraints="up >= 3"), ValueError),
@@ -328,12 +368,12 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("steps that are no whole number", running(steps=1e3), ValueError),
-        "`max_step` (`steps` of a training function) must be a whole number of at least 1, got 1000.0",
+        "`steps` (`steps` of a training function) must be a whole number of at least 1, got 1000.0",
         *("got 1000.0", "a whole number of at least 1", "`steps` of a training function"),
     ),
     Mistake(
         *("an interval that does not divide the steps", running(steps=10, interval=4), ValueError),
-        "`max_step` (`steps` of a training function) must be a multiple of `interval` (4), got 10; 8 would do",
+        "`steps` (`steps` of a training function) must be a multiple of `interval` (4), got 10; 8 would do",
         *("got 10", "a multiple of `interval` (4)", "8 would do"),
     ),
     Mistake(
@@ -364,7 +404,11 @@ IN_PROGRAMS = [
     Mistake(
         *("a file where the run should go", running(out="notes.txt"), ValueError),
         "`out` must be a directory, got the file HERE/notes.txt; name one that is new, empty, or a run",
-        *("got the file HERE/notes.txt", "must be a directory", "name one that is new, empty, or a run"),
+        *(
+            "got the file HERE/notes.txt",
+            "must be a directory",
+            "name one that is new, empty, or a run",
+        ),
     ),
     Mistake(
         *("a directory with other things in it", running(out="folder"), RunMismatch),
@@ -395,9 +439,13 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("a task's name in a program", lambda here: mopbt.run("toy", out="new"), TypeError),
-        "the task must be an object or a training function, got the text 'toy'; mopbt.catalogue.find_task('toy')[0] is the task "
+        "the task must be an object or a training function, got the text 'toy'; mopbt.registry.find_task('toy')[0] is the task "
         "that `mopbt run` knows by this name",
-        *("got the text 'toy'", "an object or a training function", "mopbt.catalogue.find_task('toy')[0]"),
+        *(
+            "got the text 'toy'",
+            "an object or a training function",
+            "mopbt.registry.find_task('toy')[0]",
+        ),
     ),
     Mistake(
         *("something that is no task", lambda here: mopbt.run({"lr": 0.1}, out="new"), TypeError),
@@ -405,7 +453,11 @@ IN_PROGRAMS = [
         *("dict object", "it has no method `init`", "see docs/write-a-task.md"),
     ),
     Mistake(
-        *("a space for a task that has one", lambda here: mopbt.run(ToyTask(), out="new", space=SPACE), TypeError),
+        *(
+            "a space for a task that has one",
+            lambda here: mopbt.run(ToyTask(), out="new", space=SPACE),
+            TypeError,
+        ),
         "`space`: for training functions only, got a ToyTask object, which says this itself; leave it out, or set it there",
         *("got a ToyTask object", "for training functions only", "leave it out, or set it there"),
     ),
@@ -417,28 +469,52 @@ IN_PROGRAMS = [
         *("it measured 'up', 'dwn'", "the objective 'down'", "pass it to `report`"),
     ),
     Mistake(
-        *("scores as a dict, as elsewhere", training(GOOD + "m.report({'up': 1.0, 'down': 2.0})"), TaskError),
+        *(
+            "scores as a dict, as elsewhere",
+            training(GOOD + "m.report({'up': 1.0, 'down': 2.0})"),
+            TaskError,
+        ),
         "report takes scores by name, as in report(accuracy=0.9) or report(**scores), got dict",
         *("got dict", "scores by name", "report(**scores)"),
     ),
     Mistake(
-        *("scores that are returned, as elsewhere", training(GOOD + "return {'up': 1.0, 'down': 2.0}"), TaskError),
+        *(
+            "scores that are returned, as elsewhere",
+            training(GOOD + "return {'up': 1.0, 'down': 2.0}"),
+            TaskError,
+        ),
         "the training function never called `report(...)`; call it after the last step, with each objective by name (what the "
         "function returns is not read)",
-        *("what the function returns is not read", "never called `report(...)`", "call it after the last step"),
+        *(
+            "what the function returns is not read",
+            "never called `report(...)`",
+            "call it after the last step",
+        ),
     ),
     Mistake(
-        *("scores that are no numbers", training(GOOD + "m.report(up=[0.1, 0.2], down=2.0)"), TaskError),
+        *(
+            "scores that are no numbers",
+            training(GOOD + "m.report(up=[0.1, 0.2], down=2.0)"),
+            TaskError,
+        ),
         "the score 'up' must be a number, got [0.1, 0.2]; take one of it, such as the mean of an array",
         *("got [0.1, 0.2]", "must be a number", "such as the mean of an array"),
     ),
     Mistake(
-        *("a model without a name", training(f"m.track(state)\n{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
+        *(
+            "a model without a name",
+            training(f"m.track(state)\n{LOOP}\nm.report(up=1.0, down=2.0)"),
+            TaskError,
+        ),
         "track takes objects by name, as in track(model=model), got dict without a name",
         *("got dict without a name", "objects by name", "as in track(model=model)"),
     ),
     Mistake(
-        *("a plain number that is tracked", training(f"m.track(x=0.0)\n{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
+        *(
+            "a plain number that is tracked",
+            training(f"m.track(x=0.0)\n{LOOP}\nm.report(up=1.0, down=2.0)"),
+            TaskError,
+        ),
         "track(x=...) takes objects with `state_dict` and `load_state_dict`, numpy arrays and dicts, got float; put plain values "
         "into a dict",
         *("got float", "numpy arrays and dicts", "put plain values into a dict"),
@@ -447,19 +523,29 @@ IN_PROGRAMS = [
         *("nothing that is tracked", training(f"{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
         "the training function never called `track(...)`: nothing would be left of what it trained; call track(model=..., "
         "optimizer=...) before the loop",
-        *("never called `track(...)`", "nothing would be left of what it trained", "call track(model=..., optimizer=...)"),
+        *(
+            "never called `track(...)`",
+            "nothing would be left of what it trained",
+            "call track(model=..., optimizer=...)",
+        ),
     ),
     Mistake(
         *(
             "a loop of one's own",
-            training("m.track(state=state)\nstate['x'] += m.hp['rate']\nm.report(up=1.0, down=2.0)"),
+            training(
+                "m.track(state=state)\nstate['x'] += m.hp['rate']\nm.report(up=1.0, down=2.0)"
+            ),
             TaskError,
         ),
         "the training function never went through `steps()`; loop over it once: for step in m.steps(): ...",
         *("never went through `steps()`", "loop over it once", "for step in m.steps(): ..."),
     ),
     Mistake(
-        *("stopping early", training("m.track(state=state)\nfor _ in m.steps(): break\nm.report(up=1.0, down=2.0)"), TaskError),
+        *(
+            "stopping early",
+            training("m.track(state=state)\nfor _ in m.steps(): break\nm.report(up=1.0, down=2.0)"),
+            TaskError,
+        ),
         "the training function left the loop over `steps()` at step 0, the interval ends at 1; go through all of them; to give up "
         "this interval, report NaN, or raise an exception",
         *("at step 0", "the interval ends at 1", "go through all of them"),
@@ -468,7 +554,11 @@ IN_PROGRAMS = [
         *("a hyperparameter that is not tuned", training("m.hp['rat']"), UnknownHyperparameter),
         "training asked for the hyperparameter 'rat'; the space has 'rate': add it there, or correct the name; perhaps 'rate' was "
         "meant",
-        *("asked for the hyperparameter 'rat'", "the space has 'rate'", "add it there, or correct the name"),
+        *(
+            "asked for the hyperparameter 'rat'",
+            "the space has 'rate'",
+            "add it there, or correct the name",
+        ),
     ),
     Mistake(
         *("a hyperparameter as an attribute", training("m.hp.rate"), TaskFailed),
@@ -484,7 +574,11 @@ IN_PROGRAMS = [
         ),
         "training never read 'rate': tuning it would change nothing; use it in training, or take it out of the space (where a "
         "value matters only sometimes, read it before the `if`)",
-        *("never read 'rate'", "tuning it would change nothing", "use it in training, or take it out of the space"),
+        *(
+            "never read 'rate'",
+            "tuning it would change nothing",
+            "use it in training, or take it out of the space",
+        ),
     ),
     Mistake(
         *("binding what is no optimizer", training("m.bind(state, lr='rate')"), TaskError),
@@ -498,21 +592,37 @@ IN_PROGRAMS = [
         *("'up' is nan in the last one", "finite scores", "mend the task"),
     ),
     Mistake(
-        *("scores that are NaN so far, and then a choice", lambda here: nan_front(Budget(jobs=4)).pick("knee"), ValueError),
+        *(
+            "scores that are NaN so far, and then a choice",
+            lambda here: nan_front(Budget(jobs=4)).pick("knee"),
+            ValueError,
+        ),
         "the front is empty: no interval has reported finite scores yet; wait for the first, or look at `results.records()` for "
         "what was measured and what failed",
-        *("the front is empty", "no interval has reported finite scores yet", "look at `results.records()`"),
+        *(
+            "the front is empty",
+            "no interval has reported finite scores yet",
+            "look at `results.records()`",
+        ),
     ),
     # Engines.
     Mistake(
         *("an engine as it is spelt elsewhere", running(engine="vectorized"), ValueError),
-        f"`engine` must be one of {ENGINES}, got 'vectorized'; perhaps 'vectorised' was meant",
-        *("got 'vectorized'", "must be one of 'auto', 'local', 'pool'", "perhaps 'vectorised' was meant"),
+        f"`engine` must be one of {ENGINES}, got 'vectorized'; perhaps 'vectorized' was meant",
+        *(
+            "got 'vectorized'",
+            "must be one of 'auto', 'local', 'pool'",
+            "perhaps 'vectorized' was meant",
+        ),
     ),
     Mistake(
         *("an engine's class", running(engine=LocalEngine), TypeError),
         f"`engine` must be one of {ENGINES}, got <class 'mopbt.engines.local.LocalEngine'>; pass LocalEngine()",
-        *("got <class 'mopbt.engines.local.LocalEngine'>", "or an engine object", "pass LocalEngine()"),
+        *(
+            "got <class 'mopbt.engines.local.LocalEngine'>",
+            "or an engine object",
+            "pass LocalEngine()",
+        ),
     ),
     Mistake(
         *("no workers", lambda here: PoolEngine(0), ValueError),
@@ -525,7 +635,7 @@ IN_PROGRAMS = [
         *("got 1.5", "Measured(), or a function of the work and a job", "PerStep(1.5)"),
     ),
     Mistake(
-        *("stacks of what cannot be stacked", running(engine="vectorised"), CannotStack),
+        *("stacks of what cannot be stacked", running(engine="vectorized"), CannotStack),
         "the task 'train' has no `train_many`, so it cannot be stacked; use engine='pool', or leave `stack` at 1",
         *("the task 'train'", "has no `train_many`", "use engine='pool'"),
     ),
@@ -537,7 +647,11 @@ IN_PROGRAMS = [
         ),
         "the task cannot be sent to worker processes: TypeError: cannot pickle …; keep open files, locks and connections out of it "
         "(open them where they are used), or use engine='local'",
-        *("TypeError: cannot pickle", "keep open files, locks and connections out of it", "or use engine='local'"),
+        *(
+            "TypeError: cannot pickle",
+            "keep open files, locks and connections out of it",
+            "or use engine='local'",
+        ),
     ),
     # Algorithms.
     Mistake(
@@ -546,23 +660,23 @@ IN_PROGRAMS = [
         *("got 'mopbt'", "must be one of mo-pbt, random-search", "perhaps 'mo-pbt' was meant"),
     ),
     Mistake(
-        *("an algorithm's class", running(algorithm=MoPbt), TypeError),
-        f"`algorithm` must be an object such as MoPbt(population=32), or the name of one ({ALGORITHMS}), got <class "
-        "'mopbt.algorithms.MoPbt'>; pass MoPbt()",
-        *("got <class 'mopbt.algorithms.MoPbt'>", "or the name of one", "pass MoPbt()"),
+        *("an algorithm's class", running(algorithm=MOPBT), TypeError),
+        f"`algorithm` must be an object such as MOPBT(population=32), or the name of one ({ALGORITHMS}), got <class "
+        "'mopbt.algorithms.MOPBT'>; pass MOPBT()",
+        *("got <class 'mopbt.algorithms.MOPBT'>", "or the name of one", "pass MOPBT()"),
     ),
     Mistake(
-        *("a share in per cent", lambda here: MoPbt(fraction=25), ValueError),
+        *("a share in per cent", lambda here: MOPBT(fraction=25), ValueError),
         "`fraction` must be in (0, 0.5], got 25",
         *("got 25", "in (0, 0.5]", "`fraction`"),
     ),
     Mistake(
-        *("an option's value by another name", lambda here: MoPbt(explore="locally"), ValueError),
+        *("an option's value by another name", lambda here: MOPBT(explore="locally"), ValueError),
         "`explore` must be one of 'local', 'random', got 'locally'; perhaps 'local' was meant",
         *("got 'locally'", "one of 'local', 'random'", "perhaps 'local' was meant"),
     ),
     Mistake(
-        *("halving by one", lambda here: MoAsha(eta=1), ValueError),
+        *("halving by one", lambda here: MOASHA(eta=1), ValueError),
         "`eta` must be a whole number of at least 2, got 1",
         *("got 1", "a whole number of at least 2", "`eta`"),
     ),
@@ -572,7 +686,7 @@ IN_PROGRAMS = [
         *("got 8", "its own options: eta, grace", "leave it out"),
     ),
     Mistake(
-        *("one objective that is none", running(algorithm=SingleObjectivePbt(objective="dwn")), ValueError),
+        *("one objective that is none", running(algorithm=PBT(objective="dwn")), ValueError),
         "`objective` must be one of 'up', 'down' or a number from 0 to 1, got 'dwn'; perhaps 'down' was meant",
         *("got 'dwn'", "one of 'up', 'down' or a number from 0 to 1", "perhaps 'down' was meant"),
     ),
@@ -583,7 +697,11 @@ IN_PROGRAMS = [
         *("HERE/dune", "is not a run", "`mopbt list DIR`"),
     ),
     Mistake(
-        *("the best in a misspelt objective", lambda here: front(here).pick(best="nera"), ValueError),
+        *(
+            "the best in a misspelt objective",
+            lambda here: front(here).pick(best="nera"),
+            ValueError,
+        ),
         "`best` must be an objective ('near', 'far'), got 'nera'; perhaps 'near' was meant",
         *("got 'nera'", "('near', 'far')", "perhaps 'near' was meant"),
     ),
@@ -594,42 +712,74 @@ IN_PROGRAMS = [
         *("got 'elbow'", "one of the three", 'pick takes "knee"'),
     ),
     Mistake(
-        *("a limit on a misspelt score", lambda here: front(here).pick("knee", where="nera >= 0.1"), ValueError),
+        *(
+            "a limit on a misspelt score",
+            lambda here: front(here).pick("knee", where="nera >= 0.1"),
+            ValueError,
+        ),
         "`where` must name one of 'far', 'near', got 'nera'; perhaps 'near' was meant",
         *("got 'nera'", "one of 'far', 'near'", "perhaps 'near' was meant"),
     ),
     Mistake(
-        *("a limit that nothing reaches", lambda here: front(here).pick("knee", where="near >= 5"), ValueError),
+        *(
+            "a limit that nothing reaches",
+            lambda here: front(here).pick("knee", where="near >= 5"),
+            ValueError,
+        ),
         "no model of the front has near >= 5; it reaches near …: relax `where`, or train longer",
         *("near >= 5", "it reaches near", "relax `where`, or train longer"),
     ),
     Mistake(
-        *("a weight below 0 for what should be small", lambda here: front(here).pick({"near": 1, "far": -1}), ValueError),
+        *(
+            "a weight below 0 for what should be small",
+            lambda here: front(here).pick({"near": 1, "far": -1}),
+            ValueError,
+        ),
         "the weight of 'far' must be a number of at least 0, got -1",
         *("got -1", "a number of at least 0", "the weight of 'far'"),
     ),
     Mistake(
         *("loading by a word", lambda here: Results.open("done").load("best"), ValueError),
         "a point must be an evaluated job of this run, or one of `results.front()`, got 'best'; on the front are …",
-        *("got 'best'", "an evaluated job of this run, or one of `results.front()`", "on the front are"),
+        *(
+            "got 'best'",
+            "an evaluated job of this run, or one of `results.front()`",
+            "on the front are",
+        ),
     ),
     Mistake(
         *("loading a list of jobs", lambda here: Results.open("done").load([1]), ValueError),
         "a point must be an evaluated job of this run, or one of `results.front()`, got [1]; on the front are …",
-        *("got [1]", "an evaluated job of this run, or one of `results.front()`", "on the front are"),
+        *(
+            "got [1]",
+            "an evaluated job of this run, or one of `results.front()`",
+            "on the front are",
+        ),
     ),
     Mistake(
-        *("exporting into a directory", lambda here: export(Results.open("done"), front(here)[0], "folder"), ValueError),
+        *(
+            "exporting into a directory",
+            lambda here: export(Results.open("done"), front(here)[0], "folder"),
+            ValueError,
+        ),
         "an export needs the name of a file, such as folder/model.safetensors, got the directory folder",
         *("got the directory folder", "the name of a file", "such as folder/model.safetensors"),
     ),
     Mistake(
-        *("a replay without the task", lambda here: replay(Results.open("done"), front(here)[0]), TaskError),
+        *(
+            "a replay without the task",
+            lambda here: replay(Results.open("done"), front(here)[0]),
+            TaskError,
+        ),
         "a replay needs the task: replay(results, point, task), or Results.open(path, task=task)",
         *("a replay", "needs the task", "replay(results, point, task)"),
     ),
     Mistake(
-        *("a replay on another space", lambda here: replay(Results.open("done"), front(here)[0], function_task()), TaskError),
+        *(
+            "a replay on another space",
+            lambda here: replay(Results.open("done"), front(here)[0], function_task()),
+            TaskError,
+        ),
         "the schedule has the hyperparameters ['weight', 'lr']; the task must take the same, got ['rate']; name the run's own "
         "task, or one with its space",
         *("got ['rate']", "the hyperparameters ['weight', 'lr']", "name the run's own task"),
@@ -643,14 +793,20 @@ IN_PROGRAMS = [
     Mistake(
         *(
             "a misspelt scale",
-            lambda here: compare(experiment(here, "\n[scales.small]\nseeds = 1\n"), out="new", scale="smal"),
+            lambda here: compare(
+                experiment(here, "\n[scales.small]\nseeds = 1\n"), out="new", scale="smal"
+            ),
             ValueError,
         ),
         "`scale` must be one of 'paper', 'small', or left out, got 'smal'; perhaps 'small' was meant",
         *("got 'smal'", "one of 'paper', 'small', or left out", "perhaps 'small' was meant"),
     ),
     Mistake(
-        *("reusing what is not there", lambda here: compare("experiment.toml", out="new", reuse=["nowhere"]), ValueError),
+        *(
+            "reusing what is not there",
+            lambda here: compare("experiment.toml", out="new", reuse=["nowhere"]),
+            ValueError,
+        ),
         "`reuse` must name directories with comparisons in or below them, got nowhere, which is not there",
         *("got nowhere", "directories with comparisons in or below them", "`reuse`"),
     ),
@@ -713,11 +869,13 @@ def torch_task(**said):
     x, y = torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)
     parts = {
         "model": lambda: torch.nn.Linear(4, 2),
-        "loss": lambda model, batch, hp: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        "loss": lambda model, batch, hp: torch.nn.functional.cross_entropy(
+            model(batch[0]), batch[1]
+        ),
         "data": Batches(x, y, batch_size=4),
         "space": {"lr": Float(1e-4, 1e-1, log=True)},
         "objectives": {"accuracy": "max", "size": "min"},
-        "max_step": 2,
+        "steps": 2,
         "optimizer": AdamW(lr="lr"),
         "metrics": lambda outputs, targets: {"accuracy": 0.5, "size": 1.0},
         "validation": (x, y),
@@ -726,7 +884,9 @@ def torch_task(**said):
 
 
 def torch_running(engine="local", **said):
-    return lambda here: mopbt.run(torch_task(**said), out="new", engine=engine, population=4, progress=False)
+    return lambda here: mopbt.run(
+        torch_task(**said), out="new", engine=engine, population=4, progress=False
+    )
 
 
 def deciding(torch):
@@ -735,38 +895,74 @@ def deciding(torch):
 
 WITH_TORCH = [
     Mistake(
-        *("a model where its maker belongs", torch_running(model=lambda torch: torch.nn.Linear(4, 2)), TypeError),
+        *(
+            "a model where its maker belongs",
+            torch_running(model=lambda torch: torch.nn.Linear(4, 2)),
+            TypeError,
+        ),
         "`model` must be a function that builds the model, got a Linear; write model=lambda: ..., as each member has weights of "
         "its own",
         *("got a Linear", "a function that builds the model", "write model=lambda: ..."),
     ),
     Mistake(
-        *("an optimizer of PyTorch's", torch_running(optimizer=lambda torch: torch.optim.AdamW), TypeError),
+        *(
+            "an optimizer of PyTorch's",
+            torch_running(optimizer=lambda torch: torch.optim.AdamW),
+            TypeError,
+        ),
         "`optimizer` must be one of mopbt.torch (AdamW, SGD), as one object serves all members, got the class AdamW; write "
         'AdamW(lr="lr") for a tuned rate',
         *("got the class AdamW", "one of mopbt.torch (AdamW, SGD)", 'write AdamW(lr="lr")'),
     ),
     Mistake(
-        *("a DataLoader", torch_running(data=lambda torch: torch.utils.data.DataLoader([1, 2])), TypeError),
+        *(
+            "a DataLoader",
+            torch_running(data=lambda torch: torch.utils.data.DataLoader([1, 2])),
+            TypeError,
+        ),
         "`data` must be Batches(inputs, labels, batch_size=256), got a DataLoader; give it the tensors themselves",
-        *("got a DataLoader", "must be Batches(inputs, labels, batch_size=256)", "give it the tensors themselves"),
+        *(
+            "got a DataLoader",
+            "must be Batches(inputs, labels, batch_size=256)",
+            "give it the tensors themselves",
+        ),
     ),
     Mistake(
-        *("a loss of PyTorch's", torch_running(loss=lambda torch: torch.nn.CrossEntropyLoss()), TypeError),
+        *(
+            "a loss of PyTorch's",
+            torch_running(loss=lambda torch: torch.nn.CrossEntropyLoss()),
+            TypeError,
+        ),
         "`loss` must take the model, a batch and the hyperparameters, got a CrossEntropyLoss (too many positional arguments); "
         "write def loss(model, batch, hp): ...",
-        *("got a CrossEntropyLoss", "the model, a batch and the hyperparameters", "write def loss(model, batch, hp): ..."),
+        *(
+            "got a CrossEntropyLoss",
+            "the model, a batch and the hyperparameters",
+            "write def loss(model, batch, hp): ...",
+        ),
     ),
     Mistake(
         *("no metrics", torch_running(metrics=None), ValueError),
         "a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both, got `validation`",
-        *("got `validation`", "or `evaluate_model`, and not both", "needs `metrics` and `validation`"),
+        *(
+            "got `validation`",
+            "or `evaluate_model`, and not both",
+            "needs `metrics` and `validation`",
+        ),
     ),
     Mistake(
-        *("metrics without an objective", torch_running(objectives={"acuracy": "max", "size": "min"}), MissingScore),
+        *(
+            "metrics without an objective",
+            torch_running(objectives={"acuracy": "max", "size": "min"}),
+            MissingScore,
+        ),
         "the metrics do not give 'acuracy', which the objectives name; they give 'accuracy', 'size': return it as well, or correct "
         "the name; perhaps 'accuracy' was meant",
-        *("they give 'accuracy', 'size'", "'acuracy', which the objectives name", "correct the name"),
+        *(
+            "they give 'accuracy', 'size'",
+            "'acuracy', which the objectives name",
+            "correct the name",
+        ),
     ),
     Mistake(
         *(
@@ -776,15 +972,27 @@ WITH_TORCH = [
         ),
         "training asked for the hyperparameter 'lrr'; the space has 'lr': add it there, or correct the name; perhaps 'lr' was "
         "meant",
-        *("asked for the hyperparameter 'lrr'", "the space has 'lr'", "add it there, or correct the name"),
+        *(
+            "asked for the hyperparameter 'lrr'",
+            "the space has 'lr'",
+            "add it there, or correct the name",
+        ),
     ),
     Mistake(
-        *("a rate that is not in the space", torch_running(space={"rate": Float(0.1, 1)}), ValueError),
+        *(
+            "a rate that is not in the space",
+            torch_running(space={"rate": Float(0.1, 1)}),
+            ValueError,
+        ),
         "the optimizer's `lr` names 'lr'; the space has 'rate': add it there, or correct the name",
         *("names 'lr'", "the space has 'rate'", "add it there, or correct the name"),
     ),
     Mistake(
-        *("arrays for tensors", torch_running(data=lambda torch: batches(np.zeros((8, 4)), np.zeros(8))), ValueError),
+        *(
+            "arrays for tensors",
+            torch_running(data=lambda torch: batches(np.zeros((8, 4)), np.zeros(8))),
+            ValueError,
+        ),
         "Batches takes tensors with rows, such as Batches(inputs, labels, batch_size=256), got ndarray, ndarray; "
         "torch.as_tensor(...) makes one of an array",
         *("got ndarray, ndarray", "takes tensors with rows", "torch.as_tensor(...)"),
@@ -795,7 +1003,11 @@ WITH_TORCH = [
         *("got 'gpu'", "one that PyTorch has here", "`device` must be 'auto'"),
     ),
     Mistake(
-        *("a loss that decides by a value, in a stack", torch_running("vectorised", loss=deciding), CannotStack),
+        *(
+            "a loss that decides by a value, in a stack",
+            torch_running("vectorized", loss=deciding),
+            CannotStack,
+        ),
         "the model or its loss cannot be stacked: …. The engine 'pool' will do.",
         *("the model or its loss", "cannot be stacked", "The engine 'pool' will do."),
     ),
@@ -832,7 +1044,9 @@ class Command:
 
 
 TASKS = "TASK must be one of adult-fairness, …, two-quadratics, or name an object like package.module:task or path/to/file.py:task"
-OF_MOPBT = "asynchronous, explore, fraction, inherit_step, population, resample, scale, start, within"
+OF_MOPBT = (
+    "asynchronous, explore, fraction, inherit_step, population, resample, scale, start, within"
+)
 
 
 def edit(name, old, new):
@@ -848,7 +1062,9 @@ def edit(name, old, new):
 
 def write(name, text):
     """Return what writes a file."""
-    return lambda here: (here / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return lambda here: (here / name).write_bytes(
+        text if isinstance(text, bytes) else text.encode()
+    )
 
 
 def journal(change):
@@ -882,7 +1098,11 @@ ON_THE_COMMAND_LINE = [
         *("got 'toi'", "TASK must be one of adult-fairness", "perhaps 'toy' was meant"),
     ),
     Command(
-        *("run nothing.py:task", 2, "there is no file nothing.py; name one that is there, as in path/to/file.py:task"),
+        *(
+            "run nothing.py:task",
+            2,
+            "there is no file nothing.py; name one that is there, as in path/to/file.py:task",
+        ),
         *("nothing.py;", "there is no file", "name one that is there"),
     ),
     Command(
@@ -891,20 +1111,32 @@ ON_THE_COMMAND_LINE = [
         *("'nothing'", "there is no module", "as in nothing.py:task"),
     ),
     Command(
-        *("run function.py:trian", 2, "function.py has no 'trian'; it has train: name one of them; perhaps 'train' was meant"),
+        *(
+            "run function.py:trian",
+            2,
+            "function.py has no 'trian'; it has train: name one of them; perhaps 'train' was meant",
+        ),
         *("no 'trian'", "it has train", "name one of them"),
     ),
     Command(
         *("run function.py:train", 2),
         "function.py:train is a function; wrap it in a task: task = mopbt.FunctionTask(train, space=..., objectives=..., "
         "steps=...)",
-        *("function.py:train is a function", "wrap it in a task", "task = mopbt.FunctionTask(train"),
+        *(
+            "function.py:train is a function",
+            "wrap it in a task",
+            "task = mopbt.FunctionTask(train",
+        ),
     ),
     Command(
         *("run with_arguments.py:Mine", 2),
         "with_arguments.py:Mine is a class that cannot be called without arguments (missing a required argument: 'data'); make an "
         "object of it in its file, as in task = Mine(...), and name that",
-        *("missing a required argument: 'data'", "cannot be called without arguments", "as in task = Mine(...)"),
+        *(
+            "missing a required argument: 'data'",
+            "cannot be called without arguments",
+            "as in task = Mine(...)",
+        ),
     ),
     Command(
         *("run needs.py:task", 2),
@@ -929,23 +1161,39 @@ ON_THE_COMMAND_LINE = [
         *("(4x4 and 5x1)", "shapes cannot be multiplied", "--traceback shows where it comes from"),
     ),
     Command(
-        *("run toy --algorithm mopbt", 2, f"`algorithm` must be one of {ALGORITHMS}, got 'mopbt'; perhaps 'mo-pbt' was meant"),
+        *(
+            "run toy --algorithm mopbt",
+            2,
+            f"`algorithm` must be one of {ALGORITHMS}, got 'mopbt'; perhaps 'mo-pbt' was meant",
+        ),
         *("got 'mopbt'", "must be one of mo-pbt", "perhaps 'mo-pbt' was meant"),
     ),
     Command(
-        *("run toy -o fracton=0.1", 2, f"mo-pbt has no option 'fracton'; it has {OF_MOPBT}; perhaps 'fraction' was meant"),
+        *(
+            "run toy -o fracton=0.1",
+            2,
+            f"mo-pbt has no option 'fracton'; it has {OF_MOPBT}; perhaps 'fraction' was meant",
+        ),
         *("no option 'fracton'", "it has asynchronous, explore", "perhaps 'fraction' was meant"),
     ),
     Command(
-        *("run toy -o fraction:0.1", 2, "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction:0.1'"),
+        *(
+            "run toy -o fraction:0.1",
+            2,
+            "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction:0.1'",
+        ),
         *("got 'fraction:0.1'", "must read KEY=VALUE", "as in fraction=0.1"),
     ),
     Command(
-        *("run toy --engine simulatd", 2, f"`engine` must be one of {ENGINES}, got 'simulatd'; perhaps 'simulated' was meant"),
+        *(
+            "run toy --engine simulatd",
+            2,
+            f"`engine` must be one of {ENGINES}, got 'simulatd'; perhaps 'simulated' was meant",
+        ),
         *("got 'simulatd'", "must be one of 'auto', 'local'", "perhaps 'simulated' was meant"),
     ),
     Command(
-        *("run toy --engine vectorised", 1),
+        *("run toy --engine vectorized", 1),
         "the task 'toy' has no `train_many`, so it cannot be stacked; use engine='pool', or leave `stack` at 1",
         *("the task 'toy'", "has no `train_many`", "use engine='pool'"),
     ),
@@ -956,11 +1204,23 @@ ON_THE_COMMAND_LINE = [
         *("got 0 for 'auto'", "must be at least 1", "leave it out"),
     ),
     Command(
-        *("run toy --cost 2", 2, "`cost` is for the simulated engine, got it for 'auto'; leave it out, or use engine='simulated'"),
-        *("got it for 'auto'", "is for the simulated engine", "leave it out, or use engine='simulated'"),
+        *(
+            "run toy --cost 2",
+            2,
+            "`cost` is for the simulated engine, got it for 'auto'; leave it out, or use engine='simulated'",
+        ),
+        *(
+            "got it for 'auto'",
+            "is for the simulated engine",
+            "leave it out, or use engine='simulated'",
+        ),
     ),
     Command(
-        *("run toy --scale small", 2, "toy comes in one size only, got the scale 'small'; leave it out"),
+        *(
+            "run toy --scale small",
+            2,
+            "toy comes in one size only, got the scale 'small'; leave it out",
+        ),
         *("got the scale 'small'", "comes in one size only", "leave it out"),
     ),
     Command(
@@ -974,7 +1234,11 @@ ON_THE_COMMAND_LINE = [
         *("'celeba' is not here", "into HERE/folder", "MOPBT_DATA names another folder"),
     ),
     Command(
-        *("run toy --budget-jobs -3", 2, "`jobs` must be a whole number above 0, or None for no limit, got -3"),
+        *(
+            "run toy --budget-jobs -3",
+            2,
+            "`jobs` must be a whole number above 0, or None for no limit, got -3",
+        ),
         *("got -3", "a whole number above 0", "`jobs`"),
     ),
     Command(
@@ -984,7 +1248,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run toy --out done --population 4 --seed 7", 1),
-        "HERE/done was started with other settings: seed is 7, it was 0; max_step is 20, it was 6; use them again, or another "
+        "HERE/done was started with other settings: seed is 7, it was 0; steps is 20, it was 6; use them again, or another "
         "directory",
         *("seed is 7", "it was 0", "use them again"),
     ),
@@ -992,26 +1256,50 @@ ON_THE_COMMAND_LINE = [
         *("run toy --out done --population 4", 1),
         "HERE/done is being driven by process …; wait for it, stop it, or use another directory (`mopbt show HERE/done` looks at a "
         "run while it goes on)",
-        *("driven by process", "HERE/done is being", "wait for it, stop it, or use another directory"),
+        *(
+            "driven by process",
+            "HERE/done is being",
+            "wait for it, stop it, or use another directory",
+        ),
         lambda here: DirectoryStore(here / "done"),
     ),
     Command(
-        *("run toy --out done --population 4", 1, "HERE/done has a journal but no run.toml; put it back, or use another directory"),
+        *(
+            "run toy --out done --population 4",
+            1,
+            "HERE/done has a journal but no run.toml; put it back, or use another directory",
+        ),
         *("has a journal", "but no run.toml", "put it back, or use another directory"),
         lambda here: (here / "done" / "run.toml").unlink(),
     ),
     # mopbt resume, show, front, lineage, list
     Command(
-        *("resume dune", 1, "dune is not a run: it is not there; `mopbt list DIR` shows the runs below a directory"),
+        *(
+            "resume dune",
+            1,
+            "dune is not a run: it is not there; `mopbt list DIR` shows the runs below a directory",
+        ),
         *("dune", "is not a run: it is not there", "`mopbt list DIR`"),
     ),
     Command(
-        *("resume folder", 1, "folder is not a run: it has no run.toml; `mopbt list DIR` shows the runs below a directory"),
+        *(
+            "resume folder",
+            1,
+            "folder is not a run: it has no run.toml; `mopbt list DIR` shows the runs below a directory",
+        ),
         *("folder is", "it has no run.toml", "`mopbt list DIR`"),
     ),
     Command(
-        *("resume ours", 2, "ours was started from a Python program, which holds its task: run that program again to go on"),
-        *("ours was started", "from a Python program, which holds its task", "run that program again"),
+        *(
+            "resume ours",
+            2,
+            "ours was started from a Python program, which holds its task: run that program again to go on",
+        ),
+        *(
+            "ours was started",
+            "from a Python program, which holds its task",
+            "run that program again",
+        ),
     ),
     Command(
         *("show done/run.toml", 1),
@@ -1029,7 +1317,11 @@ ON_THE_COMMAND_LINE = [
         *("front done --beside ours", 2),
         "HERE/ours has the objectives up max, down min, and HERE/done has near max, far max; runs that are shown beside each other "
         "need the same: look at each by itself",
-        *("HERE/ours has the objectives up max, down min", "HERE/done has near max, far max", "need the same"),
+        *(
+            "HERE/ours has the objectives up max, down min",
+            "HERE/done has near max, far max",
+            "need the same",
+        ),
     ),
     Command(
         *("lineage done 999", 2),
@@ -1048,11 +1340,19 @@ ON_THE_COMMAND_LINE = [
         *("got 'near=0.5'", "(relations >=, >, <=, <)", "write >= or <="),
     ),
     Command(
-        *("pick done --best naer", 2, "`best` must be an objective ('near', 'far'), got 'naer'; perhaps 'near' was meant"),
+        *(
+            "pick done --best naer",
+            2,
+            "`best` must be an objective ('near', 'far'), got 'naer'; perhaps 'near' was meant",
+        ),
         *("got 'naer'", "('near', 'far')", "perhaps 'near' was meant"),
     ),
     Command(
-        *("pick done --weight near:2", 2, "--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got 'near:2'"),
+        *(
+            "pick done --weight near:2",
+            2,
+            "--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got 'near:2'",
+        ),
         *("got 'near:2'", "must read OBJECTIVE=NUMBER", "as in accuracy=2"),
     ),
     Command(
@@ -1069,7 +1369,11 @@ ON_THE_COMMAND_LINE = [
         *("pick done --best near --export mine.safetensors", 1),
         "checkpoint HERE/done/checkpoints/….ckpt is damaged: its bytes do not fit the checksum in the journal; put back a copy, or "
         "train the model again with `mopbt replay RUN … --export model.safetensors`",
-        *("is damaged", "its bytes do not fit the checksum in the journal", "put back a copy, or train the model again"),
+        *(
+            "is damaged",
+            "its bytes do not fit the checksum in the journal",
+            "put back a copy, or train the model again",
+        ),
         spoil_checkpoint,
     ),
     Command(
@@ -1081,8 +1385,16 @@ ON_THE_COMMAND_LINE = [
         remove_checkpoint,
     ),
     Command(
-        *("replay ours 0", 2, "HERE/ours was started from a Python program, which holds its task: name it with --task"),
-        *("HERE/ours was started", "from a Python program, which holds its task", "name it with --task"),
+        *(
+            "replay ours 0",
+            2,
+            "HERE/ours was started from a Python program, which holds its task: name it with --task",
+        ),
+        *(
+            "HERE/ours was started",
+            "from a Python program, which holds its task",
+            "name it with --task",
+        ),
     ),
     Command(
         *("replay done 0 --export models/mine", 1),
@@ -1106,14 +1418,22 @@ ON_THE_COMMAND_LINE = [
         *("ours has the objectives up max, down min", "need the same", "look at each by itself"),
     ),
     Command(
-        *("dashboard nowhere", 2, "there is no directory nowhere; name the one that holds your runs"),
+        *(
+            "dashboard nowhere",
+            2,
+            "there is no directory nowhere; name the one that holds your runs",
+        ),
         *("nowhere", "there is no directory", "name the one that holds your runs"),
     ),
     Command(
         *("dashboard . --token secret", 2),
         "`token` must have 12 to 128 letters, digits, - and _, as it stands in an address, got 6 characters; leave it out to get a "
         "new one",
-        *("got 6 characters", "12 to 128 letters, digits, - and _", "leave it out to get a new one"),
+        *(
+            "got 6 characters",
+            "12 to 128 letters, digits, - and _",
+            "leave it out to get a new one",
+        ),
     ),
     Command(
         *("dashboard . --host 203.0.113.1", 2),
@@ -1122,17 +1442,29 @@ ON_THE_COMMAND_LINE = [
         *("203.0.113.1, port 8765", "cannot listen at", "`port` 0 takes one that is free"),
     ),
     Command(
-        *("export done logs --to tensorboard --name mine", 2, "--name is for --to optuna, got it for tensorboard; leave it out"),
+        *(
+            "export done logs --to tensorboard --name mine",
+            2,
+            "--name is for --to optuna, got it for tensorboard; leave it out",
+        ),
         *("got it for tensorboard", "--name is for --to optuna", "leave it out"),
     ),
     Command(
         *("run toy --out new --storage foo://x", 2),
         "`storage` must be a folder, or a URL of a file system that fsspec knows, got 'foo://x' (Protocol not known: foo); name "
         "one such as /mnt/shared/run, s3://bucket/run, gs://bucket/run, az://container/run or sftp://host/run",
-        *("got 'foo://x'", "a folder, or a URL of a file system that fsspec knows", "name one such as /mnt/shared/run"),
+        *(
+            "got 'foo://x'",
+            "a folder, or a URL of a file system that fsspec knows",
+            "name one such as /mnt/shared/run",
+        ),
     ),
     Command(
-        *("export done logs --to tensorbord", 2, "--to must be one of csv, tensorboard, mlflow, wandb, optuna, got 'tensorbord'"),
+        *(
+            "export done logs --to tensorbord",
+            2,
+            "--to must be one of csv, tensorboard, mlflow, wandb, optuna, got 'tensorbord'",
+        ),
         *("got 'tensorbord'", "one of csv, tensorboard, mlflow, wandb, optuna", "--to"),
     ),
     # mopbt compare, and its files
@@ -1142,7 +1474,11 @@ ON_THE_COMMAND_LINE = [
         *("nothing.toml;", "there is no file", "name an experiment's file"),
     ),
     Command(
-        *("compare notes.txt", 2, 'notes.txt is not TOML: …; texts need quotes there, as in name = "mine"'),
+        *(
+            "compare notes.txt",
+            2,
+            'notes.txt is not TOML: …; texts need quotes there, as in name = "mine"',
+        ),
         *("notes.txt", "is not TOML", "texts need quotes there"),
     ),
     Command(
@@ -1153,12 +1489,20 @@ ON_THE_COMMAND_LINE = [
         edit("experiment.toml", "seeds =", "seed ="),
     ),
     Command(
-        *("compare experiment.toml", 2, "experiment.toml: `tasks` must be a list of texts, at least one of them, got 'toy'"),
+        *(
+            "compare experiment.toml",
+            2,
+            "experiment.toml: `tasks` must be a list of texts, at least one of them, got 'toy'",
+        ),
         *("got 'toy'", "a list of texts, at least one of them", "experiment.toml: `tasks`"),
         edit("experiment.toml", '["toy"]', '"toy"'),
     ),
     Command(
-        *("compare experiment.toml", 2, f"`tasks` of 'mine': {TASKS}, got 'toi'; perhaps 'toy' was meant"),
+        *(
+            "compare experiment.toml",
+            2,
+            f"`tasks` of 'mine': {TASKS}, got 'toi'; perhaps 'toy' was meant",
+        ),
         *("got 'toi'", "must be one of adult-fairness", "perhaps 'toy' was meant"),
         edit("experiment.toml", '["toy"]', '["toi"]'),
     ),
@@ -1182,7 +1526,11 @@ ON_THE_COMMAND_LINE = [
         edit("experiment.toml", "seeds = 1", 'seeds = 1\nfigures = ["frontiers"]'),
     ),
     Command(
-        *("compare experiment.toml --jobs 0", 2, "`jobs` must be a whole number of at least 1, got 0"),
+        *(
+            "compare experiment.toml --jobs 0",
+            2,
+            "`jobs` must be a whole number of at least 1, got 0",
+        ),
         *("got 0", "a whole number of at least 1", "`jobs`"),
     ),
     Command(
@@ -1193,7 +1541,11 @@ ON_THE_COMMAND_LINE = [
     Command(
         *("compare experiment.toml --out nowhere --only-report", 1),
         "nowhere is not a comparison: it has no experiment.toml; `mopbt compare EXPERIMENT --out nowhere` makes one",
-        *("nowhere is not", "it has no experiment.toml", "`mopbt compare EXPERIMENT --out nowhere` makes one"),
+        *(
+            "nowhere is not",
+            "it has no experiment.toml",
+            "`mopbt compare EXPERIMENT --out nowhere` makes one",
+        ),
     ),
     # run.toml and the journal
     Command(
@@ -1225,12 +1577,16 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("show done", 1),
-        "HERE/done/run.toml is not a run's settings: it lacks 'max_step'; put back the file that the run was started with",
-        *("lacks 'max_step'", "is not a run's settings", "put back the file"),
-        edit("done/run.toml", "max_step = 6\n", ""),
+        "HERE/done/run.toml is not a run's settings: it lacks 'steps'; put back the file that the run was started with",
+        *("lacks 'steps'", "is not a run's settings", "put back the file"),
+        edit("done/run.toml", "steps = 6\n", ""),
     ),
     Command(
-        *("resume done", 2, f"`engine` must be one of {ENGINES}, got 'lokal'; perhaps 'local' was meant"),
+        *(
+            "resume done",
+            2,
+            f"`engine` must be one of {ENGINES}, got 'lokal'; perhaps 'local' was meant",
+        ),
         *("got 'lokal'", "must be one of 'auto'", "perhaps 'local' was meant"),
         edit("done/run.toml", '[engine]\nname = "local"', '[engine]\nname = "lokal"'),
     ),
@@ -1238,28 +1594,44 @@ ON_THE_COMMAND_LINE = [
         *("resume done", 1),
         "line 2 of HERE/done/journal.jsonl is damaged: its checksum does not fit; … others are good; `mopbt resume HERE/done "
         "--repair` makes up for it from them, and keeps the damaged file",
-        *("line 2 of HERE/done/journal.jsonl", "its checksum does not fit", "`mopbt resume HERE/done --repair`"),
+        *(
+            "line 2 of HERE/done/journal.jsonl",
+            "its checksum does not fit",
+            "`mopbt resume HERE/done --repair`",
+        ),
         journal(lambda lines: [lines[0], lines[1].replace(b"near", b"nera"), *lines[2:]]),
     ),
     Command(
         *("show done", 1),
         "HERE/done/journal.jsonl is not a journal: none of its 2 lines has a checksum that fits; put back the file that the run "
         "wrote, or use another directory",
-        *("HERE/done/journal.jsonl", "none of its 2 lines has a checksum that fits", "put back the file that the run wrote"),
+        *(
+            "HERE/done/journal.jsonl",
+            "none of its 2 lines has a checksum that fits",
+            "put back the file that the run wrote",
+        ),
         write("done/journal.jsonl", '{"step": 1, "loss": 0.3}\n' * 3),
     ),
     Command(
         *("resume done", 1),
         "line 4 of HERE/done/journal.jsonl does not follow from those before it (jobs so far: 2); a line was lost, doubled or "
         "moved: put back the file that the run wrote",
-        *("line 4 of", "does not follow from those before it (jobs so far: 2)", "put back the file that the run wrote"),
+        *(
+            "line 4 of",
+            "does not follow from those before it (jobs so far: 2)",
+            "put back the file that the run wrote",
+        ),
         journal(lambda lines: lines[:3] + lines[2:]),
     ),
     Command(
         *("show done", 1),
         "line 3 of HERE/done/journal.jsonl does not follow from those before it (jobs so far: 1); a line was lost, doubled or "
         "moved: put back the file that the run wrote",
-        *("line 3 of", "does not follow from those before it (jobs so far: 1)", "put back the file that the run wrote"),
+        *(
+            "line 3 of",
+            "does not follow from those before it (jobs so far: 1)",
+            "put back the file that the run wrote",
+        ),
         journal(lambda lines: lines[:2] + lines[3:]),
     ),
     Command(
@@ -1293,7 +1665,10 @@ def test_a_mistake_on_the_command_line(row, here, capsys, monkeypatch):
     assert message.startswith("mopbt: ")
     check_message(message.removeprefix("mopbt: "), row, here)
     assert again == code
-    assert traced.err.startswith("Traceback (most recent call last):\n") or "\n\nTraceback" in traced.err
+    assert (
+        traced.err.startswith("Traceback (most recent call last):\n")
+        or "\n\nTraceback" in traced.err
+    )
     assert traced.err.endswith(printed.err)
 
 
@@ -1309,7 +1684,9 @@ BEFORE_ANY_COMMAND = [
 ]
 
 
-@pytest.mark.parametrize(("command", "whose", "part"), BEFORE_ANY_COMMAND, ids=[row[0] for row in BEFORE_ANY_COMMAND])
+@pytest.mark.parametrize(
+    ("command", "whose", "part"), BEFORE_ANY_COMMAND, ids=[row[0] for row in BEFORE_ANY_COMMAND]
+)
 def test_what_the_command_line_cannot_parse(command, whose, part, here, capsys, monkeypatch):
     before = everything(here)
     code, printed = mopbt_says(command, capsys, monkeypatch)
@@ -1341,7 +1718,8 @@ def test_a_directory_in_which_nothing_was_reported_begins_anew(here):
         mopbt.run(train, constraints=["upp >= 1"], **said)
     assert len(mopbt.run(train, constraints=["up >= 0"], **said)) == 8
     with pytest.raises(
-        RunMismatch, match=r"constraints is \['up >= 1'\], it was \['up >= 0'\]; use them again, or another directory$"
+        RunMismatch,
+        match=r"constraints is \['up >= 1'\], it was \['up >= 0'\]; use them again, or another directory$",
     ):
         mopbt.run(train, constraints=["up >= 1"], **said)
 
@@ -1352,20 +1730,25 @@ def test_a_torn_last_line_is_no_mistake(here):
     file.write_bytes(whole[:-9])
     assert len(Results.open("done")) == 11
     assert file.read_bytes() == whole[:-9]
-    assert len(mopbt.run(ToyTask(max_step=6), out="done", population=4, **QUIETLY)) == 12
+    assert len(mopbt.run(ToyTask(steps=6), out="done", population=4, **QUIETLY)) == 12
 
 
 def test_a_checkpoint_that_is_damaged_is_said_and_the_others_load(here):
     spoil_checkpoint(here)
     results = Results.open("done")
     spoilt = results.front().pick(best="near")
-    with pytest.raises(CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job} --export model.safetensors`$"):
+    with pytest.raises(
+        CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job} --export model.safetensors`$"
+    ):
         results.load(spoilt)
     assert all(results.load(point) for point in results.front() if point.job != spoilt.job)
 
 
 def test_a_locked_run_is_said_in_a_program_too(here):
-    with closing(DirectoryStore(here / "ours")), pytest.raises(RunLocked, match=f"is being driven by process {os.getpid()} on "):
+    with (
+        closing(DirectoryStore(here / "ours")),
+        pytest.raises(RunLocked, match=f"is being driven by process {os.getpid()} on "),
+    ):
         mopbt.run(train, out="ours", population=2, **SAID, **QUIETLY)
 
 
@@ -1375,5 +1758,7 @@ def test_errors_of_journals_are_of_the_tree(error):
 
 
 def test_there_are_rows_enough_and_no_two_alike():
-    rows = [row.did for row in (*IN_PROGRAMS, *WITH_TORCH)] + [(row.command, row.message) for row in ON_THE_COMMAND_LINE]
+    rows = [row.did for row in (*IN_PROGRAMS, *WITH_TORCH)] + [
+        (row.command, row.message) for row in ON_THE_COMMAND_LINE
+    ]
     assert len(rows) == len(set(rows)) >= 120

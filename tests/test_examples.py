@@ -7,17 +7,32 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-NEEDS = {"huggingface_text": "transformers", "jax_network": "optax", "lightning_fairness": "lightning", "ray_cluster": "ray"}
+NEEDS = {
+    "huggingface_text": "transformers",
+    "jax_network": "optax",
+    "lightning_fairness": "lightning",
+    "ray_cluster": "ray",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "example", [pytest.param(file, id=file.stem, marks=[pytest.mark.slow] * (file.stem in NEEDS)) for file in EXAMPLES]
+    "example",
+    [
+        pytest.param(file, id=file.stem, marks=[pytest.mark.slow] * (file.stem in NEEDS))
+        for file in EXAMPLES
+    ],
 )
 def test_an_example_runs(example, tmp_path):
     if example.stem in NEEDS:
         pytest.importorskip(NEEDS[example.stem])
-    done = subprocess.run([sys.executable, str(example), "4"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, str(example), "4"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert list((tmp_path / "runs").iterdir())

@@ -24,7 +24,10 @@ SPACE = Space(
 TEN = Space({f"x{i}": Grid(0, 1, 10) for i in range(5)})
 
 
-@given(st.lists(st.sampled_from([Local(), Local(0), Local(1), RandomMutation()]), max_size=40), st.integers(0, 2**32))
+@given(
+    st.lists(st.sampled_from([Local(), Local(0), Local(1), RandomMutation()]), max_size=40),
+    st.integers(0, 2**32),
+)
 def test_no_sequence_of_explores_leaves_the_space(explores, seed):
     config = SPACE.sample(stream(seed, "start"))
     for i, explore in enumerate(explores):
@@ -42,7 +45,18 @@ def test_no_sequence_of_explores_leaves_the_space(explores, seed):
 @pytest.mark.parametrize("explore", [Local(), RandomMutation()])
 def test_the_worst_corner_is_left_for_every_other_value(explore):
     # 0 stays 0 under multiplication, and a whole 1 stays 1: here every listed value is found again from there.
-    config = SPACE.encode({"dropout": 0, "wd": 0, "width": 16, "lr": 1e-5, "p": 0, "depth": 1, "batch": 1, "kind": "a"})
+    config = SPACE.encode(
+        {
+            "dropout": 0,
+            "wd": 0,
+            "width": 16,
+            "lr": 1e-5,
+            "p": 0,
+            "depth": 1,
+            "batch": 1,
+            "kind": "a",
+        }
+    )
     seen = [Counter() for _ in SPACE]
     rng = stream(0, "corner")
     for _ in range(4000):
@@ -71,7 +85,9 @@ def test_the_local_explore_is_that_of_algorithm_3_with_a_resample():
         counts.update(p - 5 for p in Local()(TEN, start, stream(0, "local", i)))
     for shift in range(-5, 5):
         share = 0.2 / 10 + 0.8 * (1 / 4 if shift == 0 else 1 / 8 if abs(shift) <= 3 else 0)
-        assert counts[shift] / (5 * n) == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (5 * n)))
+        assert counts[shift] / (5 * n) == pytest.approx(
+            share, abs=5 * math.sqrt(share * (1 - share) / (5 * n))
+        )
 
 
 def test_without_resampling_a_category_stays_and_lists_move_by_three_at_most():
@@ -81,7 +97,9 @@ def test_without_resampling_a_category_stays_and_lists_move_by_three_at_most():
 
 
 def test_with_resampling_only_it_is_a_fresh_draw():
-    counts = Counter(Local(1)(Space({"x": Grid(0, 1, 10)}), (0,), stream(i, "fresh"))[0] for i in range(5000))
+    counts = Counter(
+        Local(1)(Space({"x": Grid(0, 1, 10)}), (0,), stream(i, "fresh"))[0] for i in range(5000)
+    )
     assert len(counts) == 10
     assert all(abs(c - 500) < 5 * math.sqrt(450) for c in counts.values())
 
@@ -99,13 +117,17 @@ def test_random_mutation_changes_each_variable_with_1_over_P_times_1_minus_1_ove
 
 def test_random_mutation_of_one_variable_is_a_fresh_draw():
     space = Space({"x": Grid(0, 1, 10)})
-    assert {RandomMutation()(space, (5,), stream(i, "one"))[0] for i in range(300)} == set(range(10))
+    assert {RandomMutation()(space, (5,), stream(i, "one"))[0] for i in range(300)} == set(
+        range(10)
+    )
 
 
 @pytest.mark.parametrize("explore", [Local(), RandomMutation()])
 def test_the_same_stream_gives_the_same_configuration(explore):
     config = SPACE.sample(stream(1, "c"))
-    assert explore(SPACE, config, stream(0, "explore", 3, 4)) == explore(SPACE, config, stream(0, "explore", 3, 4))
+    assert explore(SPACE, config, stream(0, "explore", 3, 4)) == explore(
+        SPACE, config, stream(0, "explore", 3, 4)
+    )
     assert len({explore(SPACE, config, stream(0, "explore", 3, step)) for step in range(20)}) > 5
 
 

@@ -19,28 +19,40 @@ from mopbt.replay import replay
 from mopbt.testing import ToyTask
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
 
-TOY = ToyTask(max_step=8, interval=1)
+TOY = ToyTask(steps=8, interval=1)
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    return mopbt.run(TOY, out=tmp_path_factory.mktemp("run") / "toy", population=6, seed=3, engine="local", progress=False)
+    return mopbt.run(
+        TOY,
+        out=tmp_path_factory.mktemp("run") / "toy",
+        population=6,
+        seed=3,
+        engine="local",
+        progress=False,
+    )
 
 
 def networks(rows=256):
     x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] * x[:, 1] > 0).long()
     return TorchTask(
-        lambda: torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), Dropout("dropout"), torch.nn.Linear(16, 2)),
+        lambda: torch.nn.Sequential(
+            torch.nn.Linear(4, 16), torch.nn.ReLU(), Dropout("dropout"), torch.nn.Linear(16, 2)
+        ),
         loss=lambda model, batch, hp: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]),
         data=Batches(x[: rows // 2], y[: rows // 2], batch_size=32),
         optimizer=AdamW(lr="lr"),
-        metrics=lambda logits, y: {"accuracy": (logits.argmax(1) == y).float().mean().item(), "size": logits.abs().mean().item()},
+        metrics=lambda logits, y: {
+            "accuracy": (logits.argmax(1) == y).float().mean().item(),
+            "size": logits.abs().mean().item(),
+        },
         validation=(x[rows // 2 :], y[rows // 2 :]),
         test=(x[: rows // 2], y[: rows // 2]),
         space={"lr": mopbt.LogGrid(1e-3, 1e-1, 6), "dropout": mopbt.Grid(0, 0.5, 5)},
         objectives={"accuracy": "max", "size": "min"},
-        max_step=6,
+        steps=6,
         interval=1,
         name="net",
     )
@@ -67,10 +79,15 @@ def test_what_made_it_is_told_in_full(net, tmp_path):
     choice = net.front().pick(best="accuracy")
     about = json.loads(export(net, choice, tmp_path / "m.safetensors").about.read_text())
     assert about["model"] == choice.job
-    assert about["validation"] == {n: v for n, v in choice.scores.items() if not n.startswith("test/")}
-    assert about["test"] == {"accuracy": choice.scores["test/accuracy"], "size": choice.scores["test/size"]}
+    assert about["validation"] == {
+        n: v for n, v in choice.scores.items() if not n.startswith("test/")
+    }
+    assert about["test"] == {
+        "accuracy": choice.scores["test/accuracy"],
+        "size": choice.scores["test/size"],
+    }
     assert [(s["begin"], s["end"], s["values"]) for s in about["schedule"]] == net.schedule(choice)
-    assert about["values"] == choice.values
+    assert about["values"] == choice.hp
     assert about["seed"] == 1
     assert about["algorithm"]["name"] == "mo-pbt"
     assert about["why"] == choice.why
@@ -82,7 +99,10 @@ def test_the_card_can_be_followed_to_the_letter(net, tmp_path):
     files = export(net, choice, tmp_path / "model.safetensors")
     card = files.card.read_text()
     assert choice.why in card
-    assert f"| accuracy | larger is better | {choice.scores['accuracy']:.4g} | {choice.scores['test/accuracy']:.4g} |" in card
+    assert (
+        f"| accuracy | larger is better | {choice.scores['accuracy']:.4g} | {choice.scores['test/accuracy']:.4g} |"
+        in card
+    )
     assert "| steps | lr | dropout |" in card
     code = card.split("```python\n")[1].split("```")[0]
     model = networks().model()
@@ -99,7 +119,9 @@ def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
     class Strict(ToyTask):
         constraints = ["near >= 99"]
 
-    results = mopbt.run(Strict(max_step=4), out=tmp_path / "run", population=4, engine="local", progress=False)
+    results = mopbt.run(
+        Strict(steps=4), out=tmp_path / "run", population=4, engine="local", progress=False
+    )
     (point,) = results.front()
     files = export(results, point, tmp_path / "m.safetensors")
     said = f"Model {point.job}: no model satisfies near >= 99; this one comes nearest (violation {point.violation:.2g})."
@@ -124,9 +146,14 @@ def test_a_format_of_the_tasks_own_is_not_called_safetensors(tmp_path):
         def load(self, data):
             return super().load(data[3:])
 
-    results = mopbt.run(Own(max_step=2), out=tmp_path / "run", population=2, engine="local", progress=False)
+    results = mopbt.run(
+        Own(steps=2), out=tmp_path / "run", population=2, engine="local", progress=False
+    )
     files = export(results, results.front()[0], tmp_path / "m.safetensors")
-    assert (files.weights.name, files.weights.read_bytes()) == ("m.bin", results.checkpoint(results.front()[0]))
+    assert (files.weights.name, files.weights.read_bytes()) == (
+        "m.bin",
+        results.checkpoint(results.front()[0]),
+    )
     assert 'task.load(Path("m.bin").read_bytes())' in files.card.read_text()
     assert not (tmp_path / "m.safetensors").exists()
 
@@ -141,13 +168,16 @@ def test_a_pickle_is_called_one(tmp_path):
         def load(self, data):
             return pickle.loads(data)
 
-    results = mopbt.run(Pickled(max_step=2), out=tmp_path / "run", population=2, engine="local", progress=False)
+    results = mopbt.run(
+        Pickled(steps=2), out=tmp_path / "run", population=2, engine="local", progress=False
+    )
     files = export(results, results.front()[0], tmp_path / "m.safetensors")
     assert "only those that you trust.\nmodel = pickle.loads(Path" in files.card.read_text()
     assert json.loads(files.about.read_text())["format"] == "a pickle"
     assert pickle.loads(files.weights.read_bytes()).keys() == ToyTask().init(0).keys()
     with pytest.raises(
-        StoreError, match=r"can load its models.*pickle.loads\(results.checkpoint\(point\)\) reads one that you trust"
+        StoreError,
+        match=r"can load its models.*pickle.loads\(results.checkpoint\(point\)\) reads one that you trust",
     ):
         mopbt.Results.open(tmp_path / "run").load(results.front()[0])
 
@@ -161,7 +191,13 @@ def test_the_only_module_that_was_tracked_is_exported_as_its_state_dict(tmp_path
         net, other = build(), build()
         optimizer = torch.optim.Adam(net.parameters(), lr=m.hp["lr"])
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        m.track(net=net, optimizer=optimizer, schedule=schedule, note={"best": 1.0}, **({"teacher": other} if second else {}))
+        m.track(
+            net=net,
+            optimizer=optimizer,
+            schedule=schedule,
+            note={"best": 1.0},
+            **({"teacher": other} if second else {}),
+        )
         for _ in m.steps():
             optimizer.zero_grad()
             net(torch.ones(2, 3)).sum().backward()
@@ -170,7 +206,9 @@ def test_the_only_module_that_was_tracked_is_exported_as_its_state_dict(tmp_path
         m.report(loss=0.0)
 
     said = {"space": {"lr": mopbt.Grid(0.1, 0.2, 3)}, "objectives": {"loss": "min"}, "steps": 2}
-    results = mopbt.run(train, out=tmp_path / "run", population=2, engine="local", progress=False, **said)
+    results = mopbt.run(
+        train, out=tmp_path / "run", population=2, engine="local", progress=False, **said
+    )
     files = export(results, results.front()[0], tmp_path / "m.safetensors")
     names = set(load_file(files.weights))
     if second:
@@ -181,12 +219,18 @@ def test_the_only_module_that_was_tracked_is_exported_as_its_state_dict(tmp_path
 
 
 def test_exports_that_cannot_be_are_explained(toy, tmp_path):
-    with pytest.raises(StoreError, match="there is no directory .*nowhere to export into; make it first"):
+    with pytest.raises(
+        StoreError, match="there is no directory .*nowhere to export into; make it first"
+    ):
         export(toy, toy.front()[0], tmp_path / "nowhere" / "m.safetensors")
     for name in ("m.json", "m.pth", "m"):
-        with pytest.raises(ValueError, match=f"ends in .safetensors, got '{name}'; name it m.safetensors"):
+        with pytest.raises(
+            ValueError, match=f"ends in .safetensors, got '{name}'; name it m.safetensors"
+        ):
             export(toy, toy.front()[0], tmp_path / name)
-    with pytest.raises(ValueError, match="a point must be an evaluated job of this run, .* got 99999"):
+    with pytest.raises(
+        ValueError, match="a point must be an evaluated job of this run, .* got 99999"
+    ):
         export(toy, 99999, tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
 
@@ -210,7 +254,16 @@ def test_without_ancestry_the_trials_own_history_is_trained(toy):
     again = replay(toy, point, ancestry=False)
     model = TOY.init(mopbt.rng.derived_seed(3, "init", point.trial))
     for a in history:
-        model = TOY.train(model, dict(a.values), a.begin, a.end, mopbt.rng.derived_seed(3, "train", a.trial, a.begin)) or model
+        model = (
+            TOY.train(
+                model,
+                dict(a.hp),
+                a.begin,
+                a.end,
+                mopbt.rng.derived_seed(3, "train", a.trial, a.begin),
+            )
+            or model
+        )
     assert again.scores == TOY.evaluate(model)
 
 
@@ -231,12 +284,10 @@ def test_a_replayed_model_is_exported_as_one_of_the_run_is(net, tmp_path):
     assert files.weights.read_bytes() == first.weights.read_bytes()
     then, now = (json.loads(f.about.read_text()) for f in (first, files))
     assert {key for key in then if then[key] != now[key]} == {"why", "weights"}
-    said = (
-        f"Model {point.job}, trained again along its schedule on net with the seed 1. The replay came out identical in every score."
-    )
+    said = f"Model {point.job}, trained again along its schedule on net with the seed 1. The replay came out identical in every score."
     assert now["why"] == said
     assert said in files.card.read_text()
-    other = replay(net, point, replace(networks(), max_step=12), seed=7)
+    other = replay(net, point, replace(networks(), steps=12), seed=7)
     about = json.loads(export_again(net, other, tmp_path / "c.safetensors").about.read_text())
     assert (about["steps"], about["schedule"][-1]["end"]) == (2 * point.step, 2 * point.step)
     assert about["validation"]["accuracy"] == other.scores["accuracy"]
@@ -248,29 +299,36 @@ def test_a_longer_training_stretches_the_schedule(toy):
     seen = []
 
     class Longer(ToyTask):
-        def train(self, model, values, begin, end, seed):
-            seen.append((begin, end, dict(values)))
-            return super().train(model, values, begin, end, seed)
+        def train(self, model, hp, begin, end, seed):
+            seen.append((begin, end, dict(hp)))
+            return super().train(model, hp, begin, end, seed)
 
-    replay(toy, point, Longer(max_step=16, interval=1))
+    replay(toy, point, Longer(steps=16, interval=1))
     assert [(begin, end) for begin, end, _ in seen] == [(i, i + 1) for i in range(2 * point.step)]
     lineage = toy.lineage(point)
-    assert [values for _, _, values in seen] == [dict(lineage[i // 2].values) for i in range(2 * point.step)]
+    assert [values for _, _, values in seen] == [
+        dict(lineage[i // 2].hp) for i in range(2 * point.step)
+    ]
 
 
 def test_replays_that_cannot_be_are_explained(toy):
     with pytest.raises(TaskError, match="a replay needs the task"):
         replay(mopbt.Results.open(toy.path), toy.front()[0])
     other = replace(networks(), name="other")
-    with pytest.raises(TaskError, match="the schedule has the hyperparameters .* take the same, got \\['lr', 'dropout'\\]"):
+    with pytest.raises(
+        TaskError,
+        match="the schedule has the hyperparameters .* take the same, got \\['lr', 'dropout'\\]",
+    ):
         replay(toy, toy.front()[0], other)
 
     class Broken(ToyTask):
-        def train(self, model, values, begin, end, seed):
+        def train(self, model, hp, begin, end, seed):
             raise RuntimeError("no more paper")
 
-    with pytest.raises(TaskError, match=r"the replay failed between the steps 0 and 1:[\s\S]*no more paper"):
-        replay(toy, toy.front()[0], Broken(max_step=8, interval=1))
+    with pytest.raises(
+        TaskError, match=r"the replay failed between the steps 0 and 1:[\s\S]*no more paper"
+    ):
+        replay(toy, toy.front()[0], Broken(steps=8, interval=1))
 
 
 def mopbt_command(*arguments, code=0):
@@ -289,11 +347,22 @@ def run_path(tmp_path_factory):
 
 @pytest.mark.slow
 def test_pick_on_the_command_line(run_path, tmp_path):
-    done = mopbt_command("pick", run_path, "--where", "near <= 5", "--best", "far", "--export", tmp_path / "m.safetensors")
+    done = mopbt_command(
+        "pick",
+        run_path,
+        "--where",
+        "near <= 5",
+        "--best",
+        "far",
+        "--export",
+        tmp_path / "m.safetensors",
+    )
     choice = mopbt.Results.open(run_path).front().pick(where="near <= 5", best="far")
     assert done.stdout.splitlines()[0] == choice.why
     assert (tmp_path / "m.md").is_file()
-    listed = json.loads(mopbt_command("pick", run_path, "--weight", "near=1", "--weight", "far=3", "--json").stdout)
+    listed = json.loads(
+        mopbt_command("pick", run_path, "--weight", "near=1", "--weight", "far=3", "--json").stdout
+    )
     assert listed["job"] == mopbt.Results.open(run_path).front().pick({"near": 1, "far": 3}).job
     assert "is the knee" in mopbt_command("pick", run_path).stdout
 
@@ -306,7 +375,9 @@ def test_replay_on_the_command_line(run_path, tmp_path):
     picked = tmp_path / "picked.safetensors"
     mopbt_command("pick", run_path, "--job", job, "--export", picked)
     assert (tmp_path / "m.safetensors").read_bytes() == picked.read_bytes()
-    told = json.loads(mopbt_command("replay", run_path, job, "--seed", 9, "--no-ancestry", "--json").stdout)
+    told = json.loads(
+        mopbt_command("replay", run_path, job, "--seed", 9, "--no-ancestry", "--json").stdout
+    )
     assert set(told) == {"original", "replayed", "differences", "exported"}
     assert np.isfinite(list(told["differences"].values())).all()
 
@@ -314,12 +385,30 @@ def test_replay_on_the_command_line(run_path, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("pick", "RUN", "--weight", "near"), "--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got 'near'"),
-        (("pick", "RUN", "--best", "neer"), "`best` must be an objective ('near', 'far'), got 'neer'"),
-        (("pick", "RUN", "--export", "best.pth"), "that ends in .safetensors, got 'best.pth'; name it best.safetensors"),
-        (("replay", "RUN", "0", "--export", "best.pt"), "that ends in .safetensors, got 'best.pt'; name it best.safetensors"),
-        (("replay", "RUN", "123456"), "a point must be an evaluated job of this run, or one of `results.front()`, got 123456"),
-        (("replay", "RUN", "0", "--scale", "small"), "toy comes in one size only, got the scale 'small'"),
+        (
+            ("pick", "RUN", "--weight", "near"),
+            "--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got 'near'",
+        ),
+        (
+            ("pick", "RUN", "--best", "neer"),
+            "`best` must be an objective ('near', 'far'), got 'neer'",
+        ),
+        (
+            ("pick", "RUN", "--export", "best.pth"),
+            "that ends in .safetensors, got 'best.pth'; name it best.safetensors",
+        ),
+        (
+            ("replay", "RUN", "0", "--export", "best.pt"),
+            "that ends in .safetensors, got 'best.pt'; name it best.safetensors",
+        ),
+        (
+            ("replay", "RUN", "123456"),
+            "a point must be an evaluated job of this run, or one of `results.front()`, got 123456",
+        ),
+        (
+            ("replay", "RUN", "0", "--scale", "small"),
+            "toy comes in one size only, got the scale 'small'",
+        ),
     ],
 )
 def test_mistakes_on_the_command_line(run_path, arguments, message):

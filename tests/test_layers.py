@@ -7,40 +7,130 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "mopbt"
 
-WITH_TORCH = {f"torch.{name}" for name in ("batches", "given", "layers", "optimizers", "probing", "stack", "task", "values")}
+WITH_TORCH = {
+    f"torch.{name}"
+    for name in (
+        "data",
+        "validation",
+        "layers",
+        "optimizers",
+        "probe",
+        "stack",
+        "task",
+        "hyperparameters",
+    )
+}
 LAYERS = {
-    0: {"version", "errors", "spelling", "rng", "space", "objectives", "state", "tree", "task", "function"},
-    1: {
-        *("ranking", "exploit", "explore", "scalarization", "metrics", "archive", "rungs", "choosing"),
-        *("proposals", "proposals.base"),
-        *("proposals.uniform", "proposals.tpe", "proposals.nsga2", "proposals.gp"),
+    0: {
+        "version",
+        "errors",
+        "messages",
+        "rng",
+        "space",
+        "objectives",
+        "state",
+        "serialization",
+        "problem",
+        "function_task",
     },
-    2: {"schedulers", "schedulers.base", "schedulers.pbt", "schedulers.asha", "schedulers.full", "algorithms"},
+    1: {
+        *(
+            "ranking",
+            "exploit",
+            "explore",
+            "scalarization",
+            "metrics",
+            "archive",
+            "successive_halving",
+            "selection",
+        ),
+        *("proposals", "proposals.base"),
+        *("proposals.uniform", "proposals.tpe", "proposals.nsga2", "proposals.botorch"),
+    },
+    2: {
+        "schedulers",
+        "schedulers.base",
+        "schedulers.pbt",
+        "schedulers.asha",
+        "schedulers.full_training",
+        "algorithms",
+    },
     2.5: {
-        *("stores", "stores.base", "stores.memory", "stores.journal", "stores.directory", "stores.remote"),
-        *("engines", "engines.base", "engines.local", "engines.worker", "engines.pool", "engines.vectorised", "engines.choosing"),
+        *(
+            "stores",
+            "stores.base",
+            "stores.memory",
+            "stores.journal",
+            "stores.directory",
+            "stores.fsspec",
+        ),
+        *(
+            "engines",
+            "engines.base",
+            "engines.local",
+            "engines.worker",
+            "engines.pool",
+            "engines.vectorized",
+            "engines.auto",
+        ),
         *("engines.simulated", "engines.ray"),
     },
-    3: {"settings", "progress", "display", "results", "mending", "session", "sources", "run", "export", "replay"},
+    3: {
+        "run_config",
+        "progress",
+        "progress_display",
+        "results",
+        "repair",
+        "session",
+        "fingerprint",
+        "runner",
+        "export",
+        "replay",
+    },
     4: {
-        *("", "catalogue", "testing", "report", "report.figures", "report.measures", "report.tables", "report.comparison"),
-        *("report.sheet", "report.over_time", "report.where", "report.endings", "report.statistics"),
+        *(
+            "",
+            "registry",
+            "testing",
+            "plots",
+            "html",
+            "trackers",
+            "plots.front",
+            "compare.measures",
+            "compare.tables",
+            "compare.report",
+        ),
+        *(
+            "plots.style",
+            "plots.progress",
+            "plots.objective_space",
+            "plots.final",
+            "compare.significance",
+        ),
         *(
             "compare",
-            "compare.experiment",
-            "compare.evaluations",
-            "compare.crew",
-            "compare.board",
-            "compare.others",
-            "compare.conducting",
+            "compare.plan",
+            "compare.collect",
+            "compare.workers",
+            "compare.progress",
+            "compare.reuse",
+            "compare.execute",
         ),
-        *("report.story", "report.against", "report.following", "report.page", "report.dashboard"),
+        *("html.story", "plots.against", "html.follower", "html.report", "html.dashboard"),
     },
     4.1: {
         "integrations",
         *(
             f"integrations.{name}"
-            for name in ("ray_experiment", "ray_tune", "sklearn", "lightning", "tracking", "trackers", "optuna")
+            for name in (
+                "ray_experiment",
+                "ray_tune",
+                "sklearn",
+                "lightning",
+                "tracking",
+                "trackers",
+                "optuna",
+            )
         ),
     },
     4.3: {"__main__"},
@@ -64,38 +154,96 @@ LAYERS = {
         *WITH_TORCH,
     },
     5: {
-        *("tasks", "tasks.adult", "tasks.adult_linear", "tasks.synthetic", "tasks.networks", "tasks.operations", "tasks.augment"),
-        *("tasks.rows", "tasks.tables", "tasks.images", "tasks.data", "tasks.losses", "tasks.scores", "tasks.paper"),
+        *(
+            "tasks",
+            "tasks.adult",
+            "tasks.adult_linear",
+            "tasks.synthetic",
+            "tasks.networks",
+            "tasks.image_ops",
+            "tasks.augment",
+        ),
+        *(
+            "tasks.datasets",
+            "tasks.tabular_io",
+            "tasks.image_io",
+            "tasks.registry",
+            "tasks.losses",
+            "tasks.metrics",
+            "tasks.paper",
+        ),
     },
 }
 LAYER = {module: layer for layer, modules in LAYERS.items() for module in modules}
-WORLD = {"os", "pathlib", "time", "datetime", "logging", "threading", "random", "subprocess", "socket", "tempfile"}
+WORLD = {
+    "os",
+    "pathlib",
+    "time",
+    "datetime",
+    "logging",
+    "threading",
+    "random",
+    "subprocess",
+    "socket",
+    "tempfile",
+}
 HEAVY = {
-    "botorch": {"proposals.gp"},
-    "gpytorch": {"proposals.gp"},
-    "linear_operator": {"proposals.gp"},
+    "botorch": {"proposals.botorch"},
+    "gpytorch": {"proposals.botorch"},
+    "linear_operator": {"proposals.botorch"},
     "torch": {
-        *("proposals.gp", "tree"),
+        *("proposals.botorch", "tree"),
         *WITH_TORCH,
-        *("tasks.networks", "tasks.operations", "tasks.augment", "tasks.losses", "tasks.scores", "tasks.paper"),
+        *(
+            "tasks.networks",
+            "tasks.image_ops",
+            "tasks.augment",
+            "tasks.losses",
+            "tasks.metrics",
+            "tasks.paper",
+        ),
     },
     "pandas": {"results"},
-    "matplotlib": {"report.figures", "report.sheet", "report.over_time", "report.where", "report.endings", "report.comparison"},
-    "sklearn": {"tasks.adult", "tasks.adult_linear", "tasks.tables", "tasks.data", "integrations.sklearn"},
+    "matplotlib": {
+        "plots.front",
+        "plots.style",
+        "plots.progress",
+        "plots.objective_space",
+        "plots.final",
+        "compare.report",
+    },
+    "sklearn": {
+        "tasks.adult",
+        "tasks.adult_linear",
+        "tasks.tabular_io",
+        "tasks.registry",
+        "integrations.sklearn",
+    },
     "joblib": {"integrations.sklearn"},
     "lightning": {"integrations.lightning"},
     "optuna": {"integrations.optuna"},
-    "ray": {"engines.ray", "integrations.ray_tune", "integrations.ray_experiment"},
-    "pyarrow": {"integrations.ray_tune", "integrations.ray_experiment"},
-    "fsspec": {"stores.remote"},
-    "rich": {"display", "compare.board", "cli.printing", "cli.reading", "cli.listing"},
-    "typer": {"cli.app", "cli.running", "cli.reading", "cli.choosing", "cli.exporting", "cli.comparing", "cli.seeing"},
+    "ray": {"engines.ray", "integrations.ray_tune", "integrations.ray_tune_results"},
+    "pyarrow": {"integrations.ray_tune", "integrations.ray_tune_results"},
+    "fsspec": {"stores.fsspec"},
+    "rich": {"progress_display", "compare.progress", "cli.output", "cli.inspect", "cli.list"},
+    "typer": {
+        "cli.app",
+        "cli.run",
+        "cli.inspect",
+        "cli.pick",
+        "cli.export",
+        "cli.compare",
+        "cli.report",
+    },
 }
 
 # What these define is PyTorch's, or Ray's: nobody imports them who does not use it.
-OF_TORCH = {"tasks.networks", "tasks.operations", "tasks.augment", "tasks.losses", "tasks.scores"}
-OF_RAY = {"integrations.ray_tune", "integrations.ray_experiment"}
-OF_OTHERS = {"integrations.sklearn", "integrations.lightning"}  # as these are scikit-learn's and Lightning's
+OF_TORCH = {"tasks.networks", "tasks.image_ops", "tasks.augment", "tasks.losses", "tasks.metrics"}
+OF_RAY = {"integrations.ray_tune", "integrations.ray_tune_results"}
+OF_OTHERS = {
+    "integrations.sklearn",
+    "integrations.lightning",
+}  # as these are scikit-learn's and Lightning's
 
 
 def modules():
@@ -124,7 +272,9 @@ def ours(name):
     return ".".join(parts)
 
 
-@pytest.mark.parametrize(("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_a_module_imports_lower_layers_only(module, tree):
     assert module in LAYER, f"give {module} a layer"
     here = LAYER[module]
@@ -132,13 +282,19 @@ def test_a_module_imports_lower_layers_only(module, tree):
         other = ours(name)
         if other is None or other == module:
             continue
-        assert LAYER[other] <= here, f"{module} (layer {here}) imports {other} (layer {LAYER[other]})"
-        assert {here, LAYER[other]} != {2, 2.5}, f"schedulers and engines must not know each other: {module} imports {other}"
+        assert LAYER[other] <= here, (
+            f"{module} (layer {here}) imports {other} (layer {LAYER[other]})"
+        )
+        assert {here, LAYER[other]} != {2, 2.5}, (
+            f"schedulers and engines must not know each other: {module} imports {other}"
+        )
         if module.startswith("stores"):
             assert not other.startswith("engines"), "stores must not know engines"
 
 
-@pytest.mark.parametrize(("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_the_pure_layers_touch_nothing_of_the_world(module, tree):
     if LAYER[module] > 2:
         return
@@ -151,20 +307,28 @@ def test_the_pure_layers_touch_nothing_of_the_world(module, tree):
     assert "print(" not in source
 
 
-@pytest.mark.parametrize(("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("module", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_heavy_packages_stand_in_the_one_file_that_needs_them(module, tree):
     for name, at_top in imports(tree):
         package = name.split(".")[0]
         if package in HEAVY:
             assert module in HEAVY[package], f"{module} imports {package}"
-            if package not in ("rich", "typer") and not module.startswith("torch") and module not in OF_TORCH | OF_RAY | OF_OTHERS:
+            if (
+                package not in ("rich", "typer")
+                and not module.startswith("torch")
+                and module not in OF_TORCH | OF_RAY | OF_OTHERS
+            ):
                 assert not at_top, f"{module} must import {package} where it is used"
 
 
 def test_no_cycles_between_modules():
     graph = {}
     for module, tree in modules():
-        graph[module] = {other for name, _ in imports(tree) if (other := ours(name)) not in (None, module)}
+        graph[module] = {
+            other for name, _ in imports(tree) if (other := ours(name)) not in (None, module)
+        }
     done, path = set(), []
 
     def visit(module):

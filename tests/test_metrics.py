@@ -41,7 +41,9 @@ def finite(objectives):
 def volume_by_cells(objectives, reference):
     """Sum the cells of the grid through all coordinates that some point dominates; exact."""
     points = [[Fraction(v) for v in row] for row in finite(objectives).tolist()]
-    sides = [sorted({Fraction(r), *(p[k] for p in points if p[k] > r)}) for k, r in enumerate(reference)]
+    sides = [
+        sorted({Fraction(r), *(p[k] for p in points if p[k] > r)}) for k, r in enumerate(reference)
+    ]
     cells = product(*(pairwise(side) for side in sides))
     held = (c for c in cells if any(all(p[k] >= hi for k, (_, hi) in enumerate(c)) for p in points))
     return float(sum(math.prod(hi - lo for lo, hi in cell) for cell in held))
@@ -75,7 +77,9 @@ def test_equal_rows_are_all_on_the_front():
 
 def test_hypervolume_by_hand():
     assert hypervolume([[2, 1], [1, 3], [1, 1]], [0, 0]) == 4  # 2 x 1 and 1 x 2 above it
-    assert hypervolume([[2, 1], [1, 3]], [1, 0]) == 1  # a point on the reference's level adds nothing
+    assert (
+        hypervolume([[2, 1], [1, 3]], [1, 0]) == 1
+    )  # a point on the reference's level adds nothing
     assert hypervolume([[5]], [2]) == 3
     assert hypervolume(np.empty((0, 3)), [0, 0, 0]) == 0
 
@@ -84,7 +88,9 @@ def test_hypervolume_by_hand():
 @given(tables(SOME_BROKEN, largest=5))
 def test_hypervolume_is_that_of_the_definition(objectives):
     reference = [0.0] * objectives.shape[1]
-    assert hypervolume(objectives, reference) == pytest.approx(volume_by_cells(objectives, reference), abs=1e-12)
+    assert hypervolume(objectives, reference) == pytest.approx(
+        volume_by_cells(objectives, reference), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("K", [2, 3, 4, 5])
@@ -148,7 +154,9 @@ def test_the_logarithm_of_the_hypervolume_difference():
     assert log_hypervolume_difference(1, 1, margin=0) == -np.inf
     assert log_hypervolume_difference(1, 1 + 1e-12, margin=0) == -np.inf  # rounding
     assert log_hypervolume_difference(1, [[0.5, 0.5]]).shape == (1, 2)
-    with pytest.raises(ValueError, match=r"`best` must be at least the largest hypervolume, 1.5, got 1"):
+    with pytest.raises(
+        ValueError, match=r"`best` must be at least the largest hypervolume, 1.5, got 1"
+    ):
         log_hypervolume_difference(1, [0.5, 1.5])
 
 
@@ -162,21 +170,27 @@ def at_angles(*degrees, radius=1.0):
 
 
 def test_the_papers_figure_seven_lines_and_points_in_four_of_eight_sectors():
-    objectives = np.vstack([at_angles(5, 15, 18, 40, 80), at_angles(60, radius=0.5)])  # the last one is dominated
+    objectives = np.vstack(
+        [at_angles(5, 15, 18, 40, 80), at_angles(60, radius=0.5)]
+    )  # the last one is dominated
     assert coverage(objectives, [0, 0], lines=7) == 4 / 8
 
 
 def test_coverage_of_the_paper_and_of_the_published_code():
     everywhere = at_angles(*np.linspace(0.01, 89.99, 5000))
     assert coverage(everywhere, [0, 0]) == 1
-    assert coverage(everywhere, [0, 0], published=True) == 360 / 361
+    assert coverage(everywhere, [0, 0], authors_variant=True) == 360 / 361
     one = at_angles(50)  # 50 / 90 of 8 and of 7 sectors
-    assert coverage(one, [0, 0], lines=7) == coverage(one, [0, 0], lines=7, published=True) == 1 / 8
+    assert (
+        coverage(one, [0, 0], lines=7)
+        == coverage(one, [0, 0], lines=7, authors_variant=True)
+        == 1 / 8
+    )
     two = at_angles(12, 12.8)  # a line of seven lies at 11.25, one of six at 12.86
     assert coverage(two, [0, 0], lines=7) == 1 / 8
     two = at_angles(11, 12)
     assert coverage(two, [0, 0], lines=7) == 2 / 8
-    assert coverage(two, [0, 0], lines=7, published=True) == 1 / 8
+    assert coverage(two, [0, 0], lines=7, authors_variant=True) == 1 / 8
 
 
 def test_points_on_the_axes_lie_in_the_outer_sectors_and_others_must_be_above_the_reference():
@@ -207,7 +221,9 @@ def test_coverage_of_objectives_in_units_far_apart():
     units = coverage_units(weights, [0, 0])
     assert units.tolist() == weights.max(axis=0).tolist()
     assert coverage(weights, [0, 0], units=units) == coverage(shares, [0, 0]) == 9 / 361
-    assert coverage_units(shares * [1.0, 9.0], [0, 0]).tolist() == [1, 1], "as in the paper where that says something"
+    assert coverage_units(shares * [1.0, 9.0], [0, 0]).tolist() == [1, 1], (
+        "as in the paper where that says something"
+    )
     assert coverage_units(np.empty((0, 2)), [0, 0]).tolist() == [1, 1]
     assert coverage_units([[1.0, 0.0]], [0, 0]).tolist() == [1, 1], "a range of nothing is no unit"
 
@@ -238,7 +254,9 @@ def test_the_curve_is_the_hypervolume_of_every_beginning(objectives):
 def test_the_curve_of_points_that_are_all_accepted(K):
     objectives = sphere(200, K) if K > 1 else np.arange(1.0, 201)[:, None]
     reference = np.full(K, 0.1)
-    assert hypervolume_curve(objectives, reference) == pytest.approx(curve_by_recomputation(objectives, reference))
+    assert hypervolume_curve(objectives, reference) == pytest.approx(
+        curve_by_recomputation(objectives, reference)
+    )
 
 
 @pytest.mark.parametrize("K", [2, 3])
@@ -254,7 +272,9 @@ def test_the_curve_does_not_depend_on_how_often_the_archive_is_pruned(objectives
     expected = hypervolume_curve(objectives, np.zeros(objectives.shape[1]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "PRUNE", prune)
-        assert hypervolume_curve(objectives, np.zeros(objectives.shape[1])) == pytest.approx(expected, abs=1e-12)
+        assert hypervolume_curve(objectives, np.zeros(objectives.shape[1])) == pytest.approx(
+            expected, abs=1e-12
+        )
 
 
 def test_a_curve_by_hand():
@@ -270,9 +290,13 @@ def test_mean_and_deviation():
     assert mean_and_deviation([1, 3]) == (2, 1)
     assert mean_and_deviation([1, 3], sample=True) == (2, pytest.approx(math.sqrt(2)))
     assert mean_and_deviation([5]) == (5, 0)
-    with pytest.raises(ValueError, match=r"`values` must have shape \(n,\) with n of at least 2, got \(1,\)"):
+    with pytest.raises(
+        ValueError, match=r"`values` must have shape \(n,\) with n of at least 2, got \(1,\)"
+    ):
         mean_and_deviation([5], sample=True)
-    with pytest.raises(ValueError, match=r"`values` must have shape \(n,\) with n of at least 1, got \(0,\)"):
+    with pytest.raises(
+        ValueError, match=r"`values` must have shape \(n,\) with n of at least 1, got \(0,\)"
+    ):
         mean_and_deviation([])
 
 
@@ -285,14 +309,19 @@ OF_A_REFERENCE = [hypervolume, coverage, hypervolume_curve, lambda f, r: best_hy
 def test_wrong_shapes_and_references_are_named(function):
     with pytest.raises(ValueError, match=r"`objectives` must have shape \(n, K\), got \(2,\)"):
         function([1, 2], [0, 0])
-    with pytest.raises(ValueError, match=r"`reference` must have shape \(2,\) like the objectives' columns, got \(3,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"`reference` must have shape \(2,\) like the objectives' columns, got \(3,\)",
+    ):
         function([[1, 2]], [0, 0, 0])
     with pytest.raises(ValueError, match=r"`reference` must be finite, got \[0.0, nan\]"):
         function([[1, 2]], [0, np.nan])
     function([[1, 2]], [-1e300, 0])
 
 
-@pytest.mark.parametrize("function", [*OF_A_REFERENCE, lambda f, r: non_dominated(f), lambda f, r: reference_point([f])])
+@pytest.mark.parametrize(
+    "function", [*OF_A_REFERENCE, lambda f, r: non_dominated(f), lambda f, r: reference_point([f])]
+)
 def test_inputs_are_not_modified(function):
     objectives = np.random.default_rng(0).random((50, 2))
     objectives[3, 1] = np.nan

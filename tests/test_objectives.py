@@ -7,10 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mopbt.errors import MissingScore
-from mopbt.objectives import Constraint, Objective, parse_constraints, parse_objectives, signed, signed_reference, total_violation
+from mopbt.objectives import (
+    Constraint,
+    Objective,
+    parse_constraints,
+    parse_objectives,
+    signed,
+    signed_reference,
+    total_violation,
+)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
-names = st.text(st.characters(exclude_characters="<>=", exclude_categories=["Z", "C"]), min_size=1, max_size=10)
+names = st.text(
+    st.characters(exclude_characters="<>=", exclude_categories=["Z", "C"]), min_size=1, max_size=10
+)
 relations = st.sampled_from([">=", ">", "<=", "<"])
 constraints = st.builds(Constraint, names, relations, finite)
 
@@ -26,16 +36,23 @@ def test_below_here_larger_is_better():
     objectives = parse_objectives({"accuracy": "max", "dsp": "min", "loss": "min"})
     scores = {"loss": -0.5, "other": 9.0, "dsp": 0.2, "accuracy": 0.7}
     assert signed(objectives, scores) == (0.7, -0.2, 0.5)
-    assert all(type(v) is float for v in signed(objectives, {"accuracy": 1, "dsp": True, "loss": 0}))
+    assert all(
+        type(v) is float for v in signed(objectives, {"accuracy": 1, "dsp": True, "loss": 0})
+    )
 
 
 def test_nan_and_infinity_pass_through():
-    found = signed(parse_objectives({"a": "min", "b": "min", "c": "max"}), {"a": math.inf, "b": math.nan, "c": -math.inf})
+    found = signed(
+        parse_objectives({"a": "min", "b": "min", "c": "max"}),
+        {"a": math.inf, "b": math.nan, "c": -math.inf},
+    )
     assert (found[0], found[2]) == (-math.inf, -math.inf)
     assert math.isnan(found[1])
 
 
-@given(st.dictionaries(names, st.tuples(st.sampled_from(["max", "min"]), finite, finite), min_size=1))
+@given(
+    st.dictionaries(names, st.tuples(st.sampled_from(["max", "min"]), finite, finite), min_size=1)
+)
 def test_the_better_score_is_the_larger_objective(named):
     objectives = parse_objectives({name: direction for name, (direction, _, _) in named.items()})
     one, other = (signed(objectives, {name: row[i] for name, row in named.items()}) for i in (1, 2))
@@ -71,7 +88,11 @@ def test_a_constraint_survives_its_text(constraint):
 
 
 def test_a_constraint_reads_well():
-    assert [str(Constraint.parse(t)) for t in ("a>=0.7", "b <  3", "c > 1e-6")] == ["a >= 0.7", "b < 3", "c > 1e-06"]
+    assert [str(Constraint.parse(t)) for t in ("a>=0.7", "b <  3", "c > 1e-6")] == [
+        "a >= 0.7",
+        "b < 3",
+        "c > 1e-06",
+    ]
     assert str(Constraint("a", ">=", 0.7123456789)) == "a >= 0.7123456789"
 
 
@@ -96,7 +117,9 @@ def test_a_constraint_reads_well():
     ],
 )
 def test_violations_by_hand(relation, score, violation):
-    assert Constraint("a", relation, 0.7).violation(score) == pytest.approx(violation, rel=1e-12, abs=0)
+    assert Constraint("a", relation, 0.7).violation(score) == pytest.approx(
+        violation, rel=1e-12, abs=0
+    )
 
 
 def test_a_violation_is_relative_to_the_bound_where_there_is_one():
@@ -120,38 +143,77 @@ def test_a_violation_is_above_0_exactly_where_the_relation_fails(constraint, sco
 
 @given(constraints, finite, finite)
 def test_further_off_is_not_less_of_a_violation(constraint, one, other):
-    worse, better = sorted([one, other]) if constraint.relation.startswith(">") else sorted([one, other], reverse=True)
+    worse, better = (
+        sorted([one, other])
+        if constraint.relation.startswith(">")
+        else sorted([one, other], reverse=True)
+    )
     assert constraint.violation(worse) >= constraint.violation(better)
 
 
 def test_the_total_adds_up_over_scores_that_need_not_be_objectives():
     limits = parse_constraints(["accuracy >= 0.8", "latency <= 10", "size < 5"])
     assert total_violation(limits, {"accuracy": 0.9, "latency": 10, "size": 4}) == 0.0
-    assert total_violation(limits, {"accuracy": 0.4, "latency": 15, "size": 4}) == pytest.approx(1.0)
+    assert total_violation(limits, {"accuracy": 0.4, "latency": 15, "size": 4}) == pytest.approx(
+        1.0
+    )
     assert total_violation(limits, {"accuracy": 0.9, "latency": 5, "size": 5}) > 0
     assert total_violation(limits, {"accuracy": math.nan, "latency": 5, "size": 4}) == math.inf
     assert total_violation([], {}) == 0.0
-    assert total_violation(parse_constraints(["a <= 1", "b <= 1"]), {"a": 1.7e308, "b": 1.7e308}) == math.inf
+    assert (
+        total_violation(parse_constraints(["a <= 1", "b <= 1"]), {"a": 1.7e308, "b": 1.7e308})
+        == math.inf
+    )
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------------------
 
 WRONG = [
-    (lambda: Objective("", "max"), "an objective's name must be a string that is not empty, got ''"),
+    (
+        lambda: Objective("", "max"),
+        "an objective's name must be a string that is not empty, got ''",
+    ),
     (lambda: Objective(3, "max"), "an objective's name must be a string that is not empty, got 3"),
-    (lambda: Objective("a", "maximize"), "objective 'a' must have the direction 'max' or 'min', got 'maximize'"),
-    (lambda: parse_objectives({"a": 1}), "objective 'a' must have the direction 'max' or 'min', got 1"),
-    (lambda: parse_objectives({}), "`objectives` must name at least one objective, as in {'accuracy': 'max'}, got none"),
-    (lambda: parse_objectives([]), "`objectives` must name at least one objective, as in {'accuracy': 'max'}, got none"),
-    (lambda: parse_objectives("accuracy"), "`objectives` must be a mapping like {'accuracy': 'max', 'dsp': 'min'}, got 'accuracy'"),
+    (
+        lambda: Objective("a", "maximize"),
+        "objective 'a' must have the direction 'max' or 'min', got 'maximize'",
+    ),
+    (
+        lambda: parse_objectives({"a": 1}),
+        "objective 'a' must have the direction 'max' or 'min', got 1",
+    ),
+    (
+        lambda: parse_objectives({}),
+        "`objectives` must name at least one objective, as in {'accuracy': 'max'}, got none",
+    ),
+    (
+        lambda: parse_objectives([]),
+        "`objectives` must name at least one objective, as in {'accuracy': 'max'}, got none",
+    ),
+    (
+        lambda: parse_objectives("accuracy"),
+        "`objectives` must be a mapping like {'accuracy': 'max', 'dsp': 'min'}, got 'accuracy'",
+    ),
     (lambda: parse_objectives(["accuracy"]), "`objectives` must be a mapping like"),
     (lambda: parse_objectives(None), "`objectives` must be a mapping like"),
-    (lambda: parse_objectives([Objective("a", "max"), Objective("a", "min")]), "must have names that differ, got ['a', 'a']"),
-    (lambda: parse_constraints("a >= 1"), "`constraints` must be a list like ['accuracy >= 0.7'], got 'a >= 1'"),
+    (
+        lambda: parse_objectives([Objective("a", "max"), Objective("a", "min")]),
+        "must have names that differ, got ['a', 'a']",
+    ),
+    (
+        lambda: parse_constraints("a >= 1"),
+        "`constraints` must be a list like ['accuracy >= 0.7'], got 'a >= 1'",
+    ),
     (lambda: parse_constraints({"a >= 1"}), "`constraints` must be a list like"),
-    (lambda: parse_constraints([3]), "must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got 3"),
+    (
+        lambda: parse_constraints([3]),
+        "must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got 3",
+    ),
     *(
-        (lambda text=text: Constraint.parse(text), f"must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got {text!r}")
+        (
+            lambda text=text: Constraint.parse(text),
+            f"must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got {text!r}",
+        )
         for text in [
             "",
             "a",
@@ -171,10 +233,22 @@ WRONG = [
             "a >= 1 2",
         ]
     ),
-    (lambda: Constraint("a", "==", 1.0), "the constraint on 'a' must have a relation of >=, >, <=, <, got '=='"),
-    (lambda: Constraint("a", ">=", math.nan), "the constraint on 'a' must have a finite number as its bound, got nan"),
-    (lambda: Constraint("a", ">=", "1"), "the constraint on 'a' must have a finite number as its bound, got '1'"),
-    (lambda: Constraint("", ">=", 1.0), "a constraint's name must be a score's name, without < and > and not ending in =, got ''"),
+    (
+        lambda: Constraint("a", "==", 1.0),
+        "the constraint on 'a' must have a relation of >=, >, <=, <, got '=='",
+    ),
+    (
+        lambda: Constraint("a", ">=", math.nan),
+        "the constraint on 'a' must have a finite number as its bound, got nan",
+    ),
+    (
+        lambda: Constraint("a", ">=", "1"),
+        "the constraint on 'a' must have a finite number as its bound, got '1'",
+    ),
+    (
+        lambda: Constraint("", ">=", 1.0),
+        "a constraint's name must be a score's name, without < and > and not ending in =, got ''",
+    ),
     (lambda: Constraint("a <", ">=", 1.0), "a constraint's name must be a score's name"),
 ]
 
@@ -191,7 +265,8 @@ def test_a_score_that_was_not_measured():
     with pytest.raises(MissingScore, match=message):
         signed(parse_objectives({"accuracy": "max", "dsp": "min"}), {"accuracy": 0.5, "loss": 1.0})
     with pytest.raises(
-        MissingScore, match="did not measure the constraint 'a'; it measured nothing; .* correct the constraint's name"
+        MissingScore,
+        match="did not measure the constraint 'a'; it measured nothing; .* correct the constraint's name",
     ):
         total_violation(parse_constraints(["a >= 1"]), {})
 
@@ -200,7 +275,9 @@ def test_a_reference_point_has_the_objectives_sense_and_order():
     objectives = parse_objectives({"accuracy": "max", "dsp": "min"})
     assert signed_reference(objectives, {"dsp": 1, "accuracy": 0.5}) == (0.5, -1.0)
     for wrong in ({"dsp": 1}, {"dsp": 1, "accuracy": 0.5, "loss": 2}, (0.5, 1), None):
-        with pytest.raises(ValueError, match="`reference` must give a number for each of 'accuracy', 'dsp', got "):
+        with pytest.raises(
+            ValueError, match="`reference` must give a number for each of 'accuracy', 'dsp', got "
+        ):
             signed_reference(objectives, wrong)
     for wrong in (math.nan, math.inf, "1", True, None):
         with pytest.raises(ValueError, match=r"`reference\['dsp'\]` must be a finite number, got "):
@@ -208,7 +285,10 @@ def test_a_reference_point_has_the_objectives_sense_and_order():
 
 
 def test_objectives_and_constraints_are_frozen_values():
-    for value, field in ((Objective("a", "max"), "direction"), (Constraint("a", ">", 1.0), "bound")):
+    for value, field in (
+        (Objective("a", "max"), "direction"),
+        (Constraint("a", ">", 1.0), "bound"),
+    ):
         assert {value: 1}[dataclasses.replace(value)] == 1
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, field, "min")

@@ -16,7 +16,9 @@ from mopbt.compare import Experiment
 from mopbt.metrics import coverage
 
 ROOT = Path(__file__).parent.parent
-PUBLISHED = sorted(folder for folder in (ROOT / "results" / "small").glob("*") if (folder / "tables.csv").exists())
+PUBLISHED = sorted(
+    folder for folder in (ROOT / "results" / "small").glob("*") if (folder / "tables.csv").exists()
+)
 
 
 def complete(page):
@@ -24,7 +26,9 @@ def complete(page):
     for folder in (folder for folder in PUBLISHED if folder.name in page.MAIN):
         with open(folder / "runs.csv", newline="") as file:
             done = Counter(row["task"] for row in csv.DictReader(file))
-        wanted = Counter(run.task for run in Experiment.read(experiment_of(folder)).at("small").plan())
+        wanted = Counter(
+            run.task for run in Experiment.read(experiment_of(folder)).at("small").plan()
+        )
         yield from (task for task in wanted if done[task] == wanted[task])
 
 
@@ -65,12 +69,21 @@ def test_a_table_of_the_page_is_made_of_the_two_files(page):
     assert cells[5] == "40.39 ± 2.62"  # Table 7
     assert cells[7] == "+2.8 %"  # 70.59 / 68.69
     with open(ROOT / "results" / "small" / "tables-5-7-tabular" / "tables.csv", newline="") as file:
-        ours = {(r["table"], r["algorithm"]): r for r in csv.DictReader(file) if r["task"] == "adult-precision-recall"}
+        ours = {
+            (r["table"], r["algorithm"]): r
+            for r in csv.DictReader(file)
+            if r["task"] == "adult-precision-recall"
+        }
     for place, measure in ((2, "hypervolume"), (4, "test"), (6, "coverage")):
         row = ours[measure, "MO-PBT"]
-        assert cells[place] == f"{100 * float(row['mean']):.2f} ± {100 * float(row['deviation']):.2f}"
+        assert (
+            cells[place] == f"{100 * float(row['mean']):.2f} ± {100 * float(row['deviation']):.2f}"
+        )
     random_search = float(ours["hypervolume", "random search"]["mean"])
-    assert cells[8] == f"{100 * (float(ours['hypervolume', 'MO-PBT']['mean']) / random_search - 1):+.1f} %"
+    assert (
+        cells[8]
+        == f"{100 * (float(ours['hypervolume', 'MO-PBT']['mean']) / random_search - 1):+.1f} %"
+    )
 
 
 def test_numbers_told_beside_the_tables_are_found_again(page, capsys):
@@ -105,10 +118,16 @@ def test_means_are_those_of_the_runs(folder):
         runs = list(csv.DictReader(file))
     with open(folder / "tables.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    cells = [row for row in rows if row["table"] == "hypervolume" and row["task"]]  # without one they are over all tasks
+    cells = [
+        row for row in rows if row["table"] == "hypervolume" and row["task"]
+    ]  # without one they are over all tasks
     assert cells
     for cell in cells:
-        values = [float(r["hypervolume"]) for r in runs if (r["task"], r["algorithm"]) == (cell["task"], cell["algorithm"])]
+        values = [
+            float(r["hypervolume"])
+            for r in runs
+            if (r["task"], r["algorithm"]) == (cell["task"], cell["algorithm"])
+        ]
         assert len(values) == int(cell["runs"])
         assert sum(values) / len(values) == pytest.approx(float(cell["mean"]))
 
@@ -125,15 +144,26 @@ def test_hypervolumes_of_the_runs_are_those_of_their_fronts(folder):
     assert runs
     for run in runs:
         own = [o for o in objectives if o["task"] == run["task"]]
-        front = [m for m in models if all(m[key] == run[key] for key in ("task", "algorithm", "seed"))]
-        maximise, reference = [o["direction"] == "max" for o in own], [float(o["reference"]) for o in own]
+        front = [
+            m for m in models if all(m[key] == run[key] for key in ("task", "algorithm", "seed"))
+        ]
+        maximize, reference = (
+            [o["direction"] == "max" for o in own],
+            [float(o["reference"]) for o in own],
+        )
         for measure, prefix in (("hypervolume", "score."), ("test_hypervolume", "score.test/")):
             if run[measure]:
-                points = np.array([[float(model[prefix + o["objective"]]) for o in own] for model in front])
-                assert moocore.hypervolume(points, ref=reference, maximise=maximise) == pytest.approx(float(run[measure]))
+                points = np.array(
+                    [[float(model[prefix + o["objective"]]) for o in own] for model in front]
+                )
+                assert moocore.hypervolume(
+                    points, ref=reference, maximise=maximize
+                ) == pytest.approx(float(run[measure]))
         if run["coverage"]:  # all are shares, so they are taken as they are
-            signs = np.where(maximise, 1.0, -1.0)
-            points = signs * np.array([[float(model[f"score.{o['objective']}"]) for o in own] for model in front])
+            signs = np.where(maximize, 1.0, -1.0)
+            points = signs * np.array(
+                [[float(model[f"score.{o['objective']}"]) for o in own] for model in front]
+            )
             assert coverage(points, signs * reference) == pytest.approx(float(run["coverage"]))
 
 

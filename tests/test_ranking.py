@@ -37,7 +37,7 @@ RANKS = [
     by_random_scalarization(),
     by_random_scalarization(per_member=True),
     by_max_scalarization(vectors=5),
-    by_max_scalarization(vectors=5, published=True),
+    by_max_scalarization(vectors=5, authors_variant=True),
 ]
 COUNTS = st.sampled_from([1, 2, 3, 5])
 EIGHTHS = st.integers(-8, 8).map(lambda i: i / 8)  # many ties, and exact arithmetic
@@ -56,7 +56,9 @@ def tables(draw, elements=EIGHTHS, largest=12, counts=COUNTS):
 @st.composite
 def constrained(draw, elements=EIGHTHS):
     objectives = draw(tables(elements))
-    return objectives, draw(arrays(float, len(objectives), elements=st.sampled_from([0, 0, 0.5, 1, 2, np.inf])))
+    return objectives, draw(
+        arrays(float, len(objectives), elements=st.sampled_from([0, 0, 0.5, 1, 2, np.inf]))
+    )
 
 
 BROKEN_TABLES = tables(st.one_of(EIGHTHS, EIGHTHS, EIGHTHS, BROKEN))
@@ -132,7 +134,9 @@ def test_domination_needs_one_strict_improvement():
     assert not dominates([1, 1], [1, 1])
     assert not dominates([2, 0], [1, 1])
     assert not dominates([np.nan, 2], [0, 1])
-    with pytest.raises(ValueError, match=r"`a` and `b` must have the same shape \(K,\), got \(2,\) and \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"`a` and `b` must have the same shape \(K,\), got \(2,\) and \(3,\)"
+    ):
         dominates([1, 2], [1, 2, 3])
 
 
@@ -245,7 +249,9 @@ def test_scaling_divides_each_objective_by_its_range(objectives, factor):
     spans = [Fraction(v) for v in np.ptp(objectives, axis=0)] if len(objectives) else [1]
     powers_of_two = [s for s in spans if s and (s.numerator & (s.numerator - 1))] == []
     if powers_of_two:  # otherwise rounding decides between equals
-        assert scattered_order(objectives, scale=True).tolist() == scattered_by_definition(objectives, spans=spans)
+        assert scattered_order(objectives, scale=True).tolist() == scattered_by_definition(
+            objectives, spans=spans
+        )
 
 
 def test_scaling_makes_a_small_objective_count():
@@ -273,12 +279,22 @@ def test_ten_thousand_rows():
 
 
 def test_crowding_distances_by_hand():
-    assert crowding_distance([[0, 4], [1, 3], [3, 1], [4, 0]]).tolist() == [np.inf, 1.5, 1.5, np.inf]
+    assert crowding_distance([[0, 4], [1, 3], [3, 1], [4, 0]]).tolist() == [
+        np.inf,
+        1.5,
+        1.5,
+        np.inf,
+    ]
     assert crowding_distance([[0, 1]]).tolist() == [np.inf]
     assert crowding_distance([[0, 1], [1, 0]]).tolist() == [np.inf, np.inf]
     assert crowding_distance(np.empty((0, 2))).tolist() == []
     # The second objective does not vary, so it has no ends; the third row failed.
-    assert crowding_distance([[0, 1], [1, 1], [np.nan, 1], [2, 1]]).tolist() == [np.inf, 1.0, 0.0, np.inf]
+    assert crowding_distance([[0, 1], [1, 1], [np.nan, 1], [2, 1]]).tolist() == [
+        np.inf,
+        1.0,
+        0.0,
+        np.inf,
+    ]
 
 
 @given(st.integers(3, 12), st.sampled_from([2, 3, 5]), st.integers(0, 10**6))
@@ -311,7 +327,12 @@ def test_equal_hypervolumes_go_to_the_larger_first_objective_and_duplicates_last
     assert hypervolume_order([[0, 1], [0.7, 0.7], [0.7, 0.7], [1, 0]]).tolist() == [1, 3, 0, 2]
     assert hypervolume_order([[1, 1], [1, 1]]).tolist() == [0, 1]
     # The last two add the same, which rounding must not hide.
-    assert hypervolume_order([[0.3, 1.0], [0.4, 0.5], [1.0, 0.3], [0.5, 0.4]]).tolist() == [2, 0, 3, 1]
+    assert hypervolume_order([[0.3, 1.0], [0.4, 0.5], [1.0, 0.3], [0.5, 0.4]]).tolist() == [
+        2,
+        0,
+        3,
+        1,
+    ]
 
 
 @settings(max_examples=60)
@@ -322,7 +343,10 @@ def test_each_of_the_hypervolume_order_adds_the_most(objectives):
         found, order = order[: len(front)], order[len(front) :]
         f = exact(objectives[found])
         spans = [max(c) - min(c) for c in zip(*f, strict=True)]
-        reference = [min(c) - (s or abs(min(c)) or 1) / 10 for c, s in zip(zip(*f, strict=True), spans, strict=True)]
+        reference = [
+            min(c) - (s or abs(min(c)) or 1) / 10
+            for c, s in zip(zip(*f, strict=True), spans, strict=True)
+        ]
         whole = volume_by_cells([[max(c) for c in zip(*f, strict=True)]], reference)
         for place in range(len(found)):
             totals = [volume_by_cells([*f[:place], p], reference) for p in f[place:]]
@@ -419,9 +443,18 @@ def test_rankings_are_values(rank):
 @given(tables())
 def test_domination_rankings_are_their_orders(objectives):
     assert by_domination()(objectives, None, rng()).tolist() == scattered_order(objectives).tolist()
-    assert by_domination(scale=True)(objectives, None, rng()).tolist() == scattered_order(objectives, scale=True).tolist()
-    assert by_domination(within="crowded")(objectives, None, rng()).tolist() == crowded_order(objectives).tolist()
-    assert by_domination(within="hypervolume")(objectives, None, rng()).tolist() == hypervolume_order(objectives).tolist()
+    assert (
+        by_domination(scale=True)(objectives, None, rng()).tolist()
+        == scattered_order(objectives, scale=True).tolist()
+    )
+    assert (
+        by_domination(within="crowded")(objectives, None, rng()).tolist()
+        == crowded_order(objectives).tolist()
+    )
+    assert (
+        by_domination(within="hypervolume")(objectives, None, rng()).tolist()
+        == hypervolume_order(objectives).tolist()
+    )
 
 
 def test_scalar_rankings_sort_by_descending_score_and_keep_equals_in_their_order():
@@ -438,7 +471,9 @@ def test_a_failed_row_does_not_change_the_weights_of_others(per_member):
     scores = random_scalarization(objectives, rng(), per_member=per_member)
     objectives[2] = np.nan
     expected = [i for i in np.argsort(-scores).tolist() if i != 2] + [2]
-    assert by_random_scalarization(per_member=per_member)(objectives, None, rng()).tolist() == expected
+    assert (
+        by_random_scalarization(per_member=per_member)(objectives, None, rng()).tolist() == expected
+    )
 
 
 def test_huge_scores_are_large():
@@ -456,14 +491,20 @@ def test_wrong_shapes_are_named(function):
         function(np.zeros(32))
     with pytest.raises(ValueError, match=r"`objectives` must have shape \(n, K\), got \(3, 0\)"):
         function(np.zeros((3, 0)))
-    with pytest.raises(ValueError, match=r"`violations` must have shape \(3,\) like the objectives' rows, got \(2,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"`violations` must have shape \(3,\) like the objectives' rows, got \(2,\)",
+    ):
         function(np.zeros((3, 2)), [0, 0])
     with pytest.raises(ValueError, match=r"`violations` must not be negative, got -1.0"):
         function(np.zeros((3, 2)), [0, -1, 0])
 
 
 def test_wrong_settings_of_rankings_are_named():
-    with pytest.raises(ValueError, match="`within` must be one of 'scattered', 'crowded', 'hypervolume', got 'random'"):
+    with pytest.raises(
+        ValueError,
+        match="`within` must be one of 'scattered', 'crowded', 'hypervolume', got 'random'",
+    ):
         by_domination(within="random")
     with pytest.raises(ValueError, match="`scale` must be False for within='crowded'"):
         by_domination(within="crowded", scale=True)
@@ -485,4 +526,7 @@ def test_inputs_are_not_modified(function):
     function(objectives) if function is crowding_distance else function(objectives, violations)
     assert np.array_equal(objectives, before[0], equal_nan=True)
     assert np.array_equal(violations, before[1])
-    assert np.ravel(function(objectives.tolist())[0]).tolist() == np.ravel(function(objectives)[0]).tolist()
+    assert (
+        np.ravel(function(objectives.tolist())[0]).tolist()
+        == np.ravel(function(objectives)[0]).tolist()
+    )

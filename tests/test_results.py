@@ -14,13 +14,23 @@ from mopbt.testing import ToyTask
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return run(ToyTask(max_step=16), out=tmp_path_factory.mktemp("runs") / "toy", population=8, engine="local", progress=False)
+    return run(
+        ToyTask(steps=16),
+        out=tmp_path_factory.mktemp("runs") / "toy",
+        population=8,
+        engine="local",
+        progress=False,
+    )
 
 
 def test_front_is_the_non_dominated_set_of_all_evaluations(finished):
     points = list(finished.points())
     scores = np.array([[p.scores["near"], p.scores["far"]] for p in points])
-    brute = {p.job for p, x in zip(points, scores, strict=True) if not ((scores >= x).all(1) & (scores > x).any(1)).any()}
+    brute = {
+        p.job
+        for p, x in zip(points, scores, strict=True)
+        if not ((scores >= x).all(1) & (scores > x).any(1)).any()
+    }
     assert {p.job for p in finished.front()} == brute
     assert len(points) == len(finished) == 64
     assert finished.front().scores().shape == (len(brute), 2)
@@ -48,7 +58,9 @@ def test_hypervolume_is_that_of_the_metrics_and_takes_a_named_reference(finished
     assert curve[-1][1] == pytest.approx(expected)
     assert [v for _, v in curve] == sorted(v for _, v in curve)
     assert finished.hypervolume() > 0
-    with pytest.raises(ValueError, match="`reference` must give a number for each of 'near', 'far', got"):
+    with pytest.raises(
+        ValueError, match="`reference` must give a number for each of 'near', 'far', got"
+    ):
         finished.hypervolume({"near": 0.0})
 
 
@@ -61,10 +73,14 @@ class CostTask(ToyTask):
 
 
 def test_a_minimised_objective_is_flipped_once_and_shown_as_it_is(finished, tmp_path):
-    flipped = run(CostTask(max_step=16), out=tmp_path, population=8, engine="local", progress=False)
+    flipped = run(CostTask(steps=16), out=tmp_path, population=8, engine="local", progress=False)
     assert [p.job for p in flipped.front()] == [p.job for p in finished.front()]
-    assert [p.scores["cost"] for p in flipped.front()] == [-p.scores["near"] for p in finished.front()]
-    assert flipped.hypervolume({"cost": 1.0, "far": -2.0}) == pytest.approx(finished.hypervolume({"near": -1.0, "far": -2.0}))
+    assert [p.scores["cost"] for p in flipped.front()] == [
+        -p.scores["near"] for p in finished.front()
+    ]
+    assert flipped.hypervolume({"cost": 1.0, "far": -2.0}) == pytest.approx(
+        finished.hypervolume({"near": -1.0, "far": -2.0})
+    )
 
 
 def test_lineage_goes_back_to_fresh_weights_through_exploits(finished):
@@ -86,12 +102,12 @@ def test_schedule_replayed_by_hand_gives_the_same_model(finished):
     """The promise of lineage and schedule: training again along them, with the jobs' own seeds, gives the very weights."""
     from mopbt.rng import derived_seed
 
-    task = ToyTask(max_step=16)
+    task = ToyTask(steps=16)
     point = finished.front()[len(finished.front()) // 2]
     line = finished.lineage(point)
     model = task.init(derived_seed(0, "init", line[0].trial))
     for a in line:
-        model = task.train(model, a.values, a.begin, a.end, derived_seed(0, "train", a.trial, a.begin))
+        model = task.train(model, a.hp, a.begin, a.end, derived_seed(0, "train", a.trial, a.begin))
     assert task.dump(model) == finished.checkpoint(point)
     schedule = finished.schedule(point)
     assert schedule[0][0] == 0
@@ -102,9 +118,18 @@ def test_schedule_replayed_by_hand_gives_the_same_model(finished):
 def test_records_and_pandas_hold_every_report_with_its_configuration(finished):
     frame = finished.to_pandas()
     assert len(frame) == 64
-    assert {"job", "trial", "begin", "end", "parent", "config.weight", "config.lr", "score.near", "score.far", "front"} <= set(
-        frame
-    )
+    assert {
+        "job",
+        "trial",
+        "begin",
+        "end",
+        "parent",
+        "config.weight",
+        "config.lr",
+        "score.near",
+        "score.far",
+        "front",
+    } <= set(frame)
     assert frame["front"].sum() == len(finished.front())
     assert (frame["config.weight"].between(0, 1)).all()
     assert len(finished.front().to_pandas()) == len(finished.front())
@@ -113,8 +138,12 @@ def test_records_and_pandas_hold_every_report_with_its_configuration(finished):
 def test_a_run_as_csv_reads_back_as_what_it_holds(finished, tmp_path):
     finished.to_csv(tmp_path / "reports.csv")
     read = pandas.read_csv(tmp_path / "reports.csv")
-    pandas.testing.assert_frame_equal(read, finished.to_pandas().assign(error=math.nan), check_dtype=False)
-    with pytest.raises(ValueError, match=r"a table needs the name of a file in a directory that is there, .*, got"):
+    pandas.testing.assert_frame_equal(
+        read, finished.to_pandas().assign(error=math.nan), check_dtype=False
+    )
+    with pytest.raises(
+        ValueError, match=r"a table needs the name of a file in a directory that is there, .*, got"
+    ):
         finished.to_csv(tmp_path)
 
 
@@ -125,7 +154,9 @@ def test_csv_holds_failed_reports_with_their_errors(tmp_path):
                 raise ArithmeticError(f"a seed of {seed},\nand a line more")
             return super().train(model, config, begin, end, seed)
 
-    results = run(Fragile(max_step=8), out=tmp_path / "run", population=8, engine="local", progress=False)
+    results = run(
+        Fragile(steps=8), out=tmp_path / "run", population=8, engine="local", progress=False
+    )
     results.to_csv(tmp_path / "reports.csv")
     with (tmp_path / "reports.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -147,7 +178,10 @@ def test_pandas_is_optional(finished, monkeypatch):
 
 
 def test_a_point_that_is_not_one(finished):
-    with pytest.raises(ValueError, match="a point must be an evaluated job of this run, or one of `results.front.*`, got 9999"):
+    with pytest.raises(
+        ValueError,
+        match="a point must be an evaluated job of this run, or one of `results.front.*`, got 9999",
+    ):
         finished.load(9999)
     with pytest.raises(ValueError, match="got 'best'"):
         finished.lineage("best")
@@ -168,10 +202,13 @@ class ForeignTask(ToyTask):
 
 
 def test_a_task_with_bytes_of_its_own_is_needed_to_load_them(tmp_path):
-    results = run(ForeignTask(max_step=4), out=tmp_path, population=4, engine="local", progress=False)
+    results = run(ForeignTask(steps=4), out=tmp_path, population=4, engine="local", progress=False)
     point = results.front()[0]
     assert "place" in results.load(point)
-    with pytest.raises(StoreError, match=r"only the task 'toy' can load its models: use Results.open\(.*task=\.\.\.\)"):
+    with pytest.raises(
+        StoreError,
+        match=r"only the task 'toy' can load its models: use Results.open\(.*task=\.\.\.\)",
+    ):
         Results.open(tmp_path).load(point)
     assert "place" in Results.open(tmp_path, task=ForeignTask()).load(point)
 
@@ -179,10 +216,23 @@ def test_a_task_with_bytes_of_its_own_is_needed_to_load_them(tmp_path):
 def test_an_empty_run_and_no_run(tmp_path):
     with pytest.raises(StoreError, match=r"is not a run: it has no run\.toml"):
         Results.open(tmp_path)
-    run(ToyTask(), out=tmp_path / "run", population=4, engine="local", progress=False, budget=Budget(jobs=1))
+    run(
+        ToyTask(),
+        out=tmp_path / "run",
+        population=4,
+        engine="local",
+        progress=False,
+        budget=Budget(jobs=1),
+    )
     (tmp_path / "run" / "journal.jsonl").unlink()
     empty = Results.open(tmp_path / "run")
-    assert (len(empty), len(empty.front()), empty.hypervolume(), empty.hypervolume_curve(), empty.records()) == (0, 0, 0.0, [], [])
+    assert (
+        len(empty),
+        len(empty.front()),
+        empty.hypervolume(),
+        empty.hypervolume_curve(),
+        empty.records(),
+    ) == (0, 0, 0.0, [], [])
 
 
 class Blind(ToyTask):
@@ -191,7 +241,9 @@ class Blind(ToyTask):
 
 
 def test_a_run_that_measured_nothing_but_nan_has_an_empty_curve(tmp_path):
-    blind = run(Blind(), out=None, population=4, engine="local", progress=False, budget=Budget(jobs=2))
+    blind = run(
+        Blind(), out=None, population=4, engine="local", progress=False, budget=Budget(jobs=2)
+    )
     assert (len(blind.front()), blind.hypervolume(), blind.hypervolume_curve()) == (0, 0.0, [])
 
 
@@ -200,7 +252,7 @@ class StrictTask(ToyTask):
 
 
 def test_the_front_of_a_constrained_run_is_feasible(tmp_path):
-    results = run(StrictTask(max_step=16), out=tmp_path, population=8, engine="local", progress=False)
+    results = run(StrictTask(steps=16), out=tmp_path, population=8, engine="local", progress=False)
     assert len(results.front()) > 1
     assert all(p.scores["near"] >= 0.2 and p.violation == 0 for p in results.front())
     assert any(p.violation > 0 for p in results.points())
@@ -211,7 +263,9 @@ class ImpossibleTask(ToyTask):
 
 
 def test_where_nothing_is_feasible_the_front_is_what_comes_closest(tmp_path):
-    results = run(ImpossibleTask(max_step=8), out=tmp_path, population=6, engine="local", progress=False)
+    results = run(
+        ImpossibleTask(steps=8), out=tmp_path, population=6, engine="local", progress=False
+    )
     (only,) = results.front()
     assert only.violation == min(p.violation for p in results.points()) > 0
     assert results.hypervolume() == 0
@@ -222,7 +276,9 @@ class ReferencedTask(ToyTask):
 
 
 def test_a_task_may_name_its_reference_point(finished, tmp_path):
-    results = run(ReferencedTask(max_step=16), out=tmp_path, population=8, engine="local", progress=False)
+    results = run(
+        ReferencedTask(steps=16), out=tmp_path, population=8, engine="local", progress=False
+    )
     assert results.hypervolume() == finished.hypervolume({"near": -1.0, "far": -2.0})
     assert Results.open(tmp_path).hypervolume() == results.hypervolume()
 

@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 
 from mopbt.rng import derived_seed, stream
 
-names = st.lists(st.one_of(st.text(max_size=8), st.integers(-(2**40), 2**40)), max_size=4).map(tuple)
+names = st.lists(st.one_of(st.text(max_size=8), st.integers(-(2**40), 2**40)), max_size=4).map(
+    tuple
+)
 seeds = st.integers(0, 2**70)
 
 
@@ -44,7 +46,9 @@ def test_order_of_asking_changes_nothing():
 @given(seeds, names, seeds, names)
 def test_different_names_have_different_streams(seed, name, other_seed, other_name):
     same = (seed, *name) == (other_seed, *other_name)
-    assert (stream(seed, *name).integers(2**63) == stream(other_seed, *other_name).integers(2**63)) == same
+    assert (
+        stream(seed, *name).integers(2**63) == stream(other_seed, *other_name).integers(2**63)
+    ) == same
 
 
 @pytest.mark.parametrize(
@@ -70,4 +74,7 @@ def test_a_derived_seed_is_one_that_numpy_and_torch_accept(seed, name):
 
 
 def test_derived_seeds_of_a_run_differ():
-    assert len({derived_seed(0, "train", trial, step) for trial in range(64) for step in range(100)}) == 6400
+    assert (
+        len({derived_seed(0, "train", trial, step) for trial in range(64) for step in range(100)})
+        == 6400
+    )

@@ -25,11 +25,15 @@ POSITIVE = st.floats(0.01, 10)
 def tables(draw):
     n, K = draw(st.integers(0, 6)), draw(st.sampled_from([1, 2, 3, 5]))
     shape = (n, K) if draw(st.booleans()) else (K,)
-    return draw(arrays(float, (n, K), elements=VALUES)), draw(arrays(float, shape, elements=POSITIVE))
+    return draw(arrays(float, (n, K), elements=VALUES)), draw(
+        arrays(float, shape, elements=POSITIVE)
+    )
 
 
 def rows(objectives, weights):
-    return list(zip(objectives.tolist(), np.broadcast_to(weights, objectives.shape).tolist(), strict=True))
+    return list(
+        zip(objectives.tolist(), np.broadcast_to(weights, objectives.shape).tolist(), strict=True)
+    )
 
 
 def test_examples_by_hand():
@@ -53,14 +57,14 @@ def test_equal_to_the_formulas_row_by_row(table):
     paper = [min(max(0.0, a / b) for a, b in zip(x, v, strict=True)) ** K for x, v in rows(f, w)]
     code = [min((a / b) ** 2 for a, b in zip(x, v, strict=True)) for x, v in rows(f, w)]
     assert golovin(f, w) == pytest.approx(paper)
-    assert golovin(f, w, published=True) == pytest.approx(code)
+    assert golovin(f, w, authors_variant=True) == pytest.approx(code)
 
 
 def test_golovin_of_the_paper_and_of_the_published_code_differ_where_the_documents_say():
     assert golovin([[2.0, 2.0, 2.0]], [1, 1, 1]).tolist() == [8.0]  # the exponent is K ...
-    assert golovin([[2.0, 2.0, 2.0]], [1, 1, 1], published=True).tolist() == [4.0]  # ... or 2
+    assert golovin([[2.0, 2.0, 2.0]], [1, 1, 1], authors_variant=True).tolist() == [4.0]  # ... or 2
     assert golovin([[-3.0, 4.0]], [1, 1]).tolist() == [0.0]  # max(0, .) ...
-    assert golovin([[-3.0, 4.0]], [1, 1], published=True).tolist() == [9.0]  # ... or none
+    assert golovin([[-3.0, 4.0]], [1, 1], authors_variant=True).tolist() == [9.0]  # ... or none
 
 
 def test_an_objective_of_weight_zero_does_not_limit_golovin_unless_it_is_negative():
@@ -103,18 +107,32 @@ def test_random_scalarization_uses_one_vector_for_all_rows_or_one_for_each():
     assert len(set(shared.tolist())) == 1
     assert len(set(own.tolist())) == 50
     assert shared[0] == parego(objectives[:1], simplex_weights(1, 2, np.random.default_rng(0)))[0]
-    assert own.tolist() == parego(objectives, simplex_weights(50, 2, np.random.default_rng(0))).tolist()
+    assert (
+        own.tolist()
+        == parego(objectives, simplex_weights(50, 2, np.random.default_rng(0))).tolist()
+    )
 
 
-@given(arrays(float, st.tuples(st.integers(0, 5), st.sampled_from([1, 2, 3, 5])), elements=VALUES), st.integers(1, 20))
+@given(
+    arrays(float, st.tuples(st.integers(0, 5), st.sampled_from([1, 2, 3, 5])), elements=VALUES),
+    st.integers(1, 20),
+)
 def test_maximum_scalarization_is_the_maximum_over_the_vectors(objectives, vectors):
     n, K = objectives.shape
     shared = unit_weights(vectors, K, np.random.default_rng(7))
     expected = [max(golovin([row], w)[0] for w in shared) for row in objectives]
-    assert maximum_scalarization(objectives, np.random.default_rng(7), vectors=vectors).tolist() == expected
+    assert (
+        maximum_scalarization(objectives, np.random.default_rng(7), vectors=vectors).tolist()
+        == expected
+    )
     own = simplex_weights(n * vectors, K, np.random.default_rng(7)).reshape(n, vectors, K)
-    expected = [max(golovin([row], w, published=True)[0] for w in ws) for row, ws in zip(objectives, own, strict=True)]
-    found = maximum_scalarization(objectives, np.random.default_rng(7), vectors=vectors, published=True)
+    expected = [
+        max(golovin([row], w, authors_variant=True)[0] for w in ws)
+        for row, ws in zip(objectives, own, strict=True)
+    ]
+    found = maximum_scalarization(
+        objectives, np.random.default_rng(7), vectors=vectors, authors_variant=True
+    )
     assert found.tolist() == expected
 
 
@@ -133,7 +151,9 @@ def test_inputs_are_not_modified_and_wrong_ones_are_named(function):
     assert (weights == copies[1]).all()
     with pytest.raises(ValueError, match=r"`objectives` must have shape \(n, K\), got \(2,\)"):
         function([1.0, 2.0], weights)
-    with pytest.raises(ValueError, match=r"`weights` must have shape \(K,\) or \(n, K\) with K = 2, got \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"`weights` must have shape \(K,\) or \(n, K\) with K = 2, got \(3,\)"
+    ):
         function(objectives, [1, 2, 3])
     with pytest.raises(ValueError, match=r"`weights` must not be negative, got -1.0"):
         function(objectives, [1, -1])
@@ -153,7 +173,9 @@ def test_gaps_enter_as_one_less_the_gap_by_hand():
 
 
 def test_scores_above_one_are_counted_from_the_worst():
-    np.testing.assert_allclose(above_zero([[0.8, -20.0], [0.7, -5.0]], [1]), [[0.8, 0.0], [0.7, 15.0]])
+    np.testing.assert_allclose(
+        above_zero([[0.8, -20.0], [0.7, -5.0]], [1]), [[0.8, 0.0], [0.7, 15.0]]
+    )
 
 
 @given(tables())
@@ -164,12 +186,16 @@ def test_what_is_minimised_is_never_below_zero_and_keeps_its_distances(table):
     assert np.diff(positive, axis=0) == pytest.approx(np.diff(f, axis=0))
 
 
-@pytest.mark.parametrize("rank", [by_random_scalarization(minimised=(1,)), by_max_scalarization(minimised=(1,))])
+@pytest.mark.parametrize(
+    "rank", [by_random_scalarization(minimized=(1,)), by_max_scalarization(minimized=(1,))]
+)
 def test_a_minimised_gap_does_not_decide_alone_nor_for_nothing(rank):
     """Signed gaps are below 0: of min w f they would be all, and of max(0, f / w) nothing would be left."""
     signed = np.array([[0.2, -0.2], [0.5, -0.3], [0.6, -0.1], [0.9, -0.11]])
     orders = {tuple(rank(signed, None, np.random.default_rng(seed)).tolist()) for seed in range(20)}
     assert any(order[0] == 3 for order in orders)
-    assert all(order.index(3) < order.index(1) for order in orders), "what is worse in both comes later"
+    assert all(order.index(3) < order.index(1) for order in orders), (
+        "what is worse in both comes later"
+    )
     assert orders != {(2, 3, 0, 1)}, "the order of the gap alone"
     assert (0, 1, 2, 3) not in orders, "ties would leave them as they are"

@@ -4,24 +4,32 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedules
 
-from mopbt.function import FunctionTask
+from mopbt.function_task import FunctionTask
 from mopbt.space import Float
 
 STEPS = 8
 
 
 def sequential(optimizer):
-    parts = [schedules.LinearLR(optimizer, 0.1, total_iters=3), schedules.CosineAnnealingLR(optimizer, 5)]
+    parts = [
+        schedules.LinearLR(optimizer, 0.1, total_iters=3),
+        schedules.CosineAnnealingLR(optimizer, 5),
+    ]
     return schedules.SequentialLR(optimizer, parts, milestones=[3])
 
 
 def sequential_steps(optimizer):
-    parts = [schedules.LinearLR(optimizer, 0.1, total_iters=3), schedules.MultiStepLR(optimizer, [2, 4], 0.5)]
+    parts = [
+        schedules.LinearLR(optimizer, 0.1, total_iters=3),
+        schedules.MultiStepLR(optimizer, [2, 4], 0.5),
+    ]
     return schedules.SequentialLR(optimizer, parts, milestones=[3])
 
 
 def chained(optimizer):
-    return schedules.ChainedScheduler([schedules.ConstantLR(optimizer, 0.5, 3), schedules.ExponentialLR(optimizer, 0.9)])
+    return schedules.ChainedScheduler(
+        [schedules.ConstantLR(optimizer, 0.5, 3), schedules.ExponentialLR(optimizer, 0.9)]
+    )
 
 
 SCHEDULES = {
@@ -56,7 +64,13 @@ def trained(make, rates, order):
             schedule.step()
         m.report(a=0, b=0)
 
-    task = FunctionTask(train, space={"lr": Float(0.01, 2)}, objectives={"a": "max", "b": "max"}, steps=STEPS, interval=2)
+    task = FunctionTask(
+        train,
+        space={"lr": Float(0.01, 2)},
+        objectives={"a": "max", "b": "max"},
+        steps=STEPS,
+        interval=2,
+    )
     model = task.init(0)
     for i, rate in enumerate(rates):
         model = task.load(task.dump(task.train(model, {"lr": rate}, 2 * i, 2 * i + 2, 0)))
@@ -80,7 +94,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_goes_on_over_intervals(name, order):
-    assert trained(SCHEDULES[name], [1.0] * 4, order) == pytest.approx(unbroken(SCHEDULES[name], 1.0))
+    assert trained(SCHEDULES[name], [1.0] * 4, order) == pytest.approx(
+        unbroken(SCHEDULES[name], 1.0)
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS)

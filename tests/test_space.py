@@ -36,20 +36,33 @@ numbers = st.floats(-1e6, 1e6)
 positive = st.floats(1e-9, 1e9)
 apart = st.floats(1e-3, 1e3)
 items = st.one_of(
-    st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5)
+    st.booleans(),
+    st.integers(-(2**60), 2**60),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
 )
 lists = st.lists(items, min_size=2, max_size=8, unique_by=lambda v: (type(v) is bool, v))
 domains = st.one_of(
     st.builds(lambda lo, width, n: Grid(lo, lo + width, n), numbers, apart, st.integers(2, 12)),
     st.builds(
-        lambda lo, ratio, n, zero: LogGrid(lo, lo * (1 + ratio), n, zero=zero), positive, apart, st.integers(3, 12), st.booleans()
+        lambda lo, ratio, n, zero: LogGrid(lo, lo * (1 + ratio), n, zero=zero),
+        positive,
+        apart,
+        st.integers(3, 12),
+        st.booleans(),
     ),
     st.builds(Ordinal, lists),
     st.builds(Categorical, lists),
     st.builds(lambda lo, width: Float(lo, lo + width), numbers, apart),
     st.builds(lambda lo, ratio: Float(lo, lo * (1 + ratio), log=True), positive, apart),
-    st.builds(lambda lo, width: Int(lo, lo + width), st.integers(-(10**6), 10**6), st.integers(1, 10**6)),
-    st.builds(lambda lo, width: Int(lo, lo + width, log=True), st.integers(1, 10**6), st.integers(1, 10**6)),
+    st.builds(
+        lambda lo, width: Int(lo, lo + width), st.integers(-(10**6), 10**6), st.integers(1, 10**6)
+    ),
+    st.builds(
+        lambda lo, width: Int(lo, lo + width, log=True),
+        st.integers(1, 10**6),
+        st.integers(1, 10**6),
+    ),
 )
 
 
@@ -59,10 +72,19 @@ def allows(domain, value):
         return any(type(value) is type(v) and value == v for v in domain.values)
     zero = isinstance(domain, LogGrid) and domain.zero and value == 0
     whole = not isinstance(domain, Int) or type(value) is int
-    return zero or (whole and not isinstance(value, bool) and math.isfinite(value) and domain.lo <= value <= domain.hi)
+    return zero or (
+        whole
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and domain.lo <= value <= domain.hi
+    )
 
 
-@given(domains, st.integers(0, 2**32), st.lists(st.sampled_from(["nearby", "sample", "stratified"]), max_size=30))
+@given(
+    domains,
+    st.integers(0, 2**32),
+    st.lists(st.sampled_from(["nearby", "sample", "stratified"]), max_size=30),
+)
 def test_a_value_never_leaves_its_domain(domain, seed, moves):
     # Elsewhere uniform(0, 0.8) reached 1.15 by multiplying with 1.2.
     rng = stream(seed, "moves")
@@ -82,13 +104,21 @@ def test_a_value_never_leaves_its_domain(domain, seed, moves):
 @given(domains, st.integers(0, 2**32))
 def test_a_position_survives_its_value(domain, seed):
     rng = stream(seed, "positions")
-    for position in [domain.sample(rng), *domain.stratified(5, rng), domain.nearby(domain.sample(rng), rng)]:
+    for position in [
+        domain.sample(rng),
+        *domain.stratified(5, rng),
+        domain.nearby(domain.sample(rng), rng),
+    ]:
         again = domain.encode(domain.decode(position))
         assert again == position
         assert type(again) is type(position)
 
 
-@pytest.mark.parametrize("domain", [d for d in DOMAINS if isinstance(d, Grid | LogGrid | Ordinal | Categorical)], ids=repr)
+@pytest.mark.parametrize(
+    "domain",
+    [d for d in DOMAINS if isinstance(d, Grid | LogGrid | Ordinal | Categorical)],
+    ids=repr,
+)
 def test_every_listed_value_survives_encoding(domain):
     assert [domain.encode(v) for v in domain.values] == list(range(len(domain.values)))
 
@@ -96,8 +126,8 @@ def test_every_listed_value_survives_encoding(domain):
 # --- reachability: the failures of peers -------------------------------------------------------------------------------------
 
 
-def neighbours(domain, position, draws=400):
-    rng = stream(0, "neighbours", repr(position))
+def neighbors(domain, position, draws=400):
+    rng = stream(0, "neighbors", repr(position))
     return {domain.nearby(position, rng) for _ in range(draws)}
 
 
@@ -124,8 +154,12 @@ FINITE = [
 
 @pytest.mark.parametrize("domain", FINITE, ids=repr)
 def test_every_value_is_reached_from_every_other_by_local_moves(domain):
-    everything = set(range(len(domain.values))) if hasattr(domain, "values") else set(range(domain.lo, domain.hi + 1))
-    graph = {position: neighbours(domain, position) for position in everything}
+    everything = (
+        set(range(len(domain.values)))
+        if hasattr(domain, "values")
+        else set(range(domain.lo, domain.hi + 1))
+    )
+    graph = {position: neighbors(domain, position) for position in everything}
     assert all(reachable(graph, position) == everything for position in everything)
 
 
@@ -145,7 +179,7 @@ def test_every_value_is_reached_from_every_other_by_local_moves(domain):
 )
 def test_zero_and_one_and_the_ends_are_left_again(domain, value):
     # Elsewhere 0 * 1.2 stayed 0, and int(1 * 1.2) stayed 1.
-    assert len(neighbours(domain, domain.encode(value))) > 1
+    assert len(neighbors(domain, domain.encode(value))) > 1
 
 
 @given(
@@ -176,23 +210,31 @@ def test_the_local_move_is_that_of_algorithm_3():
         assert count == pytest.approx(n * share, abs=5 * math.sqrt(n * share * (1 - share)))
 
 
-@pytest.mark.parametrize(("start", "end", "stays"), [(0, 0, 5 / 8), (1, 0, 3 / 8), (9, 9, 5 / 8), (8, 9, 3 / 8)])
+@pytest.mark.parametrize(
+    ("start", "end", "stays"), [(0, 0, 5 / 8), (1, 0, 3 / 8), (9, 9, 5 / 8), (8, 9, 3 / 8)]
+)
 def test_what_would_go_over_the_end_is_clipped_to_it(start, end, stays):
     rng, n = stream(0, "clipping"), 10_000
-    assert sum(DROPOUT.nearby(start, rng) == end for _ in range(n)) / n == pytest.approx(stays, abs=0.025)
+    assert sum(DROPOUT.nearby(start, rng) == end for _ in range(n)) / n == pytest.approx(
+        stays, abs=0.025
+    )
 
 
 def test_a_short_int_moves_like_a_list():
     for start in range(1, 9):
         ours = [Int(1, 8).nearby(start, stream(s, "int")) for s in range(200)]
-        assert ours == [1 + Ordinal(range(8)).nearby(start - 1, stream(s, "int")) for s in range(200)]
+        assert ours == [
+            1 + Ordinal(range(8)).nearby(start - 1, stream(s, "int")) for s in range(200)
+        ]
 
 
 def test_a_category_stays_where_it_is():
-    assert neighbours(Categorical(["a", "b", "c"]), 1) == {1}
+    assert neighbors(Categorical(["a", "b", "c"]), 1) == {1}
 
 
-@pytest.mark.parametrize("domain", [DROPOUT, WEIGHT_DECAY, Categorical(list("abcdefghij")), Int(1, 10)], ids=repr)
+@pytest.mark.parametrize(
+    "domain", [DROPOUT, WEIGHT_DECAY, Categorical(list("abcdefghij")), Int(1, 10)], ids=repr
+)
 def test_sampling_is_uniform_over_values(domain):
     rng, n = stream(0, "uniform"), 10_000
     counts = Counter(domain.sample(rng) for _ in range(n))
@@ -220,7 +262,15 @@ def test_the_median_is_the_middle_of_the_scale(domain, middle):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
-    "domain", [DROPOUT, WEIGHT_DECAY, Ordinal(list("abcdefghij")), Categorical(list("abcdefghij")), Int(1, 10)], ids=repr
+    "domain",
+    [
+        DROPOUT,
+        WEIGHT_DECAY,
+        Ordinal(list("abcdefghij")),
+        Categorical(list("abcdefghij")),
+        Int(1, 10),
+    ],
+    ids=repr,
 )
 def test_32_stratified_draws_of_10_values_have_each_3_or_4_times(domain, seed):
     drawn = domain.stratified(32, stream(seed, "population"))
@@ -258,7 +308,10 @@ def test_iid_draws_are_not_stratified():
 
 def test_columns_of_a_stratified_population_are_drawn_apart():
     population = Space({"a": DROPOUT, "b": DROPOUT}).stratified(32, stream(0, "population"))
-    assert all(sorted(Counter(column).values()) == [3] * 8 + [4] * 2 for column in zip(*population, strict=True))
+    assert all(
+        sorted(Counter(column).values()) == [3] * 8 + [4] * 2
+        for column in zip(*population, strict=True)
+    )
     assert any(a != b for a, b in population)
 
 
@@ -268,9 +321,18 @@ def test_columns_of_a_stratified_population_are_drawn_apart():
 @pytest.mark.parametrize(
     ("domain", "values"),
     [
-        (WEIGHT_DECAY, [0, 1e-6, 4.217e-6, 1.778e-5, 7.499e-5, 3.162e-4, 1.334e-3, 5.623e-3, 2.371e-2, 1e-1]),
-        (LogGrid(0.01, 10, 10, zero=True), [0, 0.01, 0.02371, 0.05623, 0.1334, 0.3162, 0.7499, 1.778, 4.217, 10]),
-        (LogGrid(0.1, 10, 10, zero=True), [0, 0.1, 0.1778, 0.3162, 0.5623, 1, 1.778, 3.162, 5.623, 10]),
+        (
+            WEIGHT_DECAY,
+            [0, 1e-6, 4.217e-6, 1.778e-5, 7.499e-5, 3.162e-4, 1.334e-3, 5.623e-3, 2.371e-2, 1e-1],
+        ),
+        (
+            LogGrid(0.01, 10, 10, zero=True),
+            [0, 0.01, 0.02371, 0.05623, 0.1334, 0.3162, 0.7499, 1.778, 4.217, 10],
+        ),
+        (
+            LogGrid(0.1, 10, 10, zero=True),
+            [0, 0.1, 0.1778, 0.3162, 0.5623, 1, 1.778, 3.162, 5.623, 10],
+        ),
         (DROPOUT, [0.8 * i / 9 for i in range(10)]),
         (Grid(0.1, 0.9, 10), [0.1 + 0.8 * i / 9 for i in range(10)]),
         (Grid(0, 1, 10), [i / 9 for i in range(10)]),
@@ -278,7 +340,10 @@ def test_columns_of_a_stratified_population_are_drawn_apart():
 )
 def test_the_lists_of_the_paper(domain, values):
     assert domain.values == pytest.approx(values, rel=5e-4)
-    assert (domain.values[0], domain.values[-1]) == (values[0], values[-1])  # the ends are exact, so is the 0
+    assert (domain.values[0], domain.values[-1]) == (
+        values[0],
+        values[-1],
+    )  # the ends are exact, so is the 0
     assert all(type(v) is float for v in domain.values)
 
 
@@ -286,7 +351,9 @@ def test_the_lists_of_the_paper(domain, values):
 def test_a_grid_is_even_and_has_its_ends(lo, width, n):
     values = Grid(lo, lo + width, n).values
     assert (values[0], values[-1], len(values)) == (lo, lo + width, n)
-    assert np.diff(values) == pytest.approx(np.full(n - 1, (values[-1] - values[0]) / (n - 1)), rel=1e-4, abs=1e-8)
+    assert np.diff(values) == pytest.approx(
+        np.full(n - 1, (values[-1] - values[0]) / (n - 1)), rel=1e-4, abs=1e-8
+    )
 
 
 @given(positive, apart, st.integers(2, 30))
@@ -294,7 +361,9 @@ def test_a_log_grid_is_even_in_the_logarithm_and_has_its_ends(lo, ratio, n):
     hi = lo * (1 + ratio)
     values = LogGrid(lo, hi, n).values
     assert (values[0], values[-1], len(values)) == (lo, hi, n)
-    assert np.diff(np.log(values)) == pytest.approx(np.full(n - 1, math.log(hi / lo) / (n - 1)), rel=1e-6, abs=1e-9)
+    assert np.diff(np.log(values)) == pytest.approx(
+        np.full(n - 1, math.log(hi / lo) / (n - 1)), rel=1e-6, abs=1e-9
+    )
 
 
 def test_grids_read_well():
@@ -417,7 +486,9 @@ def test_what_is_refused_says_what_was_got_and_what_is_allowed(wrong, message):
 
 
 def test_a_space_is_a_mapping():
-    with pytest.raises(TypeError, match=r"`space` must be a mapping of names to domains, such as .*, got \["):
+    with pytest.raises(
+        TypeError, match=r"`space` must be a mapping of names to domains, such as .*, got \["
+    ):
         Space([("lr", DROPOUT)])
 
 
@@ -450,7 +521,10 @@ def test_what_is_not_a_position(domain, position):
     assert not Space({"x": domain}).contains((position,))
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=6), domains, min_size=1, max_size=5), st.integers(0, 1000))
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=6), domains, min_size=1, max_size=5),
+    st.integers(0, 1000),
+)
 def test_a_configuration_survives_its_values(named, seed):
     space = Space(named)
     config = space.sample(stream(seed, "config"))
@@ -522,17 +596,25 @@ def test_larger_shares_stand_for_larger_positions(domain, share, other):
     ids=repr,
 )
 def test_shares_worked_by_hand(domain, shares):
-    assert {position: domain.to_unit(position) for position in shares} == pytest.approx(shares, abs=1e-12)
+    assert {position: domain.to_unit(position) for position in shares} == pytest.approx(
+        shares, abs=1e-12
+    )
 
 
-@pytest.mark.parametrize("domain", [DROPOUT, WEIGHT_DECAY, Ordinal([16, 32, 64]), Categorical(list("abcde")), Int(1, 8)], ids=repr)
+@pytest.mark.parametrize(
+    "domain",
+    [DROPOUT, WEIGHT_DECAY, Ordinal([16, 32, 64]), Categorical(list("abcde")), Int(1, 8)],
+    ids=repr,
+)
 def test_equal_parts_of_the_unit_interval_stand_for_equally_many_positions(domain):
     values = len(domain.values) if hasattr(domain, "values") else domain.hi - domain.lo + 1
     counts = Counter(domain.from_unit((i + 0.5) / (100 * values)) for i in range(100 * values))
     assert list(counts.values()) == [100] * values
 
 
-@pytest.mark.parametrize("domain", [Float(0, 0.8), Float(1e-5, 0.1, log=True), Int(1, 1024, log=True)], ids=repr)
+@pytest.mark.parametrize(
+    "domain", [Float(0, 0.8), Float(1e-5, 0.1, log=True), Int(1, 1024, log=True)], ids=repr
+)
 def test_uniform_shares_are_distributed_as_samples_are(domain):
     rng = stream(0, "shares")
     drawn = np.sort([domain.sample(rng) for _ in range(4000)])

@@ -8,13 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mopbt.state import Job, Report, Result, State, Trial, needed, ordered, recorded, updated
+from mopbt.state import (
+    Job,
+    Report,
+    Result,
+    State,
+    Trial,
+    required_checkpoints,
+    updated,
+    with_jobs,
+    with_report,
+)
 
 floats = st.floats()  # NaN, infinities and -0.0 among them
 times = st.floats(0, 1e6).map(lambda v: round(v, 6))
 ids = st.integers(0, 10**6)
 positions = st.one_of(st.integers(-1000, 1000), st.floats(allow_nan=False, allow_infinity=False))
-jobs = st.builds(Job, ids, ids, st.lists(positions, max_size=5).map(tuple), st.none() | ids, ids, ids)
+jobs = st.builds(
+    Job, ids, ids, st.lists(positions, max_size=5).map(tuple), st.none() | ids, ids, ids
+)
 reports = st.builds(
     Report,
     ids,
@@ -23,13 +35,15 @@ reports = st.builds(
     scores=st.dictionaries(st.text(max_size=6), floats, max_size=4),
     checksum=st.text("0123456789abcdef", max_size=8),
     seconds=times,
-    took=times,
+    duration=times,
 )
-failures = st.builds(Report, ids, seconds=times, took=times, error=st.text())
+failures = st.builds(Report, ids, seconds=times, duration=times, error=st.text())
 
 
 def through_json(data):
-    return json.loads(json.dumps(data, allow_nan=False, ensure_ascii=False))  # real JSON: NaN is not part of it
+    return json.loads(
+        json.dumps(data, allow_nan=False, ensure_ascii=False)
+    )  # real JSON: NaN is not part of it
 
 
 @given(jobs)
@@ -45,19 +59,32 @@ def test_a_report_survives_json(report):
 
 
 def test_a_report_by_hand():
-    report = Report(3, (math.inf, -0.0, math.nan), math.inf, {"ü ∞": -math.inf, "f": 1 / 3, "z": -0.0}, "ab", 1.25, 0.5)
+    report = Report(
+        3,
+        (math.inf, -0.0, math.nan),
+        math.inf,
+        {"ü ∞": -math.inf, "f": 1 / 3, "z": -0.0},
+        "ab",
+        1.25,
+        0.5,
+    )
     data = report.to_json()
     assert data == {
         "job": 3,
         "seconds": 1.25,
-        "took": 0.5,
+        "duration": 0.5,
         "objectives": ["inf", -0.0, "nan"],
         "scores": {"ü ∞": "-inf", "f": 1 / 3, "z": -0.0},
         "checksum": "ab",
         "violation": "inf",
     }
     assert repr(Report.from_json(through_json(data))) == repr(report)
-    assert Report(3, error='Traceback "…"\n').to_json() == {"job": 3, "seconds": 0.0, "took": 0.0, "error": 'Traceback "…"\n'}
+    assert Report(3, error='Traceback "…"\n').to_json() == {
+        "job": 3,
+        "seconds": 0.0,
+        "duration": 0.0,
+        "error": 'Traceback "…"\n',
+    }
 
 
 def test_numbers_of_numpy_survive_json():
@@ -78,13 +105,13 @@ def test_a_failed_report_is_told_by_its_objectives():
 
 def two_members():
     """Member 0 reports at step 2, member 1 fails; both are ready again."""
-    state = ordered(State(5), [Job(0, 0, (1,), None, 0, 2), Job(1, 1, (2,), None, 0, 2)])
-    state = recorded(state, Report(0, (0.5,), 0.25, {"a": 0.5}, "c0"), status="ready")
-    return recorded(state, Report(1, error="no"), status="ready")
+    state = with_jobs(State(5), [Job(0, 0, (1,), None, 0, 2), Job(1, 1, (2,), None, 0, 2)])
+    state = with_report(state, Report(0, (0.5,), 0.25, {"a": 0.5}, "c0"), status="ready")
+    return with_report(state, Report(1, error="no"), status="ready")
 
 
 def test_ordering_makes_trials_that_run():
-    state = ordered(State(5), [Job(0, 0, (1,), None, 0, 2), Job(1, 1, (2,), None, 0, 2)])
+    state = with_jobs(State(5), [Job(0, 0, (1,), None, 0, 2), Job(1, 1, (2,), None, 0, 2)])
     assert state == State(
         seed=5,
         trials=(Trial(0, (1,), "running"), Trial(1, (2,), "running")),
@@ -98,7 +125,9 @@ def test_recording_moves_a_trial_to_the_end_of_its_job():
         seed=5,
         trials=(
             Trial(0, (1,), "ready", 2, 0, {2: Result((0.5,), 0.25)}),
-            Trial(1, (2,), "ready", 2, None, {2: Result(None)}),  # it failed: no checkpoint, and it was from fresh weights
+            Trial(
+                1, (2,), "ready", 2, None, {2: Result(None)}
+            ),  # it failed: no checkpoint, and it was from fresh weights
         ),
         outstanding={},
         jobs=2,
@@ -106,49 +135,57 @@ def test_recording_moves_a_trial_to_the_end_of_its_job():
 
 
 def test_an_exploit_is_a_number_in_a_job():
-    state = ordered(two_members(), [Job(2, 1, (3,), 0, 2, 4)])
+    state = with_jobs(two_members(), [Job(2, 1, (3,), 0, 2, 4)])
     assert state.trials[1] == Trial(1, (3,), "running", 2, 0, {2: Result(None)})
-    state = recorded(state, Report(2, (0.75,)), status="finished")
-    assert state.trials[1] == Trial(1, (3,), "finished", 4, 2, {2: Result(None), 4: Result((0.75,))})
+    state = with_report(state, Report(2, (0.75,)), status="finished")
+    assert state.trials[1] == Trial(
+        1, (3,), "finished", 4, 2, {2: Result(None), 4: Result((0.75,))}
+    )
     assert state.trials[0] == two_members().trials[0]
     assert state.trials[1].latest == Result((0.75,))
 
 
 def test_a_failure_goes_back_to_where_the_job_started():
-    state = ordered(two_members(), [Job(2, 1, (3,), 0, 2, 4)])
-    state = recorded(state, Report(2, error="no"), status="waiting")
+    state = with_jobs(two_members(), [Job(2, 1, (3,), 0, 2, 4)])
+    state = with_report(state, Report(2, error="no"), status="waiting")
     assert state.trials[1] == Trial(1, (3,), "waiting", 4, 0, {2: Result(None), 4: Result(None)})
 
 
-@pytest.mark.parametrize(("objectives", "violation"), [((math.nan, 1.0), 0.0), ((math.inf, 1.0), 0.0), ((1.0, 1.0), math.inf)])
+@pytest.mark.parametrize(
+    ("objectives", "violation"),
+    [((math.nan, 1.0), 0.0), ((math.inf, 1.0), 0.0), ((1.0, 1.0), math.inf)],
+)
 def test_nobody_goes_on_from_nan_or_infinity(objectives, violation):
-    state = ordered(two_members(), [Job(2, 0, (3,), 0, 2, 4)])
-    state = recorded(state, Report(2, objectives, violation), status="ready")
+    state = with_jobs(two_members(), [Job(2, 0, (3,), 0, 2, 4)])
+    state = with_report(state, Report(2, objectives, violation), status="ready")
     assert state.trials[0].checkpoint == 0
-    assert not state.trials[0].sound
-    assert two_members().trials[0].sound
-    assert not two_members().trials[1].sound
-    assert not Trial(0, ()).sound
-    assert needed(state) == {0}
+    assert not state.trials[0].is_finite
+    assert two_members().trials[0].is_finite
+    assert not two_members().trials[1].is_finite
+    assert not Trial(0, ()).is_finite
+    assert required_checkpoints(state) == {0}
 
 
 def test_the_newest_result_is_the_last_that_came_not_the_one_of_the_highest_step():
-    state = ordered(State(0), [Job(0, 0, (1,), None, 0, 2)])
-    for job in (Job(1, 0, (1,), 0, 2, 4), Job(2, 0, (1,), 0, 0, 2)):  # it takes over from a donor that is behind
-        state = recorded(state, Report(job.id - 1, (float(job.id),)), status="ready")
-        state = ordered(state, [job])
-    state = recorded(state, Report(2, (9.0,)), status="ready")
+    state = with_jobs(State(0), [Job(0, 0, (1,), None, 0, 2)])
+    for job in (
+        Job(1, 0, (1,), 0, 2, 4),
+        Job(2, 0, (1,), 0, 0, 2),
+    ):  # it takes over from a donor that is behind
+        state = with_report(state, Report(job.id - 1, (float(job.id),)), status="ready")
+        state = with_jobs(state, [job])
+    state = with_report(state, Report(2, (9.0,)), status="ready")
     assert list(state.trials[0].results.items()) == [(4, Result((2.0,))), (2, Result((9.0,)))]
     assert state.trials[0].latest == Result((9.0,))
     assert Trial(0, ()).latest is None
 
 
 def test_ids_go_on_whatever_the_order_of_jobs():
-    assert ordered(State(0), []).jobs == 0
-    state = ordered(State(0), [Job(4, 0, (), None, 0, 1), Job(2, 1, (), None, 0, 1)])
+    assert with_jobs(State(0), []).jobs == 0
+    state = with_jobs(State(0), [Job(4, 0, (), None, 0, 1), Job(2, 1, (), None, 0, 1)])
     assert state.jobs == 5
     assert list(state.outstanding) == [4, 2]
-    assert ordered(state, [Job(3, 2, (), None, 0, 1)]).jobs == 5
+    assert with_jobs(state, [Job(3, 2, (), None, 0, 1)]).jobs == 5
 
 
 def test_new_rows_are_appended_and_known_ones_replaced():
@@ -162,7 +199,7 @@ def test_new_rows_are_appended_and_known_ones_replaced():
 def test_a_report_that_nobody_waits_for_is_an_error():
     state = two_members()
     with pytest.raises(KeyError):
-        recorded(state, Report(0, (0.5,)), status="ready")
+        with_report(state, Report(0, (0.5,)), status="ready")
 
 
 @pytest.mark.parametrize(
@@ -177,21 +214,25 @@ def test_a_report_that_nobody_waits_for_is_an_error():
 )
 def test_checkpoints_are_needed_while_their_trials_go_on(statuses, kept):
     trials = tuple(Trial(i, (), status, 2, i) for i, status in enumerate(statuses))
-    assert needed(State(0, trials)) == frozenset(kept)
+    assert required_checkpoints(State(0, trials)) == frozenset(kept)
 
 
 def test_checkpoints_of_outstanding_jobs_are_needed_and_fresh_weights_are_none():
     state = State(
-        0, (Trial(0, (), "finished", 2, 0), Trial(1, (), "ready")), {7: Job(7, 2, (), 5, 2, 4), 8: Job(8, 3, (), None, 0, 2)}
+        0,
+        (Trial(0, (), "finished", 2, 0), Trial(1, (), "ready")),
+        {7: Job(7, 2, (), 5, 2, 4), 8: Job(8, 3, (), None, 0, 2)},
     )
-    assert needed(state) == frozenset({5})
-    assert needed(State(0)) == frozenset()
+    assert required_checkpoints(state) == frozenset({5})
+    assert required_checkpoints(State(0)) == frozenset()
 
 
 # --- values that do not change -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [Job(0, 0, (), None, 0, 1), Report(0), Result(None), Trial(0, ()), State(0)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [Job(0, 0, (), None, 0, 1), Report(0), Result(None), Trial(0, ()), State(0)], ids=repr
+)
 def test_everything_is_frozen(value):
     for field in dataclasses.fields(value):
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -210,10 +251,12 @@ def test_a_step_leaves_what_was_before_as_it_was(plays):
         trial = min(trial, len(state.trials))
         row = state.trials[trial] if trial < len(state.trials) else Trial(trial, (trial,))
         job = Job(state.jobs, trial, row.config, row.checkpoint, row.step, row.step + 1)
-        state = ordered(state, [job])
+        state = with_jobs(state, [job])
         history.append((state, copy.deepcopy(state)))
-        assert job.start is None or job.start in needed(state)
-        state = recorded(state, Report(job.id) if fails else Report(job.id, (float(job.id),)), status="ready")
+        assert job.start is None or job.start in required_checkpoints(state)
+        state = with_report(
+            state, Report(job.id) if fails else Report(job.id, (float(job.id),)), status="ready"
+        )
         history.append((state, copy.deepcopy(state)))
         reported.setdefault(trial, []).append(None if fails else job.id)
     assert all(now == then for now, then in history)
@@ -223,4 +266,4 @@ def test_a_step_leaves_what_was_before_as_it_was(plays):
         row = state.trials[trial]
         assert row.step == len(row.results) == len(outcomes)
         assert row.checkpoint == next((job for job in reversed(outcomes) if job is not None), None)
-    assert needed(state) == {t.checkpoint for t in state.trials} - {None}
+    assert required_checkpoints(state) == {t.checkpoint for t in state.trials} - {None}

@@ -17,9 +17,9 @@ class KillerToy(ToyTask):
 
     victim: tuple[int, int] | None = None
 
-    def train(self, model, values, begin, end, seed):
+    def train(self, model, hp, begin, end, seed):
         object.__setattr__(self, "_now", end)
-        return super().train(model, values, begin, end, seed)
+        return super().train(model, hp, begin, end, seed)
 
     def dump(self, model: dict[str, Any]) -> bytes:
         if self.victim is not None and self.victim[1] == self._now:
@@ -34,13 +34,13 @@ class SuicidalToy(ToyTask):
     lives: str = ""
     weight: float = 1.0
 
-    def train(self, model, values: Mapping[str, Any], begin: int, end: int, seed: int):
+    def train(self, model, hp: Mapping[str, Any], begin: int, end: int, seed: int):
         counter = Path(self.lives)
         left = int(counter.read_text())
-        if values["weight"] >= self.weight and left:
+        if hp["weight"] >= self.weight and left:
             counter.write_text(str(left - 1))
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().train(model, values, begin, end, seed)
+        return super().train(model, hp, begin, end, seed)
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class SlowToy(ToyTask):
     seconds: float = 0.05
     begun: str = ""  # a file that says that a process has begun to train, with its number behind
 
-    def train(self, model, values: Mapping[str, Any], begin: int, end: int, seed: int):
+    def train(self, model, hp: Mapping[str, Any], begin: int, end: int, seed: int):
         if self.begun:
             Path(f"{self.begun}-{os.getpid()}").touch()
         time.sleep(self.seconds)
-        return super().train(model, values, begin, end, seed)
+        return super().train(model, hp, begin, end, seed)
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class NanToy(ToyTask):
 
     flat: bool = False
 
-    def train(self, model, values: Mapping[str, Any], begin: int, end: int, seed: int):
-        model = super().train(model, values, begin, end, seed)
-        if values["lr"] >= 1:
+    def train(self, model, hp: Mapping[str, Any], begin: int, end: int, seed: int):
+        model = super().train(model, hp, begin, end, seed)
+        if hp["lr"] >= 1:
             model["place"] = model["place"] * float("nan")
         return model
 

@@ -1,27 +1,27 @@
 """Multi-objective population based training: one training run, a front of trained models."""
 
-from mopbt.algorithms import MoPbt
+from mopbt.algorithms import MOPBT
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.ray import RayEngine
 from mopbt.engines.simulated import SimulatedEngine
-from mopbt.engines.vectorised import VectorisedEngine
+from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MopbtError
-from mopbt.function import FunctionTask, Member
+from mopbt.function_task import FunctionTask, Member
 from mopbt.objectives import Constraint, Direction, Objective
+from mopbt.problem import Task
 from mopbt.results import Front, Point, Results
 from mopbt.rng import stream
-from mopbt.run import run
+from mopbt.runner import run
+from mopbt.serialization import dumps, loads
 from mopbt.session import Budget
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal, Space
-from mopbt.task import Task
-from mopbt.tree import dumps, loads
 from mopbt.version import __version__
 
 __all__ = [
     "run",
     "Budget",
-    "MoPbt",
+    "MOPBT",
     "Task",
     "Member",
     "FunctionTask",
@@ -41,7 +41,7 @@ __all__ = [
     "Point",
     "LocalEngine",
     "PoolEngine",
-    "VectorisedEngine",
+    "VectorizedEngine",
     "RayEngine",
     "SimulatedEngine",
     "stream",

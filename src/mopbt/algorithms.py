@@ -6,19 +6,26 @@ from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from mopbt.explore import Explore, Local, RandomMutation
-from mopbt.proposals import gp, nsga2
+from mopbt.messages import did_you_mean
+from mopbt.problem import Problem
+from mopbt.proposals import botorch, nsga2
 from mopbt.proposals.base import Propose
 from mopbt.proposals.tpe import Tpe
 from mopbt.proposals.uniform import Stratified, Uniform
-from mopbt.ranking import Rank, Within, by_domination, by_max_scalarization, by_objective, by_random_scalarization
-from mopbt.rungs import ETA
+from mopbt.ranking import (
+    Rank,
+    Within,
+    by_domination,
+    by_max_scalarization,
+    by_objective,
+    by_random_scalarization,
+)
 from mopbt.scalarization import VECTORS
 from mopbt.schedulers.asha import Asha, AshaKind
 from mopbt.schedulers.base import Scheduler
-from mopbt.schedulers.full import FullTraining
+from mopbt.schedulers.full_training import FullTraining
 from mopbt.schedulers.pbt import Pbt
-from mopbt.spelling import meant
-from mopbt.task import Problem
+from mopbt.successive_halving import ETA
 
 Exploring = Literal["local", "random"]
 Start = Literal["stratified", "iid"]
@@ -32,7 +39,7 @@ class Algorithm(Protocol):
     section: ClassVar[str]  # of the paper
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Return how many intervals may be under way together: engines are sized by it."""
 
     def scheduler(self, problem: Problem) -> Scheduler:
@@ -62,7 +69,7 @@ class _PopulationBased(ABC):
         Local(self.resample)
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Return the population: all members may train together."""
         return self.population
 
@@ -86,7 +93,7 @@ class _PopulationBased(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoPbt(_PopulationBased):
+class MOPBT(_PopulationBased):
     """Multi-objective population based training: non-dominated sort, then the most scattered first."""
 
     name: ClassVar[str] = "mo-pbt"
@@ -105,7 +112,7 @@ class MoPbt(_PopulationBased):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SingleObjectivePbt(_PopulationBased):
+class PBT(_PopulationBased):
     """Population based training by one objective alone, named or counted from 0."""
 
     name: ClassVar[str] = "pbt"
@@ -116,7 +123,9 @@ class SingleObjectivePbt(_PopulationBased):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.objective, bool) or not isinstance(self.objective, str | int):
-            raise ValueError(f"`objective` must be an objective's name or number, got {self.objective!r}")
+            raise ValueError(
+                f"`objective` must be an objective's name or number, got {self.objective!r}"
+            )
 
     def rank(self, problem: Problem) -> Rank:
         """Return the ranking by the objective."""
@@ -126,11 +135,13 @@ class SingleObjectivePbt(_PopulationBased):
         if isinstance(self.objective, int) and 0 <= self.objective < len(names):
             return by_objective(self.objective)
         allowed = f"one of {', '.join(map(repr, names))} or a number from 0 to {len(names) - 1}"
-        raise ValueError(f"`objective` must be {allowed}, got {self.objective!r}{meant(self.objective, names)}")
+        raise ValueError(
+            f"`objective` must be {allowed}, got {self.objective!r}{did_you_mean(self.objective, names)}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomScalarizationPbt(_PopulationBased):
+class RandomScalarizationPBT(_PopulationBased):
     """Population based training by a weighted score (ParEGO's) under weights drawn anew for every ranking."""
 
     name: ClassVar[str] = "pbt-random-scalarization"
@@ -144,31 +155,37 @@ class RandomScalarizationPbt(_PopulationBased):
 
     def rank(self, problem: Problem) -> Rank:
         """Return the ranking by random scalarization."""
-        return by_random_scalarization(per_member=self.per_member, minimised=_minimised(problem))
+        return by_random_scalarization(per_member=self.per_member, minimized=_minimized(problem))
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxScalarizationPbt(_PopulationBased):
+class MaxScalarizationPBT(_PopulationBased):
     """Population based training by the largest of a hundred weighted scores (Golovin's)."""
 
     name: ClassVar[str] = "pbt-max-scalarization"
     section: ClassVar[str] = "section 6.3.2"
 
     vectors: int = VECTORS  # |W|
-    published: bool = False  # as in the authors' code, where it differs from the paper
+    authors_variant: bool = False  # as in the authors' code, where it differs from the paper
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("published", self.published, (True, False))
+        check_choice("published", self.authors_variant, (True, False))
         by_max_scalarization(vectors=self.vectors)
 
     def rank(self, problem: Problem) -> Rank:
         """Return the ranking by maximum scalarization."""
-        return by_max_scalarization(vectors=self.vectors, published=self.published, minimised=_minimised(problem))
+        return by_max_scalarization(
+            vectors=self.vectors,
+            authors_variant=self.authors_variant,
+            minimized=_minimized(problem),
+        )
 
 
-def _minimised(problem: Problem) -> tuple[int, ...]:
-    return tuple(k for k, objective in enumerate(problem.objectives) if objective.direction == "min")
+def _minimized(problem: Problem) -> tuple[int, ...]:
+    return tuple(
+        k for k, objective in enumerate(problem.objectives) if objective.direction == "min"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,18 +203,24 @@ class RandomSearch:
         check_choice("start", self.start, get_args(Start))
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Return the population: all of it may train together."""
         return self.population
 
     def scheduler(self, problem: Problem) -> FullTraining:
         """Return the scheduler of these settings."""
         propose: Propose = Stratified() if self.start == "stratified" else Uniform()
-        return FullTraining(problem, propose, first=self.population, batch=self.population, trainings=self.population)
+        return FullTraining(
+            problem,
+            propose,
+            first=self.population,
+            batch=self.population,
+            trainings=self.population,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoAsha:
+class MOASHA:
     """Multi-objective asynchronous successive halving: many start, and one of three goes on from each rung."""
 
     name: ClassVar[str] = "mo-asha"
@@ -219,7 +242,7 @@ class MoAsha:
             check_count("trials", self.trials, 1)
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Return as many as a population of the paper: there is no end to the trials that could start."""
         return POPULATION if self.trials is None else min(self.trials, POPULATION)
 
@@ -229,12 +252,12 @@ class MoAsha:
 
     def _scheduler(self, problem: Problem, propose: Propose, enough: int | None) -> Asha:
         rank = by_domination(within=self.within, scale=self.scale)
-        grace = min(self.grace, problem.max_step // problem.interval)
+        grace = min(self.grace, problem.steps // problem.interval)
         return Asha(problem, rank, propose, self.kind, self.eta, grace, self.trials, enough)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoMoAsha(MoAsha):
+class BOMOASHA(MOASHA):
     """MO-ASHA whose new configurations are proposed by a multi-objective Parzen estimator (TPE) of what the rungs have shown."""
 
     name: ClassVar[str] = "bo-mo-asha"
@@ -256,8 +279,8 @@ class BoMoAsha(MoAsha):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QNehvi:
-    """Bayesian optimisation in batches by noisy expected hypervolume improvement (BoTorch), each training to the end."""
+class QNEHVI:
+    """Bayesian optimization in batches by noisy expected hypervolume improvement (BoTorch), each training to the end."""
 
     name: ClassVar[str] = "qnehvi"
     section: ClassVar[str] = "appendix D"
@@ -273,23 +296,25 @@ class QNehvi:
             check_count("trainings", self.trainings, 1)
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Return the batch."""
         return self.batch
 
     def check(self) -> None:
         """Raise MissingExtra where BoTorch is not installed."""
-        gp.check_installed()
+        botorch.check_installed()
 
     def scheduler(self, problem: Problem) -> FullTraining:
         """Return the scheduler of these settings."""
         first = _first(problem, self.trainings)
-        return FullTraining(problem, gp.Qnehvi(), first, self.batch, self.trainings, self.asynchronous)
+        return FullTraining(
+            problem, botorch.QNEHVIProposal(), first, self.batch, self.trainings, self.asynchronous
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParEgo:
-    """ParEGO: Bayesian optimisation of randomly weighted scores (BoTorch), one training after the other, each to the end."""
+class ParEGO:
+    """ParEGO: Bayesian optimization of randomly weighted scores (BoTorch), one training after the other, each to the end."""
 
     name: ClassVar[str] = "parego"
     section: ClassVar[str] = "appendix E"
@@ -300,21 +325,23 @@ class ParEgo:
         check_count("trainings", self.trainings, 1)
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Return 1: only the first trainings may run together."""
         return 1
 
     def check(self) -> None:
         """Raise MissingExtra where BoTorch is not installed."""
-        gp.check_installed()
+        botorch.check_installed()
 
     def scheduler(self, problem: Problem) -> FullTraining:
         """Return the scheduler of these settings."""
-        return FullTraining(problem, gp.ParEgo(), _first(problem, self.trainings), 1, self.trainings)
+        return FullTraining(
+            problem, botorch.ParEGOProposal(), _first(problem, self.trainings), 1, self.trainings
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nsga2:
+class NSGA2:
     """NSGA-II: generation after generation of configurations by selection, crossover and mutation, each trained to the end."""
 
     name: ClassVar[str] = "nsga2"
@@ -328,18 +355,24 @@ class Nsga2:
         check_count("trainings", self.trainings, 1)
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Return the population: a generation may train together."""
         return self.population
 
     def scheduler(self, problem: Problem) -> FullTraining:
         """Return the scheduler of these settings."""
-        return FullTraining(problem, nsga2.Nsga2(population=self.population), self.population, self.population, self.trainings)
+        return FullTraining(
+            problem,
+            nsga2.NSGA2Proposal(population=self.population),
+            self.population,
+            self.population,
+            self.trainings,
+        )
 
 
 _ALL: tuple[type[Any], ...] = (
-    *(MoPbt, RandomSearch, SingleObjectivePbt, RandomScalarizationPbt, MaxScalarizationPbt),
-    *(MoAsha, BoMoAsha, QNehvi, ParEgo, Nsga2),
+    *(MOPBT, RandomSearch, PBT, RandomScalarizationPBT, MaxScalarizationPBT),
+    *(MOASHA, BOMOASHA, QNEHVI, ParEGO, NSGA2),
 )
 ALGORITHMS: dict[str, type[Any]] = {kind.name: kind for kind in _ALL}
 
@@ -347,7 +380,10 @@ ALGORITHMS: dict[str, type[Any]] = {kind.name: kind for kind in _ALL}
 def options_of(algorithm: Algorithm) -> dict[str, Any]:
     """Return an algorithm's name and settings as plain values; those that are None are left out."""
     options = asdict(algorithm)  # type: ignore[call-overload]
-    return {"name": algorithm.name, **{key: value for key, value in options.items() if value is not None}}
+    return {
+        "name": algorithm.name,
+        **{key: value for key, value in options.items() if value is not None},
+    }
 
 
 def options_with_defaults(kind: type[Any]) -> dict[str, Any]:
@@ -359,13 +395,17 @@ def algorithm_of(options: dict[str, Any]) -> Algorithm:
     """Return the algorithm of a name and settings; wrong ones are errors that list the right ones."""
     name = options.get("name")
     if name not in ALGORITHMS:
-        raise ValueError(f"`algorithm` must be one of {', '.join(ALGORITHMS)}, got {name!r}{meant(name, ALGORITHMS)}")
+        raise ValueError(
+            f"`algorithm` must be one of {', '.join(ALGORITHMS)}, got {name!r}{did_you_mean(name, ALGORITHMS)}"
+        )
     kind = ALGORITHMS[name]
     known = {f.name for f in fields(kind)}
     unknown = sorted(set(options) - known - {"name"})
     if unknown:
-        near = meant(unknown[0], known)
-        raise ValueError(f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}{near}")
+        near = did_you_mean(unknown[0], known)
+        raise ValueError(
+            f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}{near}"
+        )
     made: Algorithm = kind(**{key: value for key, value in options.items() if key != "name"})
     return made
 
@@ -373,7 +413,11 @@ def algorithm_of(options: dict[str, Any]) -> Algorithm:
 def named(name: str, suited: int | None, /, **options: Any) -> Algorithm:
     """Return an algorithm by its name, with the population that suits the task where it would have the paper's."""
     kind = ALGORITHMS.get(name)
-    if suited is not None and kind is not None and options_with_defaults(kind).get("population") == POPULATION:
+    if (
+        suited is not None
+        and kind is not None
+        and options_with_defaults(kind).get("population") == POPULATION
+    ):
         options = {"population": suited} | options
     return algorithm_of({"name": name, **options})
 
@@ -381,15 +425,23 @@ def named(name: str, suited: int | None, /, **options: Any) -> Algorithm:
 def check_count(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless this is a whole number that is large enough."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        remedy = f"; int({name}) is one" if isinstance(value, Integral) and not isinstance(value, int) else ""  # numpy's
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}{remedy}")
+        remedy = (
+            f"; int({name}) is one"
+            if isinstance(value, Integral) and not isinstance(value, int)
+            else ""
+        )  # numpy's
+        raise ValueError(
+            f"`{name}` must be a whole number of at least {least}, got {value!r}{remedy}"
+        )
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise ValueError unless a value is one of those allowed."""
     if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
-        near = meant(value, allowed)
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, allowed))}, got {value!r}{near}")
+        near = did_you_mean(value, allowed)
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(map(repr, allowed))}, got {value!r}{near}"
+        )
 
 
 def check_order(within: Any, scale: Any) -> None:
@@ -400,6 +452,6 @@ def check_order(within: Any, scale: Any) -> None:
 
 
 def _first(problem: Problem, trainings: int | None) -> int:
-    """Return the size of the first design of Bayesian optimisation: 2 (d + 1) points."""
+    """Return the size of the first design of Bayesian optimization: 2 (d + 1) points."""
     size = 2 * (len(problem.space) + 1)
     return size if trainings is None else min(size, trainings)

@@ -50,7 +50,9 @@ class Archive:
 
     def enter(self, entry: Entry) -> None:
         """Take in an evaluation, by constraint domination: feasible before infeasible, and then by the objectives."""
-        violation = self._entries[0].violation if self._entries else math.inf  # all of a front have the same
+        violation = (
+            self._entries[0].violation if self._entries else math.inf
+        )  # all of a front have the same
         if entry.violation < violation:
             self._reset([entry])
         elif entry.violation == violation:
@@ -71,7 +73,9 @@ class Archive:
             self._points[: len(keep)] = points[keep]
             self._entries = [self._entries[i] for i in keep]
         if len(self._entries) == len(self._points):
-            self._points = np.concatenate([self._points, np.empty_like(self._points)])  # room for as many again
+            self._points = np.concatenate(
+                [self._points, np.empty_like(self._points)]
+            )  # room for as many again
         self._points[len(self._entries)] = new
         self._entries.append(entry)
         self._front = None
@@ -88,16 +92,24 @@ def front_of(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     feasible = [entry for entry in entries if not entry.violation]
     if not feasible:
         return tuple(sorted(entries, key=lambda entry: entry.violation)[:1])
-    first = {entry.objectives: entry for entry in reversed(feasible)}  # of those that are alike, the first job
+    first = {
+        entry.objectives: entry for entry in reversed(feasible)
+    }  # of those that are alike, the first job
     distinct = list(first.values())
     best = non_dominated(np.array([entry.objectives for entry in distinct]))
     return tuple(sorted((distinct[i] for i in best), key=lambda entry: entry.job))
 
 
-def reference_of(given: Sequence[float] | None, firsts: Sequence[Sequence[float]], front: Sequence[Entry]) -> NDArray[np.float64]:
+def reference_of(
+    given: Sequence[float] | None, firsts: Sequence[Sequence[float]], front: Sequence[Entry]
+) -> NDArray[np.float64]:
     """Return the reference point (K,) of a run's hypervolume: the given one, or else the paper's rule.
 
     The rule is over the first results of the trials, so that the point stays the same while the front grows, and over the front
     where none of them is finite.
     """
-    return np.array(given) if given is not None else own_reference(firsts or [entry.objectives for entry in front])
+    return (
+        np.array(given)
+        if given is not None
+        else own_reference(firsts or [entry.objectives for entry in front])
+    )

@@ -29,9 +29,15 @@ _HERE = __file__.rpartition("/")[0]
 
 def last_line(traceback: str) -> str:
     """Return what a traceback comes to: its last line, and where in the task's own code (not in ours) it comes from."""
-    lines = [line.strip() for line in traceback.strip().splitlines()] or ["an error without a message"]
+    lines = [line.strip() for line in traceback.strip().splitlines()] or [
+        "an error without a message"
+    ]
     others = [line for line in lines if not line.startswith(f'File "{_HERE}/')]
-    places = [match for line in others if (match := re.match(r'File "(?:.*/)?([^"/]+)", line (\d+)', line))]
+    places = [
+        match
+        for line in others
+        if (match := re.match(r'File "(?:.*/)?([^"/]+)", line (\d+)', line))
+    ]
     return lines[-1] + (f" ({places[-1][1]}, line {places[-1][2]})" if places else "")
 
 

@@ -17,13 +17,19 @@ class Local:
     resample: float = 0.2  # the paper is silent; the published code's probability
 
     def __post_init__(self) -> None:
-        if isinstance(self.resample, bool) or not isinstance(self.resample, int | float) or not 0 <= self.resample <= 1:
+        if (
+            isinstance(self.resample, bool)
+            or not isinstance(self.resample, int | float)
+            or not 0 <= self.resample <= 1
+        ):
             raise ValueError(f"`resample` must be in [0, 1], got {self.resample!r}")
 
     def __call__(self, space: Space, config: Config, rng: Generator) -> Config:
         """Return a perturbed configuration."""
         return tuple(
-            domain.sample(rng) if rng.random() < self.resample else domain.nearby(position, rng)  # Alg. 3, lines 2 to 8
+            domain.sample(rng)
+            if rng.random() < self.resample
+            else domain.nearby(position, rng)  # Alg. 3, lines 2 to 8
             for domain, position in zip(space.values(), config, strict=True)
         )
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mopbt import tree
+from mopbt import serialization
 from mopbt.errors import StoreError
-from mopbt.function import visible
+from mopbt.function_task import visible
+from mopbt.messages import counted
 from mopbt.replay import Replayed
 from mopbt.results import Ancestor, Choice, Point, Results, is_pickle, schedule_of
-from mopbt.spelling import counted
 from mopbt.version import __version__
 
 
@@ -33,7 +33,9 @@ def export(results: Results, point: Point | int, file: Path | str) -> Exported:
     """
     check_place(Path(file))
     found = point if isinstance(point, Point) else results.point(point)
-    return _write(Path(file), results.checkpoint(found), about_model(results, found, results.lineage(found)))
+    return _write(
+        Path(file), results.checkpoint(found), about_model(results, found, results.lineage(found))
+    )
 
 
 def export_again(results: Results, again: Replayed, file: Path | str) -> Exported:
@@ -50,21 +52,32 @@ def _write(file: Path, checkpoint: bytes, about: Mapping[str, Any]) -> Exported:
     weights = file if kind.startswith("safetensors") else file.with_suffix(".bin")
     about = {**about, "weights": weights.name, "format": kind}
     exported = Exported(weights, file.with_suffix(".json"), file.with_suffix(".md"))
-    texts = {exported.about: json.dumps(about, indent=2, ensure_ascii=False) + "\n", exported.card: model_card(about)}
-    for place, content in ({exported.weights: data} | {place: text.encode() for place, text in texts.items()}).items():
+    texts = {
+        exported.about: json.dumps(about, indent=2, ensure_ascii=False) + "\n",
+        exported.card: model_card(about),
+    }
+    for place, content in (
+        {exported.weights: data} | {place: text.encode() for place, text in texts.items()}
+    ).items():
         try:
             place.write_bytes(content)
         except OSError as error:
-            raise StoreError(f"cannot write {place}: {error.strerror}; name a place that can be written") from error
+            raise StoreError(
+                f"cannot write {place}: {error.strerror}; name a place that can be written"
+            ) from error
     return exported
 
 
 def check_place(file: Path) -> None:
     """Raise an error where a file cannot be written: it is a directory, or in none, or is named as what it will not be."""
     if file.is_dir():
-        raise ValueError(f"an export needs the name of a file, such as {file / 'model.safetensors'}, got the directory {file}")
+        raise ValueError(
+            f"an export needs the name of a file, such as {file / 'model.safetensors'}, got the directory {file}"
+        )
     if not file.parent.is_dir():
-        raise StoreError(f"there is no directory {file.parent} to export into; make it first, or name one that is there")
+        raise StoreError(
+            f"there is no directory {file.parent} to export into; make it first, or name one that is there"
+        )
     if file.suffix != ".safetensors":
         raise ValueError(
             f"weights are exported as safetensors, in a file that ends in .safetensors, got {file.name!r}; name it "
@@ -75,20 +88,26 @@ def check_place(file: Path) -> None:
 def weights_of(data: bytes) -> tuple[bytes, str]:
     """Return a checkpoint without what only training needs, and what it then is."""
     try:
-        state = visible(tree.loads(data))
+        state = visible(serialization.loads(data))
     except ValueError:
-        return data, "a pickle" if is_pickle(data) else "the task's own: load it with the task's `load`"
+        return data, "a pickle" if is_pickle(
+            data
+        ) else "the task's own: load it with the task's `load`"
     model = _model_in(state) if isinstance(state, dict) else None
     if model is None:
-        return tree.dumps(state), "safetensors: the tracked state"
-    return tree.dumps(model), "safetensors: a state_dict"
+        return serialization.dumps(state), "safetensors: the tracked state"
+    return serialization.dumps(model), "safetensors: a state_dict"
 
 
 def _model_in(state: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the model among what was tracked: what has that name, or else the only module (a dict of tensors alone)."""
     if isinstance(state.get("model"), dict):
         return dict(state["model"])
-    modules = [s for s in state.values() if isinstance(s, dict) and s and all(map(tree.is_tensor, s.values()))]
+    modules = [
+        s
+        for s in state.values()
+        if isinstance(s, dict) and s and all(map(serialization.is_tensor, s.values()))
+    ]
     return modules[0] if len(modules) == 1 else None
 
 
@@ -100,16 +119,27 @@ def about_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> 
     return {
         "model": point.job,
         "task": settings.problem.name,
-        "origin": settings.origin,
+        "origin": settings.task_reference,
         "objectives": {o.name: o.direction for o in settings.problem.objectives},
         "constraints": [str(c) for c in settings.problem.constraints],
         "validation": {name: value for name, value in scores.items() if not name.startswith(test)},
-        "test": {name.removeprefix(test): value for name, value in scores.items() if name.startswith(test)},
+        "test": {
+            name.removeprefix(test): value
+            for name, value in scores.items()
+            if name.startswith(test)
+        },
         "violation": _plain(point.violation),
-        "why": point.why if isinstance(point, Choice) else f"Model {point.job}: {lacks}." if lacks else "",
+        "why": point.why
+        if isinstance(point, Choice)
+        else f"Model {point.job}: {lacks}."
+        if lacks
+        else "",
         "steps": point.step,
-        "values": dict(point.values),
-        "schedule": [{"begin": begin, "end": end, "values": dict(values)} for begin, end, values in schedule_of(lineage)],
+        "hp": dict(point.hp),
+        "schedule": [
+            {"begin": begin, "end": end, "values": dict(values)}
+            for begin, end, values in schedule_of(lineage)
+        ],
         "trials": [a.trial for a in lineage],
         "run": results.path.name if results.path is not None else "",
         "algorithm": dict(settings.algorithm),
@@ -127,7 +157,10 @@ def model_card(about: Mapping[str, Any]) -> str:
         f"| {name} | {_direction(about, name)} | {_number(value)} | {_number(about['test'].get(name))} |"
         for name, value in about["validation"].items()
     ]
-    schedule = [f"| {s['begin']}-{s['end']} | {' | '.join(_number(s['values'][n]) for n in names)} |" for s in about["schedule"]]
+    schedule = [
+        f"| {s['begin']}-{s['end']} | {' | '.join(_number(s['values'][n]) for n in names)} |"
+        for s in about["schedule"]
+    ]
     front = f"Its run has {counted(about['front'], 'model')} on the front."
     ways = f"{about['algorithm']['name']} (seed {about['seed']}, run `{about['run']}`)"
     return "\n".join(
@@ -159,7 +192,11 @@ def model_card(about: Mapping[str, Any]) -> str:
 
 def _loading(about: Mapping[str, Any]) -> list[str]:
     if about["format"].endswith("state_dict"):
-        lines = ["from safetensors.torch import load_file", "", f'model.load_state_dict(load_file("{about["weights"]}"))']
+        lines = [
+            "from safetensors.torch import load_file",
+            "",
+            f'model.load_state_dict(load_file("{about["weights"]}"))',
+        ]
     elif about["format"].startswith("safetensors"):
         lines = [
             "from pathlib import Path",
@@ -177,7 +214,11 @@ def _loading(about: Mapping[str, Any]) -> list[str]:
             f'model = pickle.loads(Path("{about["weights"]}").read_bytes())',
         ]
     else:
-        lines = ["from pathlib import Path", "", f'model = task.load(Path("{about["weights"]}").read_bytes())']
+        lines = [
+            "from pathlib import Path",
+            "",
+            f'model = task.load(Path("{about["weights"]}").read_bytes())',
+        ]
     return ["```python", *lines, "```", ""]
 
 
@@ -189,7 +230,9 @@ def _limits(about: Mapping[str, Any]) -> list[str]:
 
 
 def _direction(about: Mapping[str, Any], name: str) -> str:
-    return {"max": "larger is better", "min": "smaller is better"}.get(about["objectives"].get(name, ""), "")
+    return {"max": "larger is better", "min": "smaller is better"}.get(
+        about["objectives"].get(name, ""), ""
+    )
 
 
 def _number(value: Any) -> str:

@@ -38,7 +38,9 @@ def hypervolume(objectives: ArrayLike, reference: ArrayLike) -> float:
     if not len(points):
         return 0.0
     # `maximise` as an array, as moocore would make one of a plain False, at a tenth of the cost of the whole call.
-    return float(moocore.hypervolume(-points, ref=-corner, maximise=np.zeros(points.shape[1], dtype=bool)))
+    return float(
+        moocore.hypervolume(-points, ref=-corner, maximise=np.zeros(points.shape[1], dtype=bool))
+    )
 
 
 def reference_point(fronts: Iterable[ArrayLike], rho: float = RHO) -> NDArray[np.float64]:
@@ -68,7 +70,9 @@ def best_hypervolume(sets: Iterable[ArrayLike], reference: ArrayLike) -> float:
     return hypervolume(_union(sets, "sets"), reference)
 
 
-def log_hypervolume_difference(best: float, hypervolumes: ArrayLike, *, margin: float = MARGIN) -> NDArray[np.float64]:
+def log_hypervolume_difference(
+    best: float, hypervolumes: ArrayLike, *, margin: float = MARGIN
+) -> NDArray[np.float64]:
     """Return log10(HV* - HV + margin) of hypervolumes of any shape, smaller is better (paper, section 6.2).
 
     Args:
@@ -78,7 +82,9 @@ def log_hypervolume_difference(best: float, hypervolumes: ArrayLike, *, margin: 
     """
     differences = best - np.asarray(hypervolumes, dtype=float)
     if (differences < -max(margin, 1e-9 * abs(best))).any():
-        raise ValueError(f"`best` must be at least the largest hypervolume, {best - differences.min()}, got {best}")
+        raise ValueError(
+            f"`best` must be at least the largest hypervolume, {best - differences.min()}, got {best}"
+        )
     with np.errstate(divide="ignore"):
         return np.asarray(np.log10(np.maximum(differences, 0.0) + margin))
 
@@ -89,7 +95,7 @@ def coverage(
     *,
     units: ArrayLike = (1.0, 1.0),
     lines: int = LINES,
-    published: bool = False,
+    authors_variant: bool = False,
 ) -> float:
     """Return the share of equal sectors above a reference point (2,) that hold a non-dominated row of objectives (n, 2).
 
@@ -98,18 +104,24 @@ def coverage(
         reference: Where the lines start.
         units: What each objective is measured in (2,); see `coverage_units`.
         lines: How many lines there are, M in the paper; they make M + 1 sectors.
-        published: As in the authors' code: M sectors, of which the number is still divided by M + 1.
+        authors_variant: As in the authors' code: M sectors, of which the number is still divided by M + 1.
     """
     points = as_objectives(objectives)
     if points.shape[1] != 2:
-        raise ValueError(f"`objectives` must have shape (n, 2), got {points.shape}; coverage knows two objectives only")
+        raise ValueError(
+            f"`objectives` must have shape (n, 2), got {points.shape}; coverage knows two objectives only"
+        )
     if not isinstance(lines, int) or isinstance(lines, bool) or lines < 1:
         raise ValueError(f"`lines` must be a whole number of at least 1, got {lines!r}")
-    above = (points[non_dominated(points)] - _as_reference(reference, 2)) / np.asarray(units, dtype=float)
+    above = (points[non_dominated(points)] - _as_reference(reference, 2)) / np.asarray(
+        units, dtype=float
+    )
     above = above[(above >= 0).all(axis=1) & (above > 0).any(axis=1)]
-    sectors = lines if published else lines + 1
+    sectors = lines if authors_variant else lines + 1
     shares = np.arctan2(above[:, 0], above[:, 1]) / (np.pi / 2)  # 0: along f2, 1: along f1
-    held = np.minimum((shares * sectors).astype(np.intp), sectors - 1)  # 90 degrees belong to the last sector
+    held = np.minimum(
+        (shares * sectors).astype(np.intp), sectors - 1
+    )  # 90 degrees belong to the last sector
     return len(np.unique(held)) / (lines + 1)
 
 
@@ -146,14 +158,18 @@ def mean_and_deviation(values: ArrayLike, *, sample: bool = False) -> tuple[floa
     """
     numbers = np.asarray(values, dtype=float)
     if numbers.ndim != 1 or len(numbers) < 1 + sample:
-        raise ValueError(f"`values` must have shape (n,) with n of at least {1 + sample}, got {numbers.shape}")
+        raise ValueError(
+            f"`values` must have shape (n,) with n of at least {1 + sample}, got {numbers.shape}"
+        )
     return float(numbers.mean()), float(numbers.std(ddof=int(sample)))
 
 
 def _as_reference(reference: ArrayLike, K: int) -> NDArray[np.float64]:
     corner = np.asarray(reference, dtype=float)
     if corner.shape != (K,):
-        raise ValueError(f"`reference` must have shape ({K},) like the objectives' columns, got {corner.shape}")
+        raise ValueError(
+            f"`reference` must have shape ({K},) like the objectives' columns, got {corner.shape}"
+        )
     if not all(map(math.isfinite, corner.tolist())):
         raise ValueError(f"`reference` must be finite, got {corner.tolist()}")
     return corner
@@ -166,7 +182,9 @@ def _finite(points: Objectives) -> Objectives:
 def _union(sets: Iterable[ArrayLike], name: str) -> Objectives:
     arrays = [as_objectives(s) for s in sets]
     if len({a.shape[1] for a in arrays}) > 1:
-        raise ValueError(f"`{name}` must have the same number of objectives, got {sorted({a.shape[1] for a in arrays})}")
+        raise ValueError(
+            f"`{name}` must have the same number of objectives, got {sorted({a.shape[1] for a in arrays})}"
+        )
     points = _finite(np.concatenate(arrays)) if arrays else np.empty((0, 0))
     if not len(points):
         raise ValueError(f"`{name}` must hold at least one finite point, got none")

@@ -9,8 +9,8 @@ import numpy as np
 from mopbt.archive import Entry, reference_of
 from mopbt.metrics import hypervolume
 from mopbt.objectives import unsigned
+from mopbt.problem import Problem
 from mopbt.state import Report, State
-from mopbt.task import Problem
 
 Outcome = Literal["done", "budget", "interrupted", "failed"]
 
@@ -28,7 +28,10 @@ class Progress:
     failures: int
     diverged: int  # reports of NaN or infinity
     total: int | None  # intervals in all, where the algorithm knows
-    since: tuple[float, int] = (0.0, 0)  # when this session began to train, and how many had reported then
+    since: tuple[float, int] = (
+        0.0,
+        0,
+    )  # when this session began to train, and how many had reported then
 
     @property
     def generation(self) -> int:
@@ -40,11 +43,11 @@ class Progress:
     @property
     def generations(self) -> int:
         """Return how many intervals a whole training has."""
-        return self.problem.max_step // self.problem.interval
+        return self.problem.steps // self.problem.interval
 
     @property
     def seconds_left(self) -> float | None:
-        """Return an estimate of the seconds to go, at the pace of this session; how long its start took does not count."""
+        """Return an estimate of the seconds to go, at the pace of this session; how long its start duration does not count."""
         began, before = self.since
         if self.total is None or self.reported == before:
             return None
@@ -54,7 +57,10 @@ class Progress:
         """Return the best of each objective on the front, in its own sense."""
         if not self.front:
             return {}
-        return unsigned(self.problem.objectives, np.max([entry.objectives for entry in self.front], axis=0).tolist())
+        return unsigned(
+            self.problem.objectives,
+            np.max([entry.objectives for entry in self.front], axis=0).tolist(),
+        )
 
     def hypervolume(self) -> float:
         """Return the hypervolume of the front above the task's reference point, or the run's own if the task names none."""
@@ -62,7 +68,7 @@ class Progress:
         if not len(points):
             return 0.0
         firsts = (next(iter(t.results.values())) for t in self.state.trials if t.results)
-        rows = [r.objectives for r in firsts if r.sound and r.objectives is not None]
+        rows = [r.objectives for r in firsts if r.is_finite and r.objectives is not None]
         return hypervolume(points, reference_of(self.problem.reference, rows, self.front))
 
 

@@ -17,16 +17,26 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from mopbt.scalarization import VECTORS, above_zero, check_vectors, maximum_scalarization, random_scalarization
+from mopbt.scalarization import (
+    VECTORS,
+    above_zero,
+    check_vectors,
+    maximum_scalarization,
+    random_scalarization,
+)
 
 Objectives = NDArray[np.float64]
 Violations = NDArray[np.float64] | None
 Order = NDArray[np.intp]
-Cuts = tuple[int, ...] | None  # the places at which an order is going to be cut: who stands on which side is all that matters
+Cuts = (
+    tuple[int, ...] | None
+)  # the places at which an order is going to be cut: who stands on which side is all that matters
 Within = Literal["scattered", "crowded", "hypervolume"]
 
 CELLS = 128**2  # of a table of distances, so that memory grows with n and not with n squared
-MARGIN = 0.1  # of a front's range, from its worst values to the reference point of the hypervolume order
+MARGIN = (
+    0.1  # of a front's range, from its worst values to the reference point of the hypervolume order
+)
 
 
 def dominates(a: ArrayLike, b: ArrayLike) -> bool:
@@ -49,7 +59,13 @@ def non_dominated_sort(objectives: ArrayLike, violations: ArrayLike | None = Non
     return [order[begin:end] for begin, end in _spans(_ends(numbers[order]))]
 
 
-def scattered_order(objectives: ArrayLike, violations: ArrayLike | None = None, *, scale: bool = False, cuts: Cuts = None) -> Order:
+def scattered_order(
+    objectives: ArrayLike,
+    violations: ArrayLike | None = None,
+    *,
+    scale: bool = False,
+    cuts: Cuts = None,
+) -> Order:
     """Return the order (n,) of objectives (n, K): by fronts, and within them by greedy scattered subset selection (Alg. 1).
 
     Args:
@@ -78,12 +94,18 @@ def crowding_distance(objectives: ArrayLike) -> NDArray[np.float64]:
     return distances
 
 
-def crowded_order(objectives: ArrayLike, violations: ArrayLike | None = None, *, cuts: Cuts = None) -> Order:
+def crowded_order(
+    objectives: ArrayLike, violations: ArrayLike | None = None, *, cuts: Cuts = None
+) -> Order:
     """Return the order (n,) of objectives (n, K): by fronts, and within them by descending crowding distance (NSGA-II)."""
-    return _front_by_front(objectives, violations, lambda front: np.argsort(-_crowding(front), kind="stable"), cuts)
+    return _front_by_front(
+        objectives, violations, lambda front: np.argsort(-_crowding(front), kind="stable"), cuts
+    )
 
 
-def hypervolume_order(objectives: ArrayLike, violations: ArrayLike | None = None, *, cuts: Cuts = None) -> Order:
+def hypervolume_order(
+    objectives: ArrayLike, violations: ArrayLike | None = None, *, cuts: Cuts = None
+) -> Order:
     """Return the order (n,) of objectives (n, K): by fronts, and within them by the hypervolume that each adds to those before."""
     return _front_by_front(objectives, violations, _greedy_hypervolume, cuts)
 
@@ -103,7 +125,9 @@ def ranks_of(order: ArrayLike) -> NDArray[np.intp]:
 class Rank(Protocol):
     """Orders rows; with `cuts` it may save the work that changes nothing on which side of a cut a row stands."""
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
+    def __call__(
+        self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
+    ) -> Order:
         """Return the order (n,) of objectives (n, K)."""
 
 
@@ -120,15 +144,23 @@ class by_domination:
 
     def __post_init__(self) -> None:
         if self.within not in get_args(Within):
-            raise ValueError(f"`within` must be one of {', '.join(map(repr, get_args(Within)))}, got {self.within!r}")
+            raise ValueError(
+                f"`within` must be one of {', '.join(map(repr, get_args(Within)))}, got {self.within!r}"
+            )
         if self.scale and self.within != "scattered":
-            raise ValueError(f"`scale` must be False for within={self.within!r}, which no scale of an objective changes")
+            raise ValueError(
+                f"`scale` must be False for within={self.within!r}, which no scale of an objective changes"
+            )
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
+    def __call__(
+        self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
+    ) -> Order:
         """Return the order (n,) of objectives (n, K)."""
         if self.within == "scattered":
             return scattered_order(objectives, violations, scale=self.scale, cuts=cuts)
-        return (crowded_order if self.within == "crowded" else hypervolume_order)(objectives, violations, cuts=cuts)
+        return (crowded_order if self.within == "crowded" else hypervolume_order)(
+            objectives, violations, cuts=cuts
+        )
 
 
 @dataclass(frozen=True)
@@ -141,13 +173,17 @@ class by_objective:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 0:
             raise ValueError(f"`k` must be a whole number of at least 0, got {self.k!r}")
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
+    def __call__(
+        self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
+    ) -> Order:
         """Return the order (n,) of objectives (n, K)."""
         return _by_score(objectives, violations, self._scores)
 
     def _scores(self, objectives: Objectives) -> NDArray[np.float64]:
         if self.k >= objectives.shape[1]:
-            raise ValueError(f"`k` must be below the number of objectives, {objectives.shape[1]}, got {self.k}")
+            raise ValueError(
+                f"`k` must be below the number of objectives, {objectives.shape[1]}, got {self.k}"
+            )
         return objectives[:, self.k]
 
 
@@ -156,14 +192,18 @@ class by_random_scalarization:
     """Rank by the ParEGO score under weights drawn anew for every ranking; `per_member`: for every row, as the authors' code."""
 
     per_member: bool = False
-    minimised: tuple[int, ...] = ()  # the columns of objectives whose scores are minimised
+    minimized: tuple[int, ...] = ()  # the columns of objectives whose scores are minimized
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
+    def __call__(
+        self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
+    ) -> Order:
         """Return the order (n,) of objectives (n, K)."""
         return _by_score(objectives, violations, lambda f: self._scores(f, rng))
 
     def _scores(self, objectives: Objectives, rng: Generator) -> NDArray[np.float64]:
-        return random_scalarization(above_zero(objectives, self.minimised), rng, per_member=self.per_member)
+        return random_scalarization(
+            above_zero(objectives, self.minimized), rng, per_member=self.per_member
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,19 +211,23 @@ class by_max_scalarization:
     """Rank by the largest Golovin score over many random weights; `published`: as the authors' code."""
 
     vectors: int = VECTORS
-    published: bool = False
-    minimised: tuple[int, ...] = ()  # the columns of objectives whose scores are minimised
+    authors_variant: bool = False
+    minimized: tuple[int, ...] = ()  # the columns of objectives whose scores are minimized
 
     def __post_init__(self) -> None:
         check_vectors(self.vectors)
 
-    def __call__(self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None) -> Order:
+    def __call__(
+        self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
+    ) -> Order:
         """Return the order (n,) of objectives (n, K)."""
         return _by_score(objectives, violations, lambda f: self._scores(f, rng))
 
     def _scores(self, objectives: Objectives, rng: Generator) -> NDArray[np.float64]:
-        positive = above_zero(objectives, self.minimised)
-        return maximum_scalarization(positive, rng, vectors=self.vectors, published=self.published)
+        positive = above_zero(objectives, self.minimized)
+        return maximum_scalarization(
+            positive, rng, vectors=self.vectors, authors_variant=self.authors_variant
+        )
 
 
 def as_objectives(objectives: ArrayLike) -> Objectives:
@@ -198,7 +242,9 @@ def all_finite(values: NDArray[np.float64]) -> bool:
     """Tell that no value is NaN or infinite; False is a suspicion only, as huge values raise it too."""
     if values.size > 4096:  # BLAS would start threads
         return bool(np.isfinite(values).all())
-    return bool(np.vdot(values, values) < np.inf)  # a third of the cost, and a guard must cost nothing
+    return bool(
+        np.vdot(values, values) < np.inf
+    )  # a third of the cost, and a guard must cost nothing
 
 
 def _finite_rows(objectives: Objectives) -> NDArray[np.bool_]:
@@ -213,7 +259,9 @@ def _checked(objectives: ArrayLike, violations: ArrayLike | None) -> tuple[Objec
         return array, None
     missed = np.asarray(violations, dtype=float)
     if missed.shape != array.shape[:1]:
-        raise ValueError(f"`violations` must have shape ({len(array)},) like the objectives' rows, got {missed.shape}")
+        raise ValueError(
+            f"`violations` must have shape ({len(array)},) like the objectives' rows, got {missed.shape}"
+        )
     if (missed < 0).any():
         raise ValueError(f"`violations` must not be negative, got {missed.min()}")
     return array, missed
@@ -230,10 +278,14 @@ def _ranks(objectives: Objectives, violations: Violations) -> NDArray[np.intp]:
         return _pareto_ranks(objectives)
     feasible = counted if violations is None else counted & (violations == 0)
     numbers = np.full(len(objectives), -1, dtype=np.intp)
-    numbers[feasible] = _pareto_ranks(objectives[feasible])  # NaN would change the ranks of the finite rows
+    numbers[feasible] = _pareto_ranks(
+        objectives[feasible]
+    )  # NaN would change the ranks of the finite rows
     if violations is not None:
         infeasible = counted & ~feasible
-        numbers[infeasible] = 1 + numbers.max(initial=-1) + np.unique(violations[infeasible], return_inverse=True)[1]
+        numbers[infeasible] = (
+            1 + numbers.max(initial=-1) + np.unique(violations[infeasible], return_inverse=True)[1]
+        )
     numbers[~counted] = 1 + numbers.max(initial=-1)
     return numbers
 
@@ -241,7 +293,7 @@ def _ranks(objectives: Objectives, violations: Violations) -> NDArray[np.intp]:
 def _pareto_ranks(objectives: Objectives) -> NDArray[np.intp]:
     if not len(objectives):
         return np.empty(0, dtype=np.intp)
-    return np.asarray(moocore.pareto_rank(-objectives), dtype=np.intp)  # cheaper than maximise=True
+    return np.asarray(moocore.pareto_rank(-objectives), dtype=np.intp)  # cheaper than maximize=True
 
 
 def _ends(sorted_ranks: NDArray[np.intp]) -> list[int]:
@@ -254,7 +306,9 @@ def _spans(ends: list[int]) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-def _by_front(objectives: Objectives, violations: Violations) -> tuple[Order, Objectives, list[int]]:
+def _by_front(
+    objectives: Objectives, violations: Violations
+) -> tuple[Order, Objectives, list[int]]:
     """Return all rows front after front, each by descending f1; the points that count in this order; their fronts' ends."""
     counted = _counted(objectives, violations)
     numbers = _ranks(objectives, violations)
@@ -271,8 +325,12 @@ def _scattered(points: Objectives, ends: list[int]) -> Order:
     with np.errstate(over="ignore"):  # an infinite distance is a large one
         for fronts in _blocks(_spans(ends)):
             begin, end = fronts[0][0], fronts[-1][1]
-            nearest = _nearest(columns[:, begin:end], columns[:, :begin])  # earlier fronts count too
-            picks[begin:end] = _farthest_first(columns[:, begin:end], nearest, [e - begin for _, e in fronts])
+            nearest = _nearest(
+                columns[:, begin:end], columns[:, :begin]
+            )  # earlier fronts count too
+            picks[begin:end] = _farthest_first(
+                columns[:, begin:end], nearest, [e - begin for _, e in fronts]
+            )
             picks[begin:end] += begin
     return picks
 
@@ -288,16 +346,22 @@ def _blocks(spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     return blocks
 
 
-def _farthest_first(columns: Objectives, nearest: NDArray[np.float64], ends: list[int]) -> list[int]:
+def _farthest_first(
+    columns: Objectives, nearest: NDArray[np.float64], ends: list[int]
+) -> list[int]:
     """Return the picks of Alg. 1 from fronts of points (K, m), given their squared distances (m,) to all ranked before."""
     table = _squares(columns, columns) if len(nearest) ** 2 <= CELLS else None
     picks = []
     for begin, end in _spans(ends):
         front = nearest[begin:end]
         for _ in range(begin, end):
-            pick = begin + int(front.argmax())  # nextToAdd: the first of equals, so the very first has the largest f1
+            pick = begin + int(
+                front.argmax()
+            )  # nextToAdd: the first of equals, so the very first has the largest f1
             picks.append(pick)
-            squares = _squares(columns, columns[:, pick : pick + 1])[0] if table is None else table[pick]
+            squares = (
+                _squares(columns, columns[:, pick : pick + 1])[0] if table is None else table[pick]
+            )
             np.minimum(nearest, squares, out=nearest)
             nearest[pick] = -1.0  # ranked; a duplicate of it still has 0
     return picks
@@ -308,7 +372,9 @@ def _nearest(columns: Objectives, others: Objectives) -> NDArray[np.float64]:
     nearest = np.full(columns.shape[1], np.inf)
     step = max(1, CELLS // len(nearest))
     for begin in range(0, others.shape[1], step):
-        np.minimum(nearest, _squares(columns, others[:, begin : begin + step]).min(axis=0), out=nearest)
+        np.minimum(
+            nearest, _squares(columns, others[:, begin : begin + step]).min(axis=0), out=nearest
+        )
     return nearest
 
 
@@ -325,7 +391,9 @@ def _scattered_front(points: Objectives, begin: int, end: int) -> Order:
     columns = np.ascontiguousarray(points.T)
     with np.errstate(over="ignore"):
         nearest = _nearest(columns[:, begin:end], columns[:, :begin])
-        return np.array(_farthest_first(columns[:, begin:end], nearest, [end - begin]), dtype=np.intp)
+        return np.array(
+            _farthest_first(columns[:, begin:end], nearest, [end - begin]), dtype=np.intp
+        )
 
 
 def _divided(ends: list[int], cuts: Cuts) -> list[tuple[int, int]]:
@@ -334,7 +402,10 @@ def _divided(ends: list[int], cuts: Cuts) -> list[tuple[int, int]]:
 
 
 def _front_by_front(
-    objectives: ArrayLike, violations: ArrayLike | None, within: Callable[[Objectives], Order], cuts: Cuts
+    objectives: ArrayLike,
+    violations: ArrayLike | None,
+    within: Callable[[Objectives], Order],
+    cuts: Cuts,
 ) -> Order:
     order, points, ends = _by_front(*_checked(objectives, violations))
     for begin, end in _divided(ends, cuts):
@@ -390,7 +461,11 @@ def _added(loss: Objectives, picked: Objectives) -> float:
     return round(volume, 12)
 
 
-def _by_score(objectives: ArrayLike, violations: ArrayLike | None, score: Callable[[Objectives], NDArray[np.float64]]) -> Order:
+def _by_score(
+    objectives: ArrayLike,
+    violations: ArrayLike | None,
+    score: Callable[[Objectives], NDArray[np.float64]],
+) -> Order:
     """Return the order of descending score, first of the feasible rows, then by ascending violation."""
     array, missed = _checked(objectives, violations)
     counted = _counted(array, missed)

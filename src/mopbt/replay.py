@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mopbt.algorithms import check_count
-from mopbt.engines.base import Warm, Work, perform
+from mopbt.engines.base import ModelCache, RunContext, run_job
 from mopbt.errors import TaskError, TaskFailed
+from mopbt.problem import Problem, Task, problem_of
 from mopbt.results import Ancestor, Point, Results
 from mopbt.state import Job
 from mopbt.stores.memory import MemoryCheckpoints
-from mopbt.task import Problem, Task, problem_of
 
 UNLIMITED = 1 << 62
 
@@ -35,16 +35,29 @@ class Replayed:
     @property
     def differences(self) -> dict[str, float]:
         """Return by how much each score differs from the original's."""
-        return {name: value - self.original[name] for name, value in self.scores.items() if name in self.original}
+        return {
+            name: value - self.original[name]
+            for name, value in self.scores.items()
+            if name in self.original
+        }
 
     def __str__(self) -> str:
         if all(value == 0 for value in self.differences.values()):
             return "The replay came out identical in every score."
-        return "The replay differs by " + ", ".join(f"{value:+.3g} in {name}" for name, value in self.differences.items()) + "."
+        return (
+            "The replay differs by "
+            + ", ".join(f"{value:+.3g} in {name}" for name, value in self.differences.items())
+            + "."
+        )
 
 
 def replay(
-    results: Results, point: Point | int, task: Task[Any] | None = None, *, ancestry: bool = True, seed: int | None = None
+    results: Results,
+    point: Point | int,
+    task: Task[Any] | None = None,
+    *,
+    ancestry: bool = True,
+    seed: int | None = None,
 ) -> Replayed:
     """Train again, from scratch, along a point's schedule, and measure how close it comes.
 
@@ -57,39 +70,53 @@ def replay(
         check_count("seed", seed, 0)
     task = task or results.task
     if task is None:
-        raise TaskError("a replay needs the task: replay(results, point, task), or Results.open(path, task=task)")
+        raise TaskError(
+            "a replay needs the task: replay(results, point, task), or Results.open(path, task=task)"
+        )
     problem = problem_of(task)
     _check_space(results.problem, problem)
     found = point if isinstance(point, Point) else results.point(point)
-    chain = _stretched(results.lineage(found) if ancestry else results.history(found), results.problem, problem)
-    work = Work(task, problem, results.settings.seed if seed is None else seed, MemoryCheckpoints())
-    warm, jobs = Warm(UNLIMITED), _jobs(chain, problem)
+    chain = _stretched(
+        results.lineage(found) if ancestry else results.history(found), results.problem, problem
+    )
+    work = RunContext(
+        task, problem, results.settings.seed if seed is None else seed, MemoryCheckpoints()
+    )
+    warm, jobs = ModelCache(UNLIMITED), _jobs(chain, problem)
     checksum, report = "", None
     for job in jobs:
-        report = perform(work, job, checksum, warm)
+        report = run_job(work, job, checksum, warm)
         work.checkpoints.drop([job.id - 1])
         if report.error:
-            raise TaskFailed(f"the replay failed between the steps {job.begin} and {job.end}:", report.error)
+            raise TaskFailed(
+                f"the replay failed between the steps {job.begin} and {job.end}:", report.error
+            )
         checksum = report.checksum
     assert report is not None
     data = work.checkpoints.load(jobs[-1].id, checksum)
     last = chain[-1]
-    again = Point(found.job, last.trial, last.end, last.values, report.scores, report.violation)
+    again = Point(found.job, last.trial, last.end, last.hp, report.scores, report.violation)
     return Replayed(task.load(data), again, found.scores, data, chain, problem, work.seed)
 
 
 def _stretched(chain: Sequence[Ancestor], was: Problem, now: Problem) -> Sequence[Ancestor]:
     """Return the intervals of a replay: as they were, or those of another length of training, with the values of then."""
-    if (was.interval, was.max_step) == (now.interval, now.max_step):
+    if (was.interval, was.steps) == (now.interval, now.steps):
         return chain
-    begins = range(0, max(chain[-1].end * now.max_step // was.max_step, 1), now.interval)
-    then = [_then(chain, begin * was.max_step / now.max_step) for begin in begins]
-    return [replace(a, begin=b, end=min(b + now.interval, now.max_step)) for a, b in zip(then, begins, strict=True)]
+    begins = range(0, max(chain[-1].end * now.steps // was.steps, 1), now.interval)
+    then = [_then(chain, begin * was.steps / now.steps) for begin in begins]
+    return [
+        replace(a, begin=b, end=min(b + now.interval, now.steps))
+        for a, b in zip(then, begins, strict=True)
+    ]
 
 
 def _jobs(chain: Sequence[Ancestor], problem: Problem) -> list[Job]:
-    configs = [problem.space.encode(a.values) for a in chain]
-    return [Job(i, a.trial, configs[i], i - 1 if i else None, a.begin, a.end) for i, a in enumerate(chain)]
+    configs = [problem.space.encode(a.hp) for a in chain]
+    return [
+        Job(i, a.trial, configs[i], i - 1 if i else None, a.begin, a.end)
+        for i, a in enumerate(chain)
+    ]
 
 
 def _then(chain: Sequence[Ancestor], step: float) -> Ancestor:

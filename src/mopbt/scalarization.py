@@ -19,17 +19,17 @@ Weights = NDArray[np.float64]
 VECTORS = 100  # paper, section 6.3.2: |W| of the maximum scalarization
 
 
-def above_zero(objectives: ArrayLike, minimised: Sequence[int]) -> NDArray[np.float64]:
-    """Return objectives (n, K) with 1 less the score where it is minimised, or the worst score less it where that is above 1.
+def above_zero(objectives: ArrayLike, minimized: Sequence[int]) -> NDArray[np.float64]:
+    """Return objectives (n, K) with 1 less the score where it is minimized, or the worst score less it where that is above 1.
 
-    Without it min_i w_i f_i would be the minimised objective's alone, whatever the weights, and Golovin's score 0 for all.
+    Without it min_i w_i f_i would be the minimized objective's alone, whatever the weights, and Golovin's score 0 for all.
 
     Args:
-        objectives: Larger is better, (n, K): of a minimised score its negative.
-        minimised: The columns of those.
+        objectives: Larger is better, (n, K): of a minimized score its negative.
+        minimized: The columns of those.
     """
     f = np.array(objectives, dtype=float)
-    for k in minimised:
+    for k in minimized:
         f[:, k] -= f[:, k].min(initial=-1.0)
     return f
 
@@ -51,18 +51,23 @@ def parego(objectives: ArrayLike, weights: ArrayLike, rho: float = 0.05) -> Scor
     return rho * weighted_sum(objectives, weights) + chebyshev(objectives, weights)
 
 
-def golovin(objectives: ArrayLike, weights: ArrayLike, *, published: bool = False) -> Scores:
+def golovin(objectives: ArrayLike, weights: ArrayLike, *, authors_variant: bool = False) -> Scores:
     """Return min_i max(0, f_i / w_i)^K for objectives (n, K) and weights (K,) or (n, K); scores (n,).
 
     Args:
         objectives: Larger is better, (n, K).
         weights: Not negative; an objective with the weight 0 does not limit the score unless it is below 0.
-        published: As in the authors' code: the exponent is 2 for every K, and negative objectives are squared as they are.
+        authors_variant: As in the authors' code: the exponent is 2 for every K, and negative objectives are squared as they are.
     """
     f, w = _matched(objectives, weights)
     unlimited = np.where(f < 0, -np.inf, np.inf)  # the limit of f / w as w falls to 0
-    lengths = np.divide(f, w, out=np.broadcast_to(unlimited, np.broadcast_shapes(f.shape, w.shape)).copy(), where=w > 0)
-    if published:
+    lengths = np.divide(
+        f,
+        w,
+        out=np.broadcast_to(unlimited, np.broadcast_shapes(f.shape, w.shape)).copy(),
+        where=w > 0,
+    )
+    if authors_variant:
         return np.asarray((lengths**2).min(axis=-1))
     return np.asarray(np.maximum(lengths, 0.0).min(axis=-1) ** f.shape[-1])
 
@@ -79,7 +84,9 @@ def simplex_weights(n: int, K: int, rng: Generator) -> Weights:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def random_scalarization(objectives: ArrayLike, rng: Generator, *, per_member: bool = False) -> Scores:
+def random_scalarization(
+    objectives: ArrayLike, rng: Generator, *, per_member: bool = False
+) -> Scores:
     """Return the ParEGO scores (n,) of objectives (n, K) under random weights.
 
     Args:
@@ -91,20 +98,26 @@ def random_scalarization(objectives: ArrayLike, rng: Generator, *, per_member: b
     return parego(f, simplex_weights(len(f) if per_member else 1, f.shape[1], rng))
 
 
-def maximum_scalarization(objectives: ArrayLike, rng: Generator, *, vectors: int = VECTORS, published: bool = False) -> Scores:
+def maximum_scalarization(
+    objectives: ArrayLike, rng: Generator, *, vectors: int = VECTORS, authors_variant: bool = False
+) -> Scores:
     """Return for each row of objectives (n, K) its largest Golovin score over random weights; scores (n,).
 
     Args:
         objectives: Larger is better, (n, K).
         rng: Draws the weights.
         vectors: How many weight vectors there are, |W| in the paper.
-        published: As in the authors' code: each row has vectors of its own, which sum to 1; the paper's unit vectors serve all.
+        authors_variant: As in the authors' code: each row has vectors of its own, which sum to 1; the paper's unit vectors serve all.
     """
     check_vectors(vectors)
     f = np.asarray(objectives, dtype=float)
     n, K = f.shape
-    weights = simplex_weights(n * vectors, K, rng).reshape(n, vectors, K) if published else unit_weights(vectors, K, rng)
-    return np.asarray(golovin(f[:, None, :], weights, published=published).max(axis=1))
+    weights = (
+        simplex_weights(n * vectors, K, rng).reshape(n, vectors, K)
+        if authors_variant
+        else unit_weights(vectors, K, rng)
+    )
+    return np.asarray(golovin(f[:, None, :], weights, authors_variant=authors_variant).max(axis=1))
 
 
 def check_vectors(vectors: int) -> None:
@@ -118,7 +131,9 @@ def _matched(objectives: ArrayLike, weights: ArrayLike) -> tuple[NDArray[np.floa
     if f.ndim < 2:
         raise ValueError(f"`objectives` must have shape (n, K), got {f.shape}")
     if w.ndim < 1 or w.shape[-1] != f.shape[-1]:
-        raise ValueError(f"`weights` must have shape (K,) or (n, K) with K = {f.shape[-1]}, got {w.shape}")
+        raise ValueError(
+            f"`weights` must have shape (K,) or (n, K) with K = {f.shape[-1]}, got {w.shape}"
+        )
     if not (w >= 0).all():
         raise ValueError(f"`weights` must not be negative, got {w.min()}")
     return f, w

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.random import Generator
 
-from mopbt.spelling import meant
+from mopbt.messages import did_you_mean
 
 Position = int | float
 Config = tuple[Position, ...]
@@ -73,7 +73,9 @@ class _Listed:
         shift = int(rng.integers(REACH + 1))  # Alg. 3, line 6
         if rng.random() < 0.5:  # Alg. 3, line 7
             shift = -shift
-        return min(max(int(position) + shift, 0), len(self.values) - 1)  # the paper is silent on the ends; clipped
+        return min(
+            max(int(position) + shift, 0), len(self.values) - 1
+        )  # the paper is silent on the ends; clipped
 
     def decode(self, position: Position) -> Any:
         return self.values[int(position)]
@@ -86,10 +88,16 @@ class _Listed:
         raise ValueError(f"must be one of {_listing(self.values)}, got {value!r}")
 
     def contains(self, position: Any) -> bool:
-        return isinstance(position, int) and not isinstance(position, bool) and 0 <= position < len(self.values)
+        return (
+            isinstance(position, int)
+            and not isinstance(position, bool)
+            and 0 <= position < len(self.values)
+        )
 
     def to_unit(self, position: Position) -> float:
-        return (int(position) + 0.5) / len(self.values)  # the centre of the cell that the position owns
+        return (int(position) + 0.5) / len(
+            self.values
+        )  # the center of the cell that the position owns
 
     def from_unit(self, share: float) -> Position:
         return min(max(math.floor(share * len(self.values)), 0), len(self.values) - 1)
@@ -116,7 +124,9 @@ class _Ranged:
         return position
 
     def to_unit(self, position: Position) -> float:
-        return min(max(self._share(position), 0.0), 1.0)  # by rounding a logarithm may fall beside the ends
+        return min(
+            max(self._share(position), 0.0), 1.0
+        )  # by rounding a logarithm may fall beside the ends
 
     def from_unit(self, share: float) -> Position:
         return self._at(share)
@@ -180,7 +190,9 @@ class LogGrid(_Listed):
     @cached_property
     def values(self) -> tuple[float, ...]:  # type: ignore[override]
         """All values, in order."""
-        return (0.0,) * self.zero + _spaced(np.geomspace(self.lo, self.hi, self.n - self.zero), self.lo, self.hi)
+        return (0.0,) * self.zero + _spaced(
+            np.geomspace(self.lo, self.hi, self.n - self.zero), self.lo, self.hi
+        )
 
 
 @dataclass(frozen=True)
@@ -227,7 +239,11 @@ class Float(_Ranged):
 
     def contains(self, position: Any) -> bool:
         """Tell whether this is a number of the range."""
-        return isinstance(position, Real) and not isinstance(position, bool) and self.lo <= float(position) <= self.hi
+        return (
+            isinstance(position, Real)
+            and not isinstance(position, bool)
+            and self.lo <= float(position) <= self.hi
+        )
 
 
 @dataclass(frozen=True)
@@ -241,9 +257,13 @@ class Int(_Ranged):
     def __post_init__(self) -> None:
         for end in (self.lo, self.hi):
             if not isinstance(end, int) or isinstance(end, bool):
-                raise ValueError(f"Int: `lo` and `hi` must be whole numbers, got {end!r}; use Float for real numbers")
+                raise ValueError(
+                    f"Int: `lo` and `hi` must be whole numbers, got {end!r}; use Float for real numbers"
+                )
             if abs(end) > 2**53:
-                raise ValueError(f"Int: `lo` and `hi` must be within ±2**53, where every whole number can be drawn, got {end!r}")
+                raise ValueError(
+                    f"Int: `lo` and `hi` must be within ±2**53, where every whole number can be drawn, got {end!r}"
+                )
         _check_flag("Int", "log", self.log)
         _check_range("Int", self.lo, self.hi, log=self.log)
 
@@ -267,11 +287,18 @@ class Int(_Ranged):
 
     def contains(self, position: Any) -> bool:
         """Tell whether this is a whole number of the range."""
-        return isinstance(position, Integral) and not isinstance(position, bool) and self.lo <= int(position) <= self.hi
+        return (
+            isinstance(position, Integral)
+            and not isinstance(position, bool)
+            and self.lo <= int(position) <= self.hi
+        )
 
     def _at(self, share: float) -> Position:
         # Each value owns a cell of equal width (in the logarithm: from half a unit below to half a unit above it).
-        return min(max(math.floor(self._scaled(share, self.lo - 0.5, self.hi + 0.5) + 0.5), self.lo), self.hi)
+        return min(
+            max(math.floor(self._scaled(share, self.lo - 0.5, self.hi + 0.5) + 0.5), self.lo),
+            self.hi,
+        )
 
     def _share(self, position: Position) -> float:
         lo, hi = self.lo - 0.5, self.hi + 0.5
@@ -289,7 +316,9 @@ class Space(Mapping[str, Domain]):
                 f"`space` must be a mapping of names to domains, such as {{'lr': Float(1e-5, 0.1, log=True)}}, got {domains!r}"
             )
         if not domains:
-            raise ValueError("`space` must have at least one hyperparameter, such as {'lr': Float(1e-5, 0.1, log=True)}, got none")
+            raise ValueError(
+                "`space` must have at least one hyperparameter, such as {'lr': Float(1e-5, 0.1, log=True)}, got none"
+            )
         for name, domain in domains.items():
             if not isinstance(name, str) or not name:
                 raise ValueError(f"`space` must be keyed by names, got {name!r}")
@@ -310,7 +339,9 @@ class Space(Mapping[str, Domain]):
         return len(self._domains)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Space) and list(self._domains.items()) == list(other._domains.items())
+        return isinstance(other, Space) and list(self._domains.items()) == list(
+            other._domains.items()
+        )
 
     def __hash__(self) -> int:
         return hash(tuple(self._domains.items()))
@@ -329,17 +360,26 @@ class Space(Mapping[str, Domain]):
 
     def decode(self, config: Config) -> dict[str, Any]:
         """Return the values of a configuration by name."""
-        return {name: domain.decode(p) for (name, domain), p in zip(self.items(), config, strict=True)}
+        return {
+            name: domain.decode(p) for (name, domain), p in zip(self.items(), config, strict=True)
+        }
 
     def encode(self, values: Mapping[str, Any]) -> Config:
         """Return the configuration of named values; unknown, missing and out-of-range ones are errors."""
-        unknown, missing = sorted(set(values) - set(self), key=repr), sorted(set(self) - set(values))
+        unknown, missing = (
+            sorted(set(values) - set(self), key=repr),
+            sorted(set(self) - set(values)),
+        )
         if unknown or missing:
             wrong = " and ".join(
-                f"{what} {', '.join(map(repr, names))}" for what, names in (("unknown", unknown), ("missing", missing)) if names
+                f"{what} {', '.join(map(repr, names))}"
+                for what, names in (("unknown", unknown), ("missing", missing))
+                if names
             )
-            near = meant(unknown[0], missing) if unknown else ""
-            raise ValueError(f"a configuration must name exactly {', '.join(map(repr, self))}; {wrong}{near}")
+            near = did_you_mean(unknown[0], missing) if unknown else ""
+            raise ValueError(
+                f"a configuration must name exactly {', '.join(map(repr, self))}; {wrong}{near}"
+            )
         return tuple(self._encode_one(name, values[name]) for name in self)
 
     def _encode_one(self, name: str, value: Any) -> Position:
@@ -350,17 +390,25 @@ class Space(Mapping[str, Domain]):
 
     def contains(self, config: Sequence[Any]) -> bool:
         """Tell whether this is a configuration of the space."""
-        return len(config) == len(self) and all(d.contains(p) for d, p in zip(self.values(), config, strict=True))
+        return len(config) == len(self) and all(
+            d.contains(p) for d, p in zip(self.values(), config, strict=True)
+        )
 
 
 def _instead(given: Any) -> str:
     """Return what somebody may have meant who wrote something else than a domain."""
     if isinstance(given, type):
-        return f"; a domain needs its values, as in {given.__name__}(...)" if given.__module__ == __name__ else ""
-    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(end, int | float) for end in given):
         return (
-            f"; write Float({given[0]!r}, {given[1]!r}) for the range, or Ordinal([{given[0]!r}, {given[1]!r}]) for the two values"
+            f"; a domain needs its values, as in {given.__name__}(...)"
+            if given.__module__ == __name__
+            else ""
         )
+    if (
+        isinstance(given, tuple | list)
+        and len(given) == 2
+        and all(isinstance(end, int | float) for end in given)
+    ):
+        return f"; write Float({given[0]!r}, {given[1]!r}) for the range, or Ordinal([{given[0]!r}, {given[1]!r}]) for the two values"
     if isinstance(given, tuple | list):
         return "; write Ordinal([...]) for values in an order, Categorical([...]) for others"
     if isinstance(given, int | float | str):
@@ -382,12 +430,20 @@ def _check_distinct(kind: str, values: Sequence[float]) -> None:
 
 def _equal(allowed: Any, value: Any) -> bool:
     kinds = (bool, np.bool_)
-    return isinstance(allowed, kinds) == isinstance(value, kinds) and np.ndim(value) == 0 and bool(allowed == value)
+    return (
+        isinstance(allowed, kinds) == isinstance(value, kinds)
+        and np.ndim(value) == 0
+        and bool(allowed == value)
+    )
 
 
 def _close(allowed: Any, value: Any) -> bool:
     """Tell whether two numbers differ by rounding only; whole numbers do not."""
-    return isinstance(allowed, float) and isinstance(value, float) and math.isclose(allowed, value, rel_tol=1e-9)
+    return (
+        isinstance(allowed, float)
+        and isinstance(value, float)
+        and math.isclose(allowed, value, rel_tol=1e-9)
+    )
 
 
 def _listing(values: Sequence[Any]) -> str:
@@ -397,17 +453,33 @@ def _listing(values: Sequence[Any]) -> str:
 
 def _check_range(kind: str, lo: Any, hi: Any, *, log: bool = False) -> None:
     for name, end in (("lo", lo), ("hi", hi)):
-        if isinstance(end, bool) or not isinstance(end, int | float) or not abs(end) <= sys.float_info.max:
-            remedy = "" if isinstance(end, int | float) else "; write it as a plain number, as in float(...)"
+        if (
+            isinstance(end, bool)
+            or not isinstance(end, int | float)
+            or not abs(end) <= sys.float_info.max
+        ):
+            remedy = (
+                ""
+                if isinstance(end, int | float)
+                else "; write it as a plain number, as in float(...)"
+            )
             raise ValueError(f"{kind}: `{name}` must be a finite number, got {end!r}{remedy}")
     if not lo < hi:
-        raise ValueError(f"{kind}: `lo` must be below `hi`, got {lo!r} and {hi!r}; the smaller end comes first")
+        raise ValueError(
+            f"{kind}: `lo` must be below `hi`, got {lo!r} and {hi!r}; the smaller end comes first"
+        )
     if log and not lo > 0:
-        remedy = "give the smallest value above 0 (LogGrid(..., zero=True) has an exact 0 before it)"
+        remedy = (
+            "give the smallest value above 0 (LogGrid(..., zero=True) has an exact 0 before it)"
+        )
         remedy = remedy if lo == 0 else "use a linear domain"
-        raise ValueError(f"{kind}: `lo` must be above 0 on a logarithmic scale, got {lo!r}; {remedy}")
+        raise ValueError(
+            f"{kind}: `lo` must be above 0 on a logarithmic scale, got {lo!r}; {remedy}"
+        )
     if not math.isfinite(hi / lo if log else float(hi) - lo):
-        raise ValueError(f"{kind}: `lo` and `hi` are too far apart to compute with, got {lo!r} and {hi!r}; use a smaller range")
+        raise ValueError(
+            f"{kind}: `lo` and `hi` are too far apart to compute with, got {lo!r} and {hi!r}; use a smaller range"
+        )
 
 
 def _check_flag(kind: str, name: str, flag: Any) -> None:
@@ -422,15 +494,21 @@ def _check_count(kind: str, n: Any, least: int) -> None:
 
 def _check_values(kind: str, values: Any) -> tuple[Value, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ValueError(f"{kind}: `values` must be a list, such as ['a', 'b'] or [16, 32, 64], got {values!r}")
+        raise ValueError(
+            f"{kind}: `values` must be a list, such as ['a', 'b'] or [16, 32, 64], got {values!r}"
+        )
     for value in values:
-        if not isinstance(value, str | bool | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+        if not isinstance(value, str | bool | int | float) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
             raise ValueError(
                 f"{kind}: values must be finite numbers, strings or booleans, got {value!r}; give it a name, and look that up in "
                 f"training"
             )
     if len(values) < 2:
-        raise ValueError(f"{kind}: `values` must have at least two values, got {list(values)!r}; what is not tuned stays out")
+        raise ValueError(
+            f"{kind}: `values` must have at least two values, got {list(values)!r}; what is not tuned stays out"
+        )
     if len({(type(v) is bool, v) for v in values}) < len(values):
         raise ValueError(f"{kind}: `values` must differ from each other, got {list(values)!r}")
     return tuple(values)

@@ -43,25 +43,34 @@ class Report:
     job: int
     objectives: tuple[float, ...] | None = None  # larger is better; None: the job failed
     violation: float = 0.0  # of the constraints; 0: feasible
-    scores: Mapping[str, float] = field(default_factory=dict)  # all that was measured, in its own sense
+    scores: Mapping[str, float] = field(
+        default_factory=dict
+    )  # all that was measured, in its own sense
     checksum: str = ""  # of the checkpoint
     seconds: float = 0.0  # since the run's start, by the engine's clock
-    took: float = 0.0  # seconds of work
+    duration: float = 0.0  # seconds of work
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object; infinities and NaN appear as strings, as JSON has none."""
-        data: dict[str, Any] = {"job": self.job, "seconds": round(self.seconds, 6), "took": round(self.took, 6)}
+        data: dict[str, Any] = {
+            "job": self.job,
+            "seconds": round(self.seconds, 6),
+            "duration": round(self.duration, 6),
+        }
         if self.objectives is None:
             return data | {"error": self.error}
         data |= {"objectives": [_to_number(v) for v in self.objectives]}
-        data |= {"scores": {name: _to_number(v) for name, v in self.scores.items()}, "checksum": self.checksum}
+        data |= {
+            "scores": {name: _to_number(v) for name, v in self.scores.items()},
+            "checksum": self.checksum,
+        }
         return data | ({"violation": _to_number(self.violation)} if self.violation else {})
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Report":
         """Read a report back."""
-        times = {"job": data["job"], "seconds": data["seconds"], "took": data["took"]}
+        times = {"job": data["job"], "seconds": data["seconds"], "duration": data["duration"]}
         if "error" in data:
             return Report(**times, error=data["error"])
         return Report(
@@ -79,23 +88,31 @@ class Result:
 
     objectives: tuple[float, ...] | None
     violation: float = 0.0
-    sound: bool = field(init=False)  # it can be ranked: the job neither failed nor measured NaN or an infinity
+    is_finite: bool = field(
+        init=False
+    )  # it can be ranked: the job neither failed nor measured NaN or an infinity
 
     def __post_init__(self) -> None:
-        sound = self.objectives is not None and all(map(isfinite, (*self.objectives, self.violation)))
-        object.__setattr__(self, "sound", sound)  # once: large populations are asked for it all the time
+        is_finite = self.objectives is not None and all(
+            map(isfinite, (*self.objectives, self.violation))
+        )
+        object.__setattr__(
+            self, "is_finite", is_finite
+        )  # once: large populations are asked for it all the time
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A row of the table: a population member, an ASHA trial, a point of Bayesian optimisation."""
+    """A row of the table: a population member, an ASHA trial, a point of Bayesian optimization."""
 
     id: int
     config: Config  # of its next job
     status: Status = "ready"
     step: int = 0
     checkpoint: int | None = None  # what its next job starts from; None: fresh weights
-    results: dict[int, Result] = field(default_factory=dict)  # step -> result, in the order in which they came
+    results: dict[int, Result] = field(
+        default_factory=dict
+    )  # step -> result, in the order in which they came
 
     @property
     def latest(self) -> Result | None:
@@ -103,9 +120,9 @@ class Trial:
         return next(reversed(self.results.values())) if self.results else None
 
     @property
-    def sound(self) -> bool:
+    def is_finite(self) -> bool:
         """Tell whether the newest result can be ranked."""
-        return self.latest is not None and self.latest.sound
+        return self.latest is not None and self.latest.is_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +146,17 @@ def updated(state: State, trials: Iterable[Trial]) -> State:
     return replace(state, trials=tuple(rows))
 
 
-def ordered(state: State, jobs: Iterable[Job]) -> State:
+def with_jobs(state: State, jobs: Iterable[Job]) -> State:
     """Enter jobs that were ordered: their trials run with the jobs' configurations from now on."""
     jobs = tuple(jobs)
     state = updated(state, (_running(state, job) for job in jobs))
     outstanding = dict(state.outstanding) | {job.id: job for job in jobs}
-    return replace(state, outstanding=outstanding, jobs=max([state.jobs, *(job.id + 1 for job in jobs)]))
+    return replace(
+        state, outstanding=outstanding, jobs=max([state.jobs, *(job.id + 1 for job in jobs)])
+    )
 
 
-def recorded(state: State, report: Report, *, status: Status) -> State:
+def with_report(state: State, report: Report, *, status: Status) -> State:
     """Enter a report: the trial is at the job's end, with the job's checkpoint, or the one before it where nothing sound came."""
     outstanding = dict(state.outstanding)
     job = outstanding.pop(report.job)
@@ -145,11 +164,17 @@ def recorded(state: State, report: Report, *, status: Status) -> State:
     result = Result(report.objectives, report.violation)
     results = {step: result for step, result in trial.results.items() if step != job.end}
     results[job.end] = result  # last in the order, also where a step is trained again
-    trial = replace(trial, status=status, step=job.end, checkpoint=job.id if result.sound else job.start, results=results)
+    trial = replace(
+        trial,
+        status=status,
+        step=job.end,
+        checkpoint=job.id if result.is_finite else job.start,
+        results=results,
+    )
     return replace(updated(state, [trial]), outstanding=outstanding)
 
 
-def needed(state: State) -> frozenset[int]:
+def required_checkpoints(state: State) -> frozenset[int]:
     """Return the checkpoints from which a job may still start: they must not be dropped."""
     starts = {t.checkpoint for t in state.trials if t.status not in ("finished", "stopped")}
     starts |= {job.start for job in state.outstanding.values()}
@@ -164,4 +189,6 @@ def _running(state: State, job: Job) -> Trial:
 
 
 def _to_number(value: float) -> float | str:
-    return float(value) if isfinite(value) else repr(float(value))  # numpy's own would read np.float64(nan)
+    return (
+        float(value) if isfinite(value) else repr(float(value))
+    )  # numpy's own would read np.float64(nan)

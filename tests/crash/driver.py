@@ -98,10 +98,17 @@ def drive(order):
     victim = (0, kill[1]) if kill and kill[0] == "worker" else None
     if kill and kill[0] not in ("time", "worker"):
         ARM[kill[0]](Fuse(kill[1]), kill[2])
-    task = KillerToy(max_step=MAX_STEP, interval=INTERVAL, victim=victim)
-    algorithm = mopbt.MoPbt(population=POPULATION, asynchronous=order["asynchronous"])
+    task = KillerToy(steps=MAX_STEP, interval=INTERVAL, victim=victim)
+    algorithm = mopbt.MOPBT(population=POPULATION, asynchronous=order["asynchronous"])
     engine = mopbt.LocalEngine() if order["engine"] == "local" else mopbt.PoolEngine(2)
-    mopbt.run(task, out=order["out"], algorithm=algorithm, engine=engine, seed=order.get("seed", 0), progress=False)
+    mopbt.run(
+        task,
+        out=order["out"],
+        algorithm=algorithm,
+        engine=engine,
+        seed=order.get("seed", 0),
+        progress=False,
+    )
 
 
 def main():

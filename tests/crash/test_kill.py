@@ -12,20 +12,28 @@ import pytest
 from mopbt import Results
 from mopbt.algorithms import algorithm_of
 from mopbt.archive import Archive, entry_of
-from mopbt.state import State, needed, ordered
+from mopbt.state import State, required_checkpoints, with_jobs
 from mopbt.stores.journal import decode_line, read_journal
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the driver of these tests forks")
 
 KILLED = -9
-PLACES = [("journal", "before"), ("journal", "torn"), ("journal", "after"), ("acted", ""), ("drop", "")]
+PLACES = [
+    ("journal", "before"),
+    ("journal", "torn"),
+    ("journal", "after"),
+    ("acted", ""),
+    ("drop", ""),
+]
 LOCAL_PLACES = [*PLACES, ("checkpoint", "before"), ("checkpoint", "torn"), ("checkpoint", "after")]
 
 
 class Driver:
     def __init__(self):
         command = [sys.executable, str(Path(__file__).parent / "driver.py")]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def __call__(self, out, engine, asynchronous, kill=None):
         order = {"out": str(out), "engine": engine, "asynchronous": asynchronous, "kill": kill}
@@ -79,7 +87,11 @@ def events(out):
     """Return all jobs and all reports of a journal without timings, sorted; each must be there once."""
     exchanges, _ = read_journal(out / "journal.jsonl")
     jobs = [job for exchange in exchanges for job in exchange.jobs]
-    reports = [(r.job, r.objectives, r.violation, r.scores, r.checksum, r.error) for e in exchanges for r in e.reports]
+    reports = [
+        (r.job, r.objectives, r.violation, r.scores, r.checksum, r.error)
+        for e in exchanges
+        for r in e.reports
+    ]
     assert len({job.id for job in jobs}) == len(jobs)
     assert len({report[0] for report in reports}) == len(reports) == len(jobs)
     return sorted(jobs, key=lambda job: job.id), sorted(reports, key=lambda report: report[0])
@@ -100,7 +112,9 @@ def check_disk(out):
     assert not list(out.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize(("engine", "least"), [("local", 60), pytest.param("pool", 50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("engine", "least"), [("local", 60), pytest.param("pool", 50, marks=pytest.mark.slow)]
+)
 def test_a_synchronous_run_ends_as_if_it_had_never_been_killed(driver, tmp_path, engine, least):
     assert driver(tmp_path / "whole", engine, False) == 0
     unbroken = events(tmp_path / "whole"), weights(tmp_path / "whole")
@@ -114,7 +128,9 @@ def test_a_synchronous_run_ends_as_if_it_had_never_been_killed(driver, tmp_path,
     print(f"{kills} kills in {rounds} synchronous runs on the {engine} engine")
 
 
-@pytest.mark.parametrize(("engine", "least"), [("local", 50), pytest.param("pool", 45, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("engine", "least"), [("local", 50), pytest.param("pool", 45, marks=pytest.mark.slow)]
+)
 def test_an_asynchronous_run_loses_nothing_and_replays(driver, tmp_path, engine, least):
     rng, kills, rounds = random.Random(5 if engine == "local" else 6), 0, 0
     while kills < least:
@@ -138,9 +154,11 @@ def replay(out):
     state, archive = State(results.settings.seed), Archive()
     for exchange in read_journal(out / "journal.jsonl")[0]:
         if exchange.jobs:
-            assert scheduler.ask(state, len(exchange.jobs)) == exchange.jobs, "a recorded job is not what the scheduler orders"
-            assert {job.start for job in exchange.jobs} - {None} <= needed(state)
-            state = ordered(state, exchange.jobs)
+            assert scheduler.ask(state, len(exchange.jobs)) == exchange.jobs, (
+                "a recorded job is not what the scheduler orders"
+            )
+            assert {job.start for job in exchange.jobs} - {None} <= required_checkpoints(state)
+            state = with_jobs(state, exchange.jobs)
         for report in exchange.reports:
             state = scheduler.tell(state, report)
             archive.enter(entry_of(report))

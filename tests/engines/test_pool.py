@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import mopbt
-from mopbt.engines.base import Work
+from mopbt.engines.base import RunContext
 from mopbt.engines.pool import PoolEngine, available_cores
 from mopbt.errors import MissingScore, StoreError, TaskError, UnreadHyperparameter, WorkerFailed
+from mopbt.problem import problem_of
 from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
-from mopbt.task import problem_of
 from mopbt.testing import EngineConformance, ToyTask
 from toys import SlowToy, SuicidalToy
 
@@ -39,7 +39,7 @@ class TestPoolWithoutWarmModels(TestPool):
 
 def start(task, folder, **options):
     engine = PoolEngine(**options)
-    engine.start(Work(task, problem_of(task), 0, DirectoryCheckpoints(folder)))
+    engine.start(RunContext(task, problem_of(task), 0, DirectoryCheckpoints(folder)))
     return engine
 
 
@@ -86,12 +86,19 @@ class SlowCheckpoints(DirectoryCheckpoints):
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_job_that_is_being_saved_is_not_blamed_for_the_death_of_the_next_one(tmp_path, retries):
     (tmp_path / "lives").write_text("99")
-    engine, task = PoolEngine(workers=1, retries=retries), SuicidalToy(lives=str(tmp_path / "lives"))
-    engine.start(Work(task, problem_of(task), 0, SlowCheckpoints(tmp_path)))
+    engine, task = (
+        PoolEngine(workers=1, retries=retries),
+        SuicidalToy(lives=str(tmp_path / "lives")),
+    )
+    engine.start(RunContext(task, problem_of(task), 0, SlowCheckpoints(tmp_path)))
     engine.submit([Job(0, 0, (0, 3), None, 0, 2), *fresh(1), Job(2, 2, (0, 3), None, 0, 2)], {})
     reports = collect(engine, 3)
     engine.close()
-    assert {id: bool(report.error) for id, report in reports.items()} == {0: False, 1: True, 2: False}
+    assert {id: bool(report.error) for id, report in reports.items()} == {
+        0: False,
+        1: True,
+        2: False,
+    }
     assert f"died {max(retries + 1, 2)} times" in reports[1].error
 
 
@@ -164,18 +171,21 @@ def test_one_thread_a_worker_unless_told_otherwise(tmp_path):
 class ThreadCountTask:
     space = {"x": mopbt.Grid(0, 1, 2)}
     objectives = {"omp": "max", "torch": "max"}
-    interval = max_step = 1
+    interval = steps = 1
 
     def init(self, seed):
         return {}
 
-    def train(self, model, values, begin, end, seed):
-        values["x"]
+    def train(self, model, hp, begin, end, seed):
+        hp["x"]
 
     def evaluate(self, model):
         import torch
 
-        return {"omp": float(os.environ["OMP_NUM_THREADS"]), "torch": float(torch.get_num_threads())}
+        return {
+            "omp": float(os.environ["OMP_NUM_THREADS"]),
+            "torch": float(torch.get_num_threads()),
+        }
 
     def dump(self, model):
         return b""
@@ -185,8 +195,8 @@ class ThreadCountTask:
 
 
 class UnreadTask(ThreadCountTask):
-    def train(self, model, values, begin, end, seed):
-        assert "x" in values  # looking is not reading
+    def train(self, model, hp, begin, end, seed):
+        assert "x" in hp  # looking is not reading
 
 
 class SilentTask(ThreadCountTask):
@@ -239,7 +249,9 @@ def explode():
 def test_a_task_that_a_worker_cannot_read_is_an_error_that_says_so(tmp_path):
     engine = start(UnreadableTask(), tmp_path, workers=1)
     engine.submit([Job(0, 0, (0,), None, 0, 1)], {})
-    with pytest.raises(WorkerFailed, match="cannot read the task: ImportError: no such thing in a worker"):
+    with pytest.raises(
+        WorkerFailed, match="cannot read the task: ImportError: no such thing in a worker"
+    ):
         engine.collect()
     engine.close()
 
@@ -269,7 +281,9 @@ results = mopbt.run(train, space={"rate": mopbt.Float(0.1, 1.0)}, objectives={"u
 print("front", len(results.front()))
 """
     )
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("front ")
     assert "noise" in done.stderr
@@ -283,11 +297,11 @@ def test_refuses_wrong_sizes():
 
 
 class ForkingToy(SuicidalToy):
-    def train(self, model, values, begin, end, seed):
-        if values["weight"] >= self.weight and os.fork() == 0:
+    def train(self, model, hp, begin, end, seed):
+        if hp["weight"] >= self.weight and os.fork() == 0:
             time.sleep(20)
             os._exit(0)
-        return super().train(model, values, begin, end, seed)
+        return super().train(model, hp, begin, end, seed)
 
 
 def test_the_death_of_a_worker_whose_children_live_on_is_noticed_at_once(tmp_path):
@@ -303,7 +317,10 @@ def test_the_death_of_a_worker_whose_children_live_on_is_noticed_at_once(tmp_pat
 def test_a_folder_that_cannot_be_written_ends_the_run_and_is_no_hang(tmp_path):
     engine = start(ToyTask(), tmp_path / "gone", workers=1)
     engine.submit(fresh(0), {})
-    with pytest.raises(StoreError, match=r"cannot write .*0\.ckpt: No such file or directory; nothing reported is lost"):
+    with pytest.raises(
+        StoreError,
+        match=r"cannot write .*0\.ckpt: No such file or directory; nothing reported is lost",
+    ):
         engine.collect(60)
     engine.close()
 
@@ -320,7 +337,9 @@ class BrokenCheckpoints(DirectoryCheckpoints):
 def saving(tmp_path, error):
     """Return an engine whose only job is trained and cannot be saved."""
     engine = PoolEngine(1)
-    engine.start(Work(ToyTask(), problem_of(ToyTask()), 0, BrokenCheckpoints(tmp_path, error)))
+    engine.start(
+        RunContext(ToyTask(), problem_of(ToyTask()), 0, BrokenCheckpoints(tmp_path, error))
+    )
     engine.submit(fresh(0), {})
     return engine
 
@@ -340,7 +359,10 @@ def test_a_store_that_breaks_in_an_unforeseen_way_ends_the_run_and_is_no_hang(tm
 
 class GarbageTask(ToyTask):
     def evaluate(self, model):
-        return super().evaluate(model) | {"collects": gc.isenabled(), "frozen": gc.get_freeze_count()}
+        return super().evaluate(model) | {
+            "collects": gc.isenabled(),
+            "frozen": gc.get_freeze_count(),
+        }
 
 
 def test_a_worker_collects_garbage_but_leaves_alone_what_it_imported(tmp_path):

@@ -13,19 +13,21 @@ from pathlib import Path
 import pytest
 
 import mopbt
-from mopbt.engines.base import Work
+from mopbt.engines.base import RunContext
 from mopbt.engines.ray import Actor, RayEngine
 from mopbt.errors import CannotStack, MissingExtra, MissingScore, RunMismatch, WorkerFailed
+from mopbt.problem import problem_of
 from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
+from mopbt.stores.fsspec import RemoteCheckpoints
 from mopbt.stores.journal import read_journal
-from mopbt.stores.remote import RemoteCheckpoints
-from mopbt.task import problem_of
 from mopbt.testing import EngineConformance, ToyTask
 from toys import SlowToy, SuicidalToy
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's own
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # Ray's own
     pytest.mark.filterwarnings("ignore::FutureWarning:ray.*", "ignore::DeprecationWarning:ray.*"),
 ]
 TESTS = str(Path(__file__).parent.parent)
@@ -39,7 +41,8 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False},
     )
     cluster.add_node(num_cpus=4, object_store_memory=MEMORY)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
@@ -63,7 +66,7 @@ class TestRay(EngineConformance):
 
 def start(task, folder, *args, **options):
     engine = RayEngine(*args, **options)
-    engine.start(Work(task, problem_of(task), 0, DirectoryCheckpoints(folder)))
+    engine.start(RunContext(task, problem_of(task), 0, DirectoryCheckpoints(folder)))
     return engine
 
 
@@ -81,7 +84,17 @@ def collect(engine, n, seconds=60):
 
 def outcomes(results):
     """Return what a run ordered and measured, without times."""
-    keys = ("job", "trial", "begin", "end", "start", "config.weight", "config.lr", "score.near", "score.far")
+    keys = (
+        "job",
+        "trial",
+        "begin",
+        "end",
+        "start",
+        "config.weight",
+        "config.lr",
+        "score.near",
+        "score.far",
+    )
     return [{key: record[key] for key in keys} for record in results.records()]
 
 
@@ -91,37 +104,77 @@ def outcomes(results):
 @pytest.mark.fast
 @pytest.mark.usefixtures("cluster")
 def test_a_run_on_ray_is_the_run_in_this_process_and_all_of_its_front_can_be_loaded(tmp_path):
-    task = ToyTask(max_step=8)
+    task = ToyTask(steps=8)
     here = mopbt.run(task, out=tmp_path / "here", population=8, engine="local", progress=False)
-    there = mopbt.run(task, out=tmp_path / "there", population=8, engine=RayEngine(3), storage=tmp_path / "far", progress=False)
+    there = mopbt.run(
+        task,
+        out=tmp_path / "there",
+        population=8,
+        engine=RayEngine(3),
+        storage=tmp_path / "far",
+        progress=False,
+    )
     assert outcomes(there) == outcomes(here)
     assert not list((tmp_path / "there" / "checkpoints").iterdir())
     opened = mopbt.Results.open(tmp_path / "there", task)
     for point, same in zip(opened.front(), here.front(), strict=True):
         assert opened.load(point)["place"].tolist() == here.load(same)["place"].tolist()
         assert Path(opened.checkpoint_file(point)).parent == tmp_path / "far"
-    assert {int(file.stem) for file in (tmp_path / "far").iterdir()} == opened.checkpoints.kept()  # the probe is gone
+    assert {
+        int(file.stem) for file in (tmp_path / "far").iterdir()
+    } == opened.checkpoints.kept()  # the probe is gone
 
 
 @pytest.mark.usefixtures("cluster")
 def test_an_asynchronous_run_ends_with_every_member_trained(tmp_path):
-    task, algorithm = ToyTask(max_step=8), mopbt.MoPbt(population=6, asynchronous=True)
-    results = mopbt.run(task, out=tmp_path / "run", algorithm=algorithm, engine=RayEngine(3), progress=False)
+    task, algorithm = ToyTask(steps=8), mopbt.MOPBT(population=6, asynchronous=True)
+    results = mopbt.run(
+        task, out=tmp_path / "run", algorithm=algorithm, engine=RayEngine(3), progress=False
+    )
     assert (results.outcome, len(results), results.failures()) == ("done", 24, {})
 
 
 @pytest.mark.slow
 def test_the_command_line_runs_on_a_cluster_and_resumes_there(cluster, tmp_path):
     program = [sys.executable, "-c", "from mopbt.cli import main; main()"]
-    command = [*program, "run", "toy", "--population", "4", "--engine", "ray", "--address", cluster.address]
-    command += ["--storage", str(tmp_path / "far"), "--out", str(tmp_path / "run"), "--quiet", "--json"]
-    first = subprocess.run([*command, "--budget-jobs", "8"], capture_output=True, text=True, timeout=120)
+    command = [
+        *program,
+        "run",
+        "toy",
+        "--population",
+        "4",
+        "--engine",
+        "ray",
+        "--address",
+        cluster.address,
+    ]
+    command += [
+        "--storage",
+        str(tmp_path / "far"),
+        "--out",
+        str(tmp_path / "run"),
+        "--quiet",
+        "--json",
+    ]
+    first = subprocess.run(
+        [*command, "--budget-jobs", "8"], capture_output=True, text=True, timeout=120
+    )
     assert first.returncode == 3, first.stderr
-    resumed = [*program, "resume", str(tmp_path / "run"), "--quiet", "--json"]  # it knows engine and storage
+    resumed = [
+        *program,
+        "resume",
+        str(tmp_path / "run"),
+        "--quiet",
+        "--json",
+    ]  # it knows engine and storage
     second = subprocess.run(resumed, capture_output=True, text=True, timeout=120)
     assert second.returncode == 0, second.stderr
     told = json.loads(second.stdout)
-    assert (told["outcome"], told["intervals"], told["storage"]) == ("done", 40, str(tmp_path / "far"))
+    assert (told["outcome"], told["intervals"], told["storage"]) == (
+        "done",
+        40,
+        str(tmp_path / "far"),
+    )
     assert all(Path(point["checkpoint"]).parent == tmp_path / "far" for point in told["front"])
     here = mopbt.run(ToyTask(), out=None, population=4, engine="local", progress=False)
     assert outcomes(mopbt.Results.open(tmp_path / "run")) == outcomes(here)
@@ -133,10 +186,15 @@ def test_actors_train_stacks_as_worker_processes_do(tmp_path):
     from tests.torch.nets import dropping_task
 
     runs = {}
-    for name, engine in {"ray": RayEngine(1, stack=3), "pool": mopbt.VectorisedEngine(1, stack=3)}.items():
+    for name, engine in {
+        "ray": RayEngine(1, stack=3),
+        "pool": mopbt.VectorizedEngine(1, stack=3),
+    }.items():
         mopbt.run(dropping_task(), out=tmp_path / name, population=6, engine=engine, progress=False)
         exchanges, _ = read_journal(tmp_path / name / "journal.jsonl")
-        runs[name] = {report.job: report.checksum for exchange in exchanges for report in exchange.reports}
+        runs[name] = {
+            report.job: report.checksum for exchange in exchanges for report in exchange.reports
+        }
     assert len(runs["ray"]) == 24
     assert runs["ray"] == runs["pool"]
 
@@ -153,10 +211,10 @@ class HeavyToy(ToyTask):
     def init(self, seed):
         return super().init(seed) | {"weights": bytes(2**20)}
 
-    def train(self, model, values, begin, end, seed):
+    def train(self, model, hp, begin, end, seed):
         with open(self.notes, "a") as file:
             file.write(f"train {os.getpid()}\n")
-        return super().train(model, values, begin, end, seed)
+        return super().train(model, hp, begin, end, seed)
 
     def load(self, data):
         with open(self.notes, "a") as file:
@@ -170,14 +228,23 @@ def test_weights_stay_away_from_the_driver_and_warm_in_their_actors(tmp_path):
     task = HeavyToy(notes=str(tmp_path / "notes"))
     engine = start(task, tmp_path, 2)
     get = engine._ray.get
-    engine._ray = type("Spy", (), {"__getattr__": lambda _, name: getattr(sys.modules["ray"], name), "get": lambda _, r: spy(r)})()
+    engine._ray = type(
+        "Spy",
+        (),
+        {
+            "__getattr__": lambda _, name: getattr(sys.modules["ray"], name),
+            "get": lambda _, r: spy(r),
+        },
+    )()
 
     def spy(reference):
         message = get(reference)
         heard.append(len(pickle.dumps(message)))
         return message
 
-    engine.submit(fresh(100, 101), {})  # has two actors start; quick jobs could all be done by the first that is ready
+    engine.submit(
+        fresh(100, 101), {}
+    )  # has two actors start; quick jobs could all be done by the first that is ready
     collect(engine, 2)
     deadline = time.monotonic() + 60
     while not (len(engine._crew) == 2 and all(worker.ready for worker in engine._crew)):
@@ -189,14 +256,22 @@ def test_weights_stay_away_from_the_driver_and_warm_in_their_actors(tmp_path):
     for generation in range(4):
         start_from = [None if not generation else 4 * (generation - 1) + i for i in range(4)]
         engine.submit(
-            [Job(4 * generation + i, i, (i, 3), start_from[i], 2 * generation, 2 * generation + 2) for i in range(4)], checksums
+            [
+                Job(
+                    4 * generation + i, i, (i, 3), start_from[i], 2 * generation, 2 * generation + 2
+                )
+                for i in range(4)
+            ],
+            checksums,
         )
         checksums |= {job: report.checksum for job, report in collect(engine, 4).items()}
     engine.close()
     notes = (tmp_path / "notes").read_text().splitlines()
     assert len({line for line in notes if line.startswith("train")}) == 2
     assert sum(line.startswith("train") for line in notes) == 16
-    assert notes.count("load") <= 4  # 12 jobs go on from a checkpoint; most find the model in memory
+    assert (
+        notes.count("load") <= 4
+    )  # 12 jobs go on from a checkpoint; most find the model in memory
     assert len(heard) >= 16
     assert max(heard) < 2000
 
@@ -227,7 +302,9 @@ def test_the_death_of_a_node_and_of_what_was_stored_there_costs_time_and_no_job(
     doomed = cluster.add_node(num_cpus=2, resources={"spot": 3}, object_store_memory=MEMORY)
     engine = start(SlowToy(seconds=1.0), tmp_path, 2, resources={"spot": 1})
     engine.submit(fresh(*range(4)), {})
-    there = ray.remote(num_cpus=0, resources={"spot": 1}, max_retries=0)(lambda: bytes(2**20)).remote()
+    there = ray.remote(num_cpus=0, resources={"spot": 1}, max_retries=0)(
+        lambda: bytes(2**20)
+    ).remote()
     ray.wait([there], fetch_local=False)
     first = collect(engine, 1)
     cluster.remove_node(doomed, allow_graceful=False)
@@ -253,7 +330,9 @@ def sent_again_where_it_is_lost(lost, folder):
 def test_nodes_that_come_later_are_used(cluster, tmp_path):
     (tmp_path / "asked").mkdir()
     asked = start(ToyTask(), tmp_path / "asked", 1, resources={"late": 1})
-    grown = start(PlaceToy(seconds=0.3), tmp_path, num_cpus=4)  # as many as there is room for: one actor now
+    grown = start(
+        PlaceToy(seconds=0.3), tmp_path, num_cpus=4
+    )  # as many as there is room for: one actor now
     asked.submit(fresh(0), {})
     assert asked.collect(1.0) == []
     grown.submit(fresh(0), {})
@@ -284,7 +363,7 @@ class UnevenToy(ToyTask):
 
     folder: str = ""
 
-    def train(self, model, values, begin, end, seed):
+    def train(self, model, hp, begin, end, seed):
         try:
             owner = open(Path(self.folder) / "owner", "x")  # noqa: SIM115
             owner.write(str(os.getpid()))
@@ -299,7 +378,7 @@ class UnevenToy(ToyTask):
         time.sleep(1.0 if slow else 0.02)
         with open(Path(self.folder) / "notes", "a") as file:
             file.write("slow\n" if slow else "quick\n")
-        return super().train(model, values, begin, end, seed)
+        return super().train(model, hp, begin, end, seed)
 
     def done(self):
         notes = Path(self.folder) / "notes"
@@ -308,11 +387,18 @@ class UnevenToy(ToyTask):
 
 @pytest.mark.usefixtures("cluster")
 def test_a_slow_node_does_not_hold_an_asynchronous_run_back(tmp_path):
-    task, algorithm = UnevenToy(max_step=8, folder=str(tmp_path)), mopbt.MoPbt(population=6, asynchronous=True)
-    results = mopbt.run(task, out=tmp_path / "run", algorithm=algorithm, engine=RayEngine(3), progress=False)
+    task, algorithm = (
+        UnevenToy(steps=8, folder=str(tmp_path)),
+        mopbt.MOPBT(population=6, asynchronous=True),
+    )
+    results = mopbt.run(
+        task, out=tmp_path / "run", algorithm=algorithm, engine=RayEngine(3), progress=False
+    )
     notes = (tmp_path / "notes").read_text().split()
     assert len(results) == len(notes) == 24
-    assert notes.index("slow") == 20  # all others are trained by then: no job waited behind the slow one
+    assert (
+        notes.index("slow") == 20
+    )  # all others are trained by then: no job waited behind the slow one
     assert notes.count("slow") == 1  # and it goes on elsewhere, though the slow node has its model
 
 
@@ -324,11 +410,15 @@ sys.path.insert(0, {TESTS!r})
 import mopbt
 from toys import SlowToy
 engine = mopbt.RayEngine(2, address={cluster.address!r})
-mopbt.run(SlowToy(seconds=0.2, max_step=12), out={str(tmp_path / "run")!r}, population=6, engine=engine, progress=False)
+mopbt.run(SlowToy(seconds=0.2, steps=12), out={str(tmp_path / "run")!r}, population=6, engine=engine, progress=False)
 """
-    driver = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     journal, deadline = tmp_path / "run" / "journal.jsonl", time.monotonic() + 60
-    while time.monotonic() < deadline and not (journal.exists() and journal.read_bytes().count(b'"reports"') >= 9):
+    while time.monotonic() < deadline and not (
+        journal.exists() and journal.read_bytes().count(b'"reports"') >= 9
+    ):
         assert driver.poll() is None, driver.stderr.read()
         time.sleep(0.02)
     driver.send_signal(signal.SIGKILL)
@@ -336,8 +426,10 @@ mopbt.run(SlowToy(seconds=0.2, max_step=12), out={str(tmp_path / "run")!r}, popu
     driver.stderr.close()
     broken = sum(len(exchange.reports) for exchange in read_journal(journal)[0])
     assert 9 <= broken < 36
-    task = SlowToy(seconds=0.0, max_step=12)
-    results = mopbt.run(task, out=tmp_path / "run", population=6, engine=RayEngine(2), progress=False)
+    task = SlowToy(seconds=0.0, steps=12)
+    results = mopbt.run(
+        task, out=tmp_path / "run", population=6, engine=RayEngine(2), progress=False
+    )
     whole = mopbt.run(task, out=None, population=6, engine="local", progress=False)
     assert outcomes(results) == outcomes(whole)
     assert [point.job for point in results.front()] == [point.job for point in whole.front()]
@@ -364,9 +456,12 @@ def test_close_ends_actors_in_the_middle_of_a_job_and_leaves_no_probe(tmp_path):
 @pytest.mark.usefixtures("cluster")
 def test_storage_that_actors_do_not_see_ends_the_run_with_a_remedy():
     engine, task = RayEngine(1), ToyTask()
-    engine.start(Work(task, problem_of(task), 0, RemoteCheckpoints("memory://driver-only")))
+    engine.start(RunContext(task, problem_of(task), 0, RemoteCheckpoints("memory://driver-only")))
     engine.submit(fresh(0), {})
-    with pytest.raises(WorkerFailed, match="does not see the run's checkpoints.*give `storage` a place that all nodes reach"):
+    with pytest.raises(
+        WorkerFailed,
+        match="does not see the run's checkpoints.*give `storage` a place that all nodes reach",
+    ):
         collect(engine, 1)
     engine.close()
 
@@ -392,7 +487,10 @@ class SilentToy(ToyTask):
 def test_what_no_node_has_ends_the_run_after_a_while(tmp_path):
     engine = start(ToyTask(), tmp_path, 1, resources={"unicorn": 0.5}, patience=0.5)
     engine.submit(fresh(0), {})
-    with pytest.raises(WorkerFailed, match=r"could start for 0.5 seconds: each needs 1 CPU, 0.5 unicorn, free are .*CPU"):
+    with pytest.raises(
+        WorkerFailed,
+        match=r"could start for 0.5 seconds: each needs 1 CPU, 0.5 unicorn, free are .*CPU",
+    ):
         collect(engine, 1)
     engine.close()
 
@@ -408,7 +506,12 @@ def test_refuses_wrong_arguments(tmp_path):
     for options in ({"workers": 0}, {"stack": 0}, {"retries": -1}, {"workers": True}):
         with pytest.raises(ValueError, match="must be a whole number of at least"):
             RayEngine(**options)
-    for options in ({"num_cpus": -1}, {"num_gpus": "one"}, {"resources": {"tpu": float("inf")}}, {"patience": float("nan")}):
+    for options in (
+        {"num_cpus": -1},
+        {"num_gpus": "one"},
+        {"resources": {"tpu": float("inf")}},
+        {"patience": float("nan")},
+    ):
         with pytest.raises(ValueError, match="must be a number of at least 0"):
             RayEngine(**options)
     with pytest.raises(ValueError, match="`workers` must be given"):
@@ -416,7 +519,7 @@ def test_refuses_wrong_arguments(tmp_path):
     with pytest.raises(CannotStack, match="has no `train_many`"):
         start(ToyTask(), tmp_path, 1, stack=2)
     with pytest.raises(ValueError, match="for engine='ray', got it for 'pool'"):
-        mopbt.engines.choosing.planned("pool", ToyTask(), 8, address="auto")
+        mopbt.engines.auto.planned("pool", ToyTask(), 8, address="auto")
 
 
 def test_without_ray_it_names_the_extra(tmp_path, monkeypatch):
@@ -428,13 +531,13 @@ def test_without_ray_it_names_the_extra(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_place_for_checkpoints_belongs_to_one_run_and_a_run_to_one_place(tmp_path):
     options = {"population": 4, "engine": "local", "progress": False}
-    mopbt.run(ToyTask(max_step=4), out=tmp_path / "a", storage=tmp_path / "far", **options)
+    mopbt.run(ToyTask(steps=4), out=tmp_path / "a", storage=tmp_path / "far", **options)
     with pytest.raises(RunMismatch, match="holds the checkpoints of another run"):
-        mopbt.run(ToyTask(max_step=4), out=tmp_path / "b", storage=tmp_path / "far", **options)
+        mopbt.run(ToyTask(steps=4), out=tmp_path / "b", storage=tmp_path / "far", **options)
     with pytest.raises(RunMismatch, match="leave it out, or use another directory"):
-        mopbt.run(ToyTask(max_step=4), out=tmp_path / "a", storage=tmp_path / "elsewhere", **options)
+        mopbt.run(ToyTask(steps=4), out=tmp_path / "a", storage=tmp_path / "elsewhere", **options)
     with pytest.raises(ValueError, match="`storage` needs `out`"):
-        mopbt.run(ToyTask(max_step=4), out=None, storage=tmp_path / "elsewhere", **options)
-    again = mopbt.run(ToyTask(max_step=4), out=tmp_path / "a", **options)  # it knows where
+        mopbt.run(ToyTask(steps=4), out=None, storage=tmp_path / "elsewhere", **options)
+    again = mopbt.run(ToyTask(steps=4), out=tmp_path / "a", **options)  # it knows where
     assert again.outcome == "done"
     assert all(again.load(point) for point in again.front())

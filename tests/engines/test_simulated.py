@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mopbt import Budget, MoPbt, run
-from mopbt.algorithms import MoAsha
+from mopbt import MOPBT, Budget, run
+from mopbt.algorithms import MOASHA
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.simulated import Lognormal, Measured, PerConfiguration, PerStep, SimulatedEngine
@@ -17,7 +17,7 @@ from mopbt.results import Results
 from mopbt.stores.journal import read_journal
 from mopbt.testing import EngineConformance, ToyTask
 
-TOY = ToyTask(max_step=12)  # six intervals of two steps
+TOY = ToyTask(steps=12)  # six intervals of two steps
 
 
 class TestSimulated(EngineConformance):
@@ -36,7 +36,7 @@ class TestMeasuredTimes(EngineConformance):
 
 
 def simulated(engine, tmp_path=None, **options):
-    options = {"algorithm": MoPbt(population=8), "progress": False, **options}
+    options = {"algorithm": MOPBT(population=8), "progress": False, **options}
     return run(options.pop("task", TOY), out=tmp_path, engine=engine, **options)
 
 
@@ -54,7 +54,9 @@ def timeline(path):
 
 def test_time_is_what_the_cost_model_says(tmp_path):
     results = simulated(SimulatedEngine(8, PerStep(3.0, overhead=0.5)), tmp_path)
-    assert results.seconds == pytest.approx(6 * (2 * 3.0 + 0.5))  # eight workers for eight members: six rounds
+    assert results.seconds == pytest.approx(
+        6 * (2 * 3.0 + 0.5)
+    )  # eight workers for eight members: six rounds
     began, ended = timeline(tmp_path)
     assert {round(ended[j] - began[j], 6) for j in ended} == {6.5}
 
@@ -65,14 +67,23 @@ def test_a_generation_takes_as_many_rounds_as_the_workers_need(workers, rounds):
 
 
 def test_no_more_jobs_at_a_time_than_workers(tmp_path):
-    simulated(SimulatedEngine(3, Lognormal(spread=1.0)), tmp_path, algorithm=MoPbt(population=8, asynchronous=True))
+    simulated(
+        SimulatedEngine(3, Lognormal(spread=1.0)),
+        tmp_path,
+        algorithm=MOPBT(population=8, asynchronous=True),
+    )
     began, ended = timeline(tmp_path)
     for moment in {*began.values(), *ended.values()}:
         assert sum(began[j] <= moment < ended[j] for j in ended) <= 3
 
 
 def test_workers_never_idle_while_there_is_work(tmp_path):
-    simulated(SimulatedEngine(3, Lognormal(spread=1.0)), tmp_path, algorithm=MoAsha(), budget=Budget(jobs=60))
+    simulated(
+        SimulatedEngine(3, Lognormal(spread=1.0)),
+        tmp_path,
+        algorithm=MOASHA(),
+        budget=Budget(jobs=60),
+    )
     began, ended = timeline(tmp_path)
     last = max(began.values())
     busy = sum(min(ended[j], last) - began[j] for j in ended)
@@ -82,33 +93,48 @@ def test_workers_never_idle_while_there_is_work(tmp_path):
 def test_results_do_not_depend_on_the_time_that_jobs_take():
     """Synchronous: the same models on any number of workers of any speed, and as on the plain engine."""
     plain = simulated(LocalEngine())
-    for engine in (SimulatedEngine(1), SimulatedEngine(5, Lognormal(spread=2.0)), SimulatedEngine(8, Measured())):
+    for engine in (
+        SimulatedEngine(1),
+        SimulatedEngine(5, Lognormal(spread=2.0)),
+        SimulatedEngine(8, Measured()),
+    ):
         other = simulated(engine)
-        assert [(p.trial, p.step, p.values, p.scores) for p in other.front()] == [
-            (p.trial, p.step, p.values, p.scores) for p in plain.front()
+        assert [(p.trial, p.step, p.hp, p.scores) for p in other.front()] == [
+            (p.trial, p.step, p.hp, p.scores) for p in plain.front()
         ]
 
 
 def test_an_asynchronous_run_is_repeatable_to_the_bit(tmp_path):
     for name in ("a", "b"):
         engine = SimulatedEngine(5, Lognormal(spread=0.7))
-        simulated(engine, tmp_path / name, algorithm=MoPbt(population=8, asynchronous=True))
+        simulated(engine, tmp_path / name, algorithm=MOPBT(population=8, asynchronous=True))
     journals = [read_journal(tmp_path / name / "journal.jsonl")[0] for name in ("a", "b")]
-    without_took = [[(e.jobs, [replace(r, took=0.0) for r in e.reports]) for e in journal] for journal in journals]
+    without_took = [
+        [(e.jobs, [replace(r, duration=0.0) for r in e.reports]) for e in journal]
+        for journal in journals
+    ]
     assert without_took[0] == without_took[1]
 
 
 def test_configurations_can_cost_more_than_others(tmp_path):
     cost = PerConfiguration(lambda values: 1 + 10 * values["weight"])
-    results = simulated(SimulatedEngine(8, cost), tmp_path, algorithm=MoPbt(population=8, asynchronous=True))
+    results = simulated(
+        SimulatedEngine(8, cost), tmp_path, algorithm=MOPBT(population=8, asynchronous=True)
+    )
     began, ended = timeline(tmp_path)
     for point in results.points():
-        assert ended[point.job] - began[point.job] == pytest.approx(2 * (1 + 10 * point.values["weight"]), abs=1e-5)
+        assert ended[point.job] - began[point.job] == pytest.approx(
+            2 * (1 + 10 * point.hp["weight"]), abs=1e-5
+        )
 
 
 @pytest.mark.slow
 def test_random_times_have_the_median_and_the_spread_that_was_said(tmp_path):
-    simulated(SimulatedEngine(50, Lognormal(2.0, 0.5)), tmp_path, algorithm=MoPbt(population=200, asynchronous=True))
+    simulated(
+        SimulatedEngine(50, Lognormal(2.0, 0.5)),
+        tmp_path,
+        algorithm=MOPBT(population=200, asynchronous=True),
+    )
     began, ended = timeline(tmp_path)
     logs = np.log([(ended[j] - began[j]) / 2 for j in ended])  # two steps a job
     assert np.median(logs) == pytest.approx(np.log(2.0), abs=0.06)
@@ -118,20 +144,26 @@ def test_random_times_have_the_median_and_the_spread_that_was_said(tmp_path):
 def test_a_straggler_holds_back_a_synchronous_run_and_not_an_asynchronous_one():
     speeds = [1.0] * 7 + [0.1]
     seconds = {
-        kind: simulated(SimulatedEngine(8, speeds=speeds), algorithm=MoPbt(population=32, asynchronous=kind)).seconds
+        kind: simulated(
+            SimulatedEngine(8, speeds=speeds), algorithm=MOPBT(population=32, asynchronous=kind)
+        ).seconds
         for kind in (False, True)
     }
-    assert seconds[False] == pytest.approx(6 * 20)  # every generation waits for the slow worker's one job
+    assert seconds[False] == pytest.approx(
+        6 * 20
+    )  # every generation waits for the slow worker's one job
     assert seconds[True] < 0.7 * seconds[False]
 
 
 def test_dying_workers_cost_time_and_only_repeated_deaths_fail_a_job():
-    fine = simulated(SimulatedEngine(4, retries=50, deaths=0.0), algorithm=MoPbt(population=16))
-    dying = simulated(SimulatedEngine(4, deaths=0.3, restart=5.0, retries=50), algorithm=MoPbt(population=16))
+    fine = simulated(SimulatedEngine(4, retries=50, deaths=0.0), algorithm=MOPBT(population=16))
+    dying = simulated(
+        SimulatedEngine(4, deaths=0.3, restart=5.0, retries=50), algorithm=MOPBT(population=16)
+    )
     assert dying.seconds > fine.seconds + 5.0
     assert not dying.failures()
     assert [p.scores for p in dying.front()] == [p.scores for p in fine.front()]
-    failing = simulated(SimulatedEngine(4, deaths=0.3, retries=0), algorithm=MoPbt(population=16))
+    failing = simulated(SimulatedEngine(4, deaths=0.3, retries=0), algorithm=MOPBT(population=16))
     assert 10 < len(failing.failures()) < 60  # of 96
     assert "died 1 times" in next(iter(failing.failures().values()))
 
@@ -148,9 +180,11 @@ def test_a_time_budget_cuts_the_run_at_that_virtual_moment(tmp_path):
 def test_measured_times_are_those_of_the_work(tmp_path):
     results = simulated(SimulatedEngine(4, Measured(100.0)), tmp_path)
     began, ended = timeline(tmp_path)
-    took = {r.job: r.took for e in read_journal(tmp_path / "journal.jsonl")[0] for r in e.reports}
-    assert all(ended[j] - began[j] == pytest.approx(100 * took[j], abs=2e-4) for j in ended)
-    assert results.seconds > max(took.values()) * 100
+    duration = {
+        r.job: r.duration for e in read_journal(tmp_path / "journal.jsonl")[0] for r in e.reports
+    }
+    assert all(ended[j] - began[j] == pytest.approx(100 * duration[j], abs=2e-4) for j in ended)
+    assert results.seconds > max(duration.values()) * 100
 
 
 def test_training_can_run_on_the_pool():
@@ -162,14 +196,14 @@ def test_training_can_run_on_the_pool():
 
 KILLED = """
 import os, signal, sys
-from mopbt import MoPbt, run
+from mopbt import MOPBT, run
 from mopbt.engines.simulated import Lognormal, SimulatedEngine
 from mopbt.testing import ToyTask
 def watch(progress):
     if progress.reported >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 engine = SimulatedEngine(5, Lognormal(spread=0.7), deaths=0.2, restart=1.0)
-run(ToyTask(max_step=12), out=sys.argv[1], algorithm=MoPbt(population=8, asynchronous=True), engine=engine, progress=watch)
+run(ToyTask(steps=12), out=sys.argv[1], algorithm=MOPBT(population=8, asynchronous=True), engine=engine, progress=watch)
 """
 
 
@@ -178,15 +212,19 @@ def test_a_killed_run_goes_on_by_the_same_clock(tmp_path):
 
     def finish(path):
         engine = SimulatedEngine(5, Lognormal(spread=0.7), deaths=0.2, restart=1.0)
-        simulated(engine, path, algorithm=MoPbt(population=8, asynchronous=True))
+        simulated(engine, path, algorithm=MOPBT(population=8, asynchronous=True))
         exchanges = read_journal(path / "journal.jsonl")[0]
         jobs = [job for e in exchanges for job in e.jobs]
-        return jobs, [(r.job, round(r.seconds, 5), r.objectives) for e in exchanges for r in e.reports]
+        return jobs, [
+            (r.job, round(r.seconds, 5), r.objectives) for e in exchanges for r in e.reports
+        ]
 
     unbroken = finish(tmp_path / "unbroken")
     for after in (1, 13, 30):
         path = tmp_path / f"killed-{after}"
-        code = subprocess.run([sys.executable, "-c", KILLED, str(path), str(after)], check=False, env=os.environ).returncode
+        code = subprocess.run(
+            [sys.executable, "-c", KILLED, str(path), str(after)], check=False, env=os.environ
+        ).returncode
         assert code == -signal.SIGKILL
         assert len(Results.open(path)) < 48
         assert finish(path) == unbroken
@@ -194,7 +232,9 @@ def test_a_killed_run_goes_on_by_the_same_clock(tmp_path):
 
 def test_too_few_workers_for_a_run_under_way_are_an_error(tmp_path):
     simulated(SimulatedEngine(8, PerStep(1.0)), tmp_path, budget=Budget(seconds=3))
-    with pytest.raises(ValueError, match="as many workers as it began with, got 2, too few; take more"):
+    with pytest.raises(
+        ValueError, match="as many workers as it began with, got 2, too few; take more"
+    ):
         simulated(SimulatedEngine(2, PerStep(1.0)), tmp_path)
 
 
@@ -202,7 +242,10 @@ def test_too_few_workers_for_a_run_under_way_are_an_error(tmp_path):
     ("make", "message"),
     [
         (lambda: SimulatedEngine(0), "`workers` must be a whole number of at least 1, got 0"),
-        (lambda: SimulatedEngine(2, speeds=[1.0]), "`speeds` must be a number above 0 for each of the 2 workers"),
+        (
+            lambda: SimulatedEngine(2, speeds=[1.0]),
+            "`speeds` must be a number above 0 for each of the 2 workers",
+        ),
         (lambda: SimulatedEngine(2, speeds=[1.0, 0.0]), "`speeds` must be a number above 0"),
         (lambda: SimulatedEngine(2, deaths=1.0), "`deaths` must be a probability below 1, got 1.0"),
         (lambda: SimulatedEngine(2, retries=-1), "`retries` must be a whole number of at least 0"),

@@ -29,14 +29,14 @@ from tests.golden import learner
 
 import mopbt
 from mopbt.algorithms import algorithm_of
-from mopbt.engines.base import Warm, Work, perform, saved, train
+from mopbt.engines.base import ModelCache, RunContext, run_job, saved, train
 from mopbt.engines.simulated import Lognormal, PerStep, SimulatedEngine
+from mopbt.problem import problem_of
 from mopbt.results import Results
 from mopbt.session import Budget
-from mopbt.state import Job, State, needed, ordered
+from mopbt.state import Job, State, required_checkpoints, with_jobs
 from mopbt.stores.journal import read_journal
 from mopbt.stores.memory import MemoryCheckpoints
-from mopbt.task import problem_of
 from mopbt.tasks.synthetic import Annealing, ThreeSkills
 from mopbt.testing import FailingToy, ToyTask
 
@@ -50,7 +50,7 @@ class Learner:
     options: learner.Options = field(default_factory=learner.Options)
     limits: tuple[str, ...] = ()
     interval: int = 1
-    max_step: int = 4
+    steps: int = 4
     name: str = "learner"
 
     @property
@@ -81,9 +81,9 @@ class Learner:
         """Return an untrained learner."""
         return learner.fresh(self.options, seed)
 
-    def train(self, model, values, begin, end, seed):
+    def train(self, model, hp, begin, end, seed):
         """Train one learner."""
-        return learner.trained(self.options, model, values, begin, end, seed)
+        return learner.trained(self.options, model, hp, begin, end, seed)
 
     def evaluate(self, model):
         """Measure one learner."""
@@ -113,7 +113,7 @@ TOYS = {"plain": ToyTask, "failing": FailingToy}
 
 def make_task(described):
     """Return the task of a case."""
-    lengths = {"interval": described["interval"], "max_step": described["steps"]}
+    lengths = {"interval": described["interval"], "steps": described["steps"]}
     if "toy" in described:
         return TOYS[described["toy"]](**lengths)
     if "torch" in described:
@@ -252,7 +252,7 @@ def make_engine(described):
     if kind == "pool":
         return mopbt.PoolEngine(2)
     if kind == "vectorized":
-        return mopbt.VectorisedEngine(1, stack=3)
+        return mopbt.VectorizedEngine(1, stack=3)
     cost = PerStep()
     if "per_step" in described:
         cost = PerStep(*described["per_step"])
@@ -378,16 +378,16 @@ def meaning(lines):
     assert len(set(key.values())) == len(jobs), "a trial was trained twice to the same step"
     end = dict(lines[-1]["end"])
     end["front"] = [key[id] for id in end["front"]]
-    meant = {}
+    did_you_mean = {}
     by_trial = sorted(jobs.values(), key=lambda job: (job[1], job[5]))
     for id, _, positions, start, begin, _ in by_trial:
-        meant[key[id]] = {
+        did_you_mean[key[id]] = {
             "positions": positions,
             "start": None if start is None else key[start],
             "begin": begin,
             "report": _measured(reports[id]),
         }
-    return {"jobs": meant, "end": end}
+    return {"jobs": did_you_mean, "end": end}
 
 
 def _measured(report):
@@ -404,8 +404,10 @@ def check_decisions(run):
             asked = scheduler.ask(state, len(exchange.jobs))
             assert [_job(job) for job in asked] == [_job(job) for job in exchange.jobs]
             starts = {job.start for job in exchange.jobs} - {None}
-            assert starts <= needed(state), "a job starts from a checkpoint that may be gone"
-            state = ordered(state, exchange.jobs)
+            assert starts <= required_checkpoints(state), (
+                "a job starts from a checkpoint that may be gone"
+            )
+            state = with_jobs(state, exchange.jobs)
         for report in exchange.reports:
             state = scheduler.tell(state, report)
     assert scheduler.done(state) == run.results.done or run.case["budget"]
@@ -414,13 +416,13 @@ def check_decisions(run):
 def check_results(run):
     """Assert that each report is what its job gives where it is executed again, by itself."""
     task = make_task(run.case["task"])
-    work = Work(task, problem_of(task), run.case["seed"], MemoryCheckpoints())
+    work = RunContext(task, problem_of(task), run.case["seed"], MemoryCheckpoints())
     exchanges = _exchanges(run.path)
     jobs = sorted((job for e in exchanges for job in e.jobs), key=lambda job: job.id)
     reports = {report.job: report for e in exchanges for report in e.reports}
     checksums = {}
     for job in jobs:
-        again = perform(work, job, checksums.get(job.start, ""), Warm(0))
+        again = run_job(work, job, checksums.get(job.start, ""), ModelCache(0))
         checksums[job.id] = again.checksum
         recorded = reports[job.id]
         assert repr(_report(again, False)) == repr(_report(recorded, False))
@@ -456,7 +458,7 @@ def train_networks(described, *, stacked):
     interval, sizes = problem.interval, [len(domain.values) for domain in problem.space.values()]
     configs = [tuple((3 * i + k) % size for k, size in enumerate(sizes)) for i in range(4)]
     starts = [(None, None, None, None), (0, 0, 3, 1), (4, 5, 5, 7)]
-    work, warm = Work(task, problem, 7, MemoryCheckpoints()), Warm(0)
+    work, warm = RunContext(task, problem, 7, MemoryCheckpoints()), ModelCache(0)
     checksums, states = {None: ""}, []
     for turn, from_jobs in enumerate(starts):
         begin, bundle = turn * interval, []
@@ -514,20 +516,20 @@ compared_learner = Learner(
     learner.Options(mixed=True, failing=0.1, diverging=True, test=True),
     limits=("size <= 0.9",),
 )
-compared_annealing = Annealing(max_step=4)
-compared_skills = ThreeSkills(interval=2, max_step=8)
+compared_annealing = Annealing(steps=4)
+compared_skills = ThreeSkills(interval=2, steps=8)
 COMPARED = {  # by the names under which mopbt finds them
     "tests.golden.adapter:compared_learner": "learner",
     "tests.golden.adapter:compared_annealing": "annealing",
     "tests.golden.adapter:compared_skills": "three skills",
 }
-ENGINE_NAMES = {"local": "local", "vectorized": "vectorised"}
+ENGINE_NAMES = {"local": "local", "vectorized": "vectorized"}
 
 
 def execute_comparison(described, out, *, engine="local"):
     """Execute a comparison of the described algorithms on all three tasks, and write its report."""
     from mopbt.compare import Experiment, compare
-    from mopbt.report.comparison import write_report
+    from mopbt.compare.report import write_report
 
     algorithms = {}
     for label, entry in described["algorithms"].items():
@@ -562,7 +564,7 @@ TABLE_FILES = {
 }
 COLUMNS = {  # mopbt's names to neutral ones; all others are the same, and None leaves a column out
     "p_holm": "corrected_p",
-    "took": None,
+    "duration": None,
 }
 PREFIXES = {"score.": "score.", "config.": "hp."}
 
@@ -599,7 +601,7 @@ def _cell(text):
 
 def measures(comparison):
     """Return what the runs of a comparison are measured by, and how they did over time."""
-    from mopbt.report.measures import measure
+    from mopbt.compare.measures import measure
 
     lines = []
     for task in measure(comparison):
@@ -627,7 +629,7 @@ def _measured_run(run):
 
 def report(paths):
     """Return the data of a page about several runs."""
-    from mopbt.report.page import payload, read_story
+    from mopbt.html.report import payload, read_story
 
     stories = [read_story(Path(path)) for path in paths]
     data = payload(stories, [story.data() for story in stories])
@@ -719,13 +721,13 @@ def results(run):
 def _record(record):
     row = {}
     for name, value in record.items():
-        if name not in ("took", "error"):
+        if name not in ("duration", "error"):
             row[_column(name)] = value
     return row | {"failed": bool(record["error"])}
 
 
 def _point(point):
-    hp, scores = list(point.values.values()), list(point.scores.values())
+    hp, scores = list(point.hp.values()), list(point.scores.values())
     return [point.job, point.trial, point.step, hp, scores, point.violation, point.seconds]
 
 

@@ -18,16 +18,22 @@ import mopbt  # noqa: E402
 from mopbt.engines.base import global_seeds  # noqa: E402
 from mopbt.errors import MissingExtra, MissingScore, TaskError, UnreadHyperparameter  # noqa: E402
 from mopbt.integrations.lightning import LightningTask  # noqa: E402
-from mopbt.task import Values  # noqa: E402
+from mopbt.problem import Values  # noqa: E402
 from mopbt.testing import TaskConformance  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*isinstance\\(treespec, LeafSpec\\)"),
+    pytest.mark.filterwarnings(
+        "ignore:.*does not have many workers", "ignore:.*isinstance\\(treespec, LeafSpec\\)"
+    ),
 ]
 
 CPU = {"accelerator": "cpu"}
-SPACE = {"lr": mopbt.LogGrid(1e-3, 0.3, 6), "dropout": mopbt.Grid(0, 0.5, 6), "positive": mopbt.Grid(0.1, 0.9, 5)}
+SPACE = {
+    "lr": mopbt.LogGrid(1e-3, 0.3, 6),
+    "dropout": mopbt.Grid(0, 0.5, 6),
+    "positive": mopbt.Grid(0.1, 0.9, 5),
+}
 VALUES = {"lr": 0.1, "dropout": 0.2, "positive": 0.5}
 
 
@@ -36,7 +42,9 @@ class Net(lightning.LightningModule):
         super().__init__()
         self.save_hyperparameters(ignore="schedule")
         self.schedule = schedule
-        self.net = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1))
+        self.net = nn.Sequential(
+            nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1)
+        )
 
     def training_step(self, batch, index):
         x, y = batch
@@ -46,7 +54,12 @@ class Net(lightning.LightningModule):
     def validation_step(self, batch, index):
         x, y = batch
         said = (self.net(x)[:, 0] > 0).float()
-        self.log_dict({"precision": (said * y).sum() / said.sum().clamp(min=1), "recall": (said * y).sum() / y.sum()})
+        self.log_dict(
+            {
+                "precision": (said * y).sum() / said.sum().clamp(min=1),
+                "recall": (said * y).sum() / y.sum(),
+            }
+        )
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=0.9)
@@ -58,7 +71,9 @@ class Rows(lightning.LightningDataModule):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(120, 5, generator=generator)
-        self.rows = TensorDataset(x, (x[:, 0] + 0.5 * torch.randn(120, generator=generator) > 0.3).float())
+        self.rows = TensorDataset(
+            x, (x[:, 0] + 0.5 * torch.randn(120, generator=generator) > 0.3).float()
+        )
         self.batch_size = batch_size
 
     def train_dataloader(self):
@@ -69,13 +84,21 @@ class Rows(lightning.LightningDataModule):
 
 
 def task(schedule=None, **options):
-    given = {"space": SPACE, "objectives": {"precision": "max", "recall": "max"}, "max_step": 4, "data": Rows(), "trainer": CPU}
-    return LightningTask(lambda hp: Net(hp["lr"], hp["dropout"], hp["positive"], schedule), **(given | options))
+    given = {
+        "space": SPACE,
+        "objectives": {"precision": "max", "recall": "max"},
+        "steps": 4,
+        "data": Rows(),
+        "trainer": CPU,
+    }
+    return LightningTask(
+        lambda hp: Net(hp["lr"], hp["dropout"], hp["positive"], schedule), **(given | options)
+    )
 
 
-def trained(subject, member, begin, end, values=VALUES, seed=7):
+def trained(subject, member, begin, end, hp=VALUES, seed=7):
     with global_seeds(seed):
-        return subject.train(member, Values(values), begin, end, seed)
+        return subject.train(member, Values(hp), begin, end, seed)
 
 
 class TestLightningTask(TaskConformance):
@@ -98,11 +121,15 @@ def by_hand(epochs, schedule=None, changes=()):
         for i in range(0, 120, 20):
             x, y = Rows().rows[i : i + 20]
             optimizer.zero_grad()
-            nn.functional.binary_cross_entropy_with_logits(net(x)[:, 0], y, weight=torch.full_like(y, 0.5)).backward()
+            nn.functional.binary_cross_entropy_with_logits(
+                net(x)[:, 0], y, weight=torch.full_like(y, 0.5)
+            ).backward()
             optimizer.step()
         if scheduler:
             scheduler.step()
-    return {f"net.{name}": tensor for name, tensor in net.state_dict().items()}, optimizer.param_groups[0]["lr"]
+    return {
+        f"net.{name}": tensor for name, tensor in net.state_dict().items()
+    }, optimizer.param_groups[0]["lr"]
 
 
 class InOrder(Rows):
@@ -127,7 +154,9 @@ def test_intervals_one_after_another_are_a_plain_loop(schedule):
         member = subject.load(subject.dump(trained(subject, member, begin, begin + 1, STILL)))
     expected, rate = by_hand(4, schedule)
     same(member["model"], expected)
-    assert member["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(rate)
+    assert member["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(
+        rate
+    )
     assert member["lightning"]["epoch"] == 4
     assert member["lightning"]["global_step"] == 24
 
@@ -157,19 +186,29 @@ def test_a_schedule_goes_on_where_it_stood_on_the_heirs_scale():
 
     expected, rate = by_hand(4, schedule, [(3, faster)])
     same(heir["model"], expected)
-    assert rate == pytest.approx(heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"]) == 0.05
+    assert (
+        rate
+        == pytest.approx(heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"])
+        == 0.05
+    )
 
 
 def test_a_tuned_factor_of_a_schedule_wins_over_the_donors():
     space = {"gamma": mopbt.Grid(0.1, 0.9, 9), "steps": mopbt.Ordinal([1, 2])}
 
     def module(hp):
-        return Net(**STILL, schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, hp["steps"], hp["gamma"]))
+        return Net(
+            **STILL, schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, hp["steps"], hp["gamma"])
+        )
 
-    subject = LightningTask(module, space=space, objectives={"recall": "max"}, max_step=4, data=InOrder(), trainer=CPU)
+    subject = LightningTask(
+        module, space=space, objectives={"recall": "max"}, steps=4, data=InOrder(), trainer=CPU
+    )
     donor = trained(subject, subject.init(0), 0, 2, {"gamma": 0.5, "steps": 1})
     heir = trained(subject, donor, 2, 4, {"gamma": 0.1, "steps": 1})
-    assert heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0.1 * 0.5**2 * 0.1**2)
+    assert heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(
+        0.1 * 0.5**2 * 0.1**2
+    )
 
 
 def test_dropout_and_loss_of_an_heir_are_its_own():
@@ -202,7 +241,9 @@ def test_callbacks_keep_their_states():
 
 
 def test_a_data_module_may_depend_on_hyperparameters():
-    subject = task(data=lambda hp: Rows(hp["batch"]), space=SPACE | {"batch": mopbt.Ordinal([10, 40])})
+    subject = task(
+        data=lambda hp: Rows(hp["batch"]), space=SPACE | {"batch": mopbt.Ordinal([10, 40])}
+    )
     member = trained(subject, subject.init(0), 0, 1, VALUES | {"batch": 40})
     member = trained(subject, member, 1, 2, VALUES | {"batch": 10})
     assert member["lightning"]["global_step"] == 3 + 12
@@ -211,7 +252,12 @@ def test_a_data_module_may_depend_on_hyperparameters():
 def test_a_whole_run_and_its_models_load_into_a_module(tmp_path):
     results = mopbt.run(task(), out=tmp_path / "run", population=4, engine="local", progress=False)
     assert len(results) == 16
-    assert any(ancestor.exploited for point in results.points() if point.step == 4 for ancestor in results.lineage(point))
+    assert any(
+        ancestor.exploited
+        for point in results.points()
+        if point.step == 4
+        for ancestor in results.lineage(point)
+    )
     point = results.front()[0]
     net = Net(**VALUES).eval()
     net.load_state_dict(results.load(point)["model"])
@@ -230,13 +276,20 @@ def test_a_hyperparameter_that_the_module_never_reads_is_an_error():
 
 
 def test_a_metric_that_is_not_logged_is_an_error():
-    with pytest.raises(MissingScore, match="did not measure the objective 'f1'; it measured 'precision', 'recall'"):
-        mopbt.run(task(objectives={"f1": "max"}), out=None, population=2, engine="local", progress=False)
+    with pytest.raises(
+        MissingScore, match="did not measure the objective 'f1'; it measured 'precision', 'recall'"
+    ):
+        mopbt.run(
+            task(objectives={"f1": "max"}), out=None, population=2, engine="local", progress=False
+        )
 
 
 def test_stopping_early_is_an_error_that_says_what_to_take_out():
     subject = task(callbacks=lambda: [EarlyStopping("recall", patience=0, mode="min")], interval=4)
-    with pytest.raises(TaskError, match="stopped after epoch [123], the interval ends at 4: take out .* EarlyStopping"):
+    with pytest.raises(
+        TaskError,
+        match="stopped after epoch [123], the interval ends at 4: take out .* EarlyStopping",
+    ):
         trained(subject, subject.init(0), 0, 4)
 
 
@@ -264,5 +317,7 @@ def test_training_is_quiet(capfd, caplog):
 def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     monkeypatch.delitem(sys.modules, "mopbt.integrations.lightning")
-    with pytest.raises(MissingExtra, match=r"LightningTask needs Lightning: pip install 'mopbt\[lightning\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"LightningTask needs Lightning: pip install 'mopbt\[lightning\]'"
+    ):
         importlib.import_module("mopbt.integrations.lightning")

@@ -21,7 +21,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @dataclass(frozen=True)
 class Wild(ToyTask):
-    """A toy that measures a loss to be minimised, has a constraint, fails at times, and is NaN at times."""
+    """A toy that measures a loss to be minimized, has a constraint, fails at times, and is NaN at times."""
 
     constraints: tuple[str, ...] = ("far >= 0",)
 
@@ -29,10 +29,10 @@ class Wild(ToyTask):
     def objectives(self):
         return {"near": "max", "loss": "min"}
 
-    def train(self, model, values, begin, end, seed):
-        if values["weight"] == 1:
+    def train(self, model, hp, begin, end, seed):
+        if hp["weight"] == 1:
             raise ZeroDivisionError
-        return super().train(model, values, begin, end, seed)
+        return super().train(model, hp, begin, end, seed)
 
     def evaluate(self, model):
         scores = super().evaluate(model)
@@ -42,17 +42,21 @@ class Wild(ToyTask):
 
 @pytest.fixture(scope="module")
 def results():
-    return mopbt.run(ToyTask(max_step=10), out=None, population=8, engine="local", progress=False)
+    return mopbt.run(ToyTask(steps=10), out=None, population=8, engine="local", progress=False)
 
 
 @pytest.fixture(scope="module")
 def wild():
-    return mopbt.run(Wild(max_step=10), out=None, population=12, engine="local", progress=False, seed=1)
+    return mopbt.run(
+        Wild(steps=10), out=None, population=12, engine="local", progress=False, seed=1
+    )
 
 
 def test_the_best_trials_of_the_study_are_the_front(results):
     study = to_optuna(results)
-    assert {trial.user_attrs["job"] for trial in study.best_trials} >= {point.job for point in results.front()}
+    assert {trial.user_attrs["job"] for trial in study.best_trials} >= {
+        point.job for point in results.front()
+    }
     scores = {tuple(point.scores.values()) for point in results.front()}
     assert {tuple(trial.values) for trial in study.best_trials} == scores
 
@@ -62,11 +66,17 @@ def test_directions_constraints_failures_and_nan_are_kept(wild):
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert study.metric_names == ["near", "loss"]
     failed = {t.user_attrs["job"] for t in study.trials if t.state == optuna.trial.TrialState.FAIL}
-    unsound = {record["job"] for record in wild.records() if math.isnan(record.get("score.loss", math.nan))}
+    unsound = {
+        record["job"] for record in wild.records() if math.isnan(record.get("score.loss", math.nan))
+    }
     assert failed == unsound
     assert set(wild.failures()) < failed
-    assert {(t.values[0], t.values[1]) for t in study.best_trials} == {(p.scores["near"], p.scores["loss"]) for p in wild.front()}
-    assert all("ZeroDivisionError" in study.trials[job].user_attrs["error"] for job in wild.failures())
+    assert {(t.values[0], t.values[1]) for t in study.best_trials} == {
+        (p.scores["near"], p.scores["loss"]) for p in wild.front()
+    }
+    assert all(
+        "ZeroDivisionError" in study.trials[job].user_attrs["error"] for job in wild.failures()
+    )
 
 
 def test_a_study_in_a_file_is_read_back_whole(results, tmp_path):
@@ -77,9 +87,14 @@ def test_a_study_in_a_file_is_read_back_whole(results, tmp_path):
     for trial, record in zip(study.trials, results.records(), strict=True):
         assert trial.params == {"weight": record["config.weight"], "lr": record["config.lr"]}
         assert trial.values == [record["score.near"], record["score.far"]]
-        assert (trial.user_attrs["trial"], trial.user_attrs["step"]) == (record["trial"], record["end"])
-        assert trial.duration.total_seconds() == pytest.approx(record["took"], abs=1e-3)
-    with pytest.raises(ValueError, match="has a study 'toy-1' already; give this one another `name`"):
+        assert (trial.user_attrs["trial"], trial.user_attrs["step"]) == (
+            record["trial"],
+            record["end"],
+        )
+        assert trial.duration.total_seconds() == pytest.approx(record["duration"], abs=1e-3)
+    with pytest.raises(
+        ValueError, match="has a study 'toy-1' already; give this one another `name`"
+    ):
         to_optuna(results, storage, name="toy-1")
 
 
@@ -89,10 +104,14 @@ def test_the_lineage_can_be_walked_in_the_study(results):
         jobs, trial = [], next(t for t in study.trials if t.user_attrs["job"] == point.job)
         while trial is not None:
             jobs.append(trial.user_attrs["job"])
-            trial = study.trials[trial.user_attrs["parent"]] if "parent" in trial.user_attrs else None
+            trial = (
+                study.trials[trial.user_attrs["parent"]] if "parent" in trial.user_attrs else None
+            )
         assert jobs[::-1] == [ancestor.job for ancestor in results.lineage(point)]
     exploits = [t.user_attrs["job"] for t in study.trials if t.user_attrs.get("exploited")]
-    assert exploits == [r["job"] for r in results.records() if r["parent"] not in (None, r["trial"])]
+    assert exploits == [
+        r["job"] for r in results.records() if r["parent"] not in (None, r["trial"])
+    ]
     assert exploits
 
 
@@ -103,7 +122,7 @@ def test_one_objective_gives_learning_curves():
         def objectives(self):
             return {"near": "max"}
 
-    results = mopbt.run(Single(max_step=6), out=None, population=4, engine="local", progress=False)
+    results = mopbt.run(Single(steps=6), out=None, population=4, engine="local", progress=False)
     study = to_optuna(results)
     (best,) = results.front()
     curve = {a.end: a.scores["near"] for a in results.lineage(best)}
@@ -118,7 +137,10 @@ def test_one_objective_gives_learning_curves():
         (Int(1, 5), optuna.distributions.IntDistribution(1, 5)),
         (Grid(0, 0.8, 5), optuna.distributions.FloatDistribution(0, 0.8)),
         (LogGrid(0.01, 10, 4), optuna.distributions.FloatDistribution(0.01, 10, log=True)),
-        (LogGrid(0.01, 10, 3, zero=True), optuna.distributions.CategoricalDistribution((0.0, 0.01, 10.0))),
+        (
+            LogGrid(0.01, 10, 3, zero=True),
+            optuna.distributions.CategoricalDistribution((0.0, 0.01, 10.0)),
+        ),
         (Ordinal([16, 32]), optuna.distributions.CategoricalDistribution((16, 32))),
         (Categorical(["a", "b"]), optuna.distributions.CategoricalDistribution(("a", "b"))),
     ],
@@ -141,29 +163,61 @@ def test_optunas_plots_draw_the_study(study_of, request):
     assert figure.layout.xaxis.title.text == first
     drawn = [set(zip(trace.x, trace.y, strict=True)) for trace in figure.data]
     assert {tuple(trial.values) for trial in study.best_trials} in drawn
-    for plot in (plots.plot_slice, plots.plot_parallel_coordinate, plots.plot_optimization_history, plots.plot_contour):
+    for plot in (
+        plots.plot_slice,
+        plots.plot_parallel_coordinate,
+        plots.plot_optimization_history,
+        plots.plot_contour,
+    ):
         assert plot(study, target=lambda trial: trial.values[0], target_name=first).data
     assert plots.plot_timeline(study).data
 
 
 def test_the_command_line_hands_a_run_on(tmp_path):
-    mopbt.run(ToyTask(max_step=4), out=tmp_path / "toy", population=4, engine="local", progress=False)
+    mopbt.run(ToyTask(steps=4), out=tmp_path / "toy", population=4, engine="local", progress=False)
     run = typer.testing.CliRunner().invoke
     done = run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna"])
     assert "written for optuna: 8 reports" in done.stdout
-    study = optuna.load_study(study_name="toy", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}")
+    study = optuna.load_study(
+        study_name="toy", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}"
+    )
     assert len(study.trials) == 8
     again = run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna"])
-    assert "has a study 'toy' already; give this one another `name` (--name on the command line)" in str(again.exception)
-    run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna", "--name", "later"])
-    assert len(optuna.load_study(study_name="later", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}").trials) == 8
+    assert (
+        "has a study 'toy' already; give this one another `name` (--name on the command line)"
+        in str(again.exception)
+    )
+    run(
+        app,
+        [
+            "export",
+            str(tmp_path / "toy"),
+            str(tmp_path / "place"),
+            "--to",
+            "optuna",
+            "--name",
+            "later",
+        ],
+    )
+    assert (
+        len(
+            optuna.load_study(
+                study_name="later", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}"
+            ).trials
+        )
+        == 8
+    )
     run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "reports.csv"), "--to", "csv"])
     assert len((tmp_path / "reports.csv").read_text().splitlines()) == 9
     wrong = run(app, ["export", str(tmp_path / "toy"), "place", "--to", "elsewhere"])
-    assert "--to must be one of csv, tensorboard, mlflow, wandb, optuna, got 'elsewhere'" in str(wrong.exception)
+    assert "--to must be one of csv, tensorboard, mlflow, wandb, optuna, got 'elsewhere'" in str(
+        wrong.exception
+    )
 
 
 def test_a_missing_package_names_the_extra(results, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtra, match=r"to_optuna needs Optuna: pip install 'mopbt\[optuna\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"to_optuna needs Optuna: pip install 'mopbt\[optuna\]'"
+    ):
         to_optuna(results)

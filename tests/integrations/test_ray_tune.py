@@ -26,11 +26,19 @@ from mopbt.integrations import ray_tune  # noqa: E402
 from mopbt.integrations.ray_tune import MOASHA, MOPBT, Experiment, check_version  # noqa: E402
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's own
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # Ray's own
+    pytest.mark.filterwarnings(
+        "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"
+    ),
 ]
 
-SPACE = {"lr": mopbt.Float(0.01, 0.5), "weight": mopbt.Grid(0, 1, 11), "kind": mopbt.Categorical(["a", "b"])}
+SPACE = {
+    "lr": mopbt.Float(0.01, 0.5),
+    "weight": mopbt.Grid(0, 1, 11),
+    "kind": mopbt.Categorical(["a", "b"]),
+}
 OBJECTIVES = {"near": "max", "loss": "min"}
 
 
@@ -66,7 +74,11 @@ class Walker:
         self.place += config["lr"] * (config["weight"] - self.place)
         self.done += 1
         self.trace = [*self.trace, [config["lr"], config["weight"], config["kind"]]]
-        return {"near": self.place - 0.1 * (config["kind"] == "b"), "loss": self.place**2, "done_steps": self.done}
+        return {
+            "near": self.place - 0.1 * (config["kind"] == "b"),
+            "loss": self.place**2,
+            "done_steps": self.done,
+        }
 
 
 class WalkerTrainable(tune.Trainable):
@@ -75,7 +87,10 @@ class WalkerTrainable(tune.Trainable):
 
     def step(self):
         result = self.walker.step(self.config)
-        if self.config.get("nan_above") is not None and self.config["lr"] > self.config["nan_above"]:
+        if (
+            self.config.get("nan_above") is not None
+            and self.config["lr"] > self.config["nan_above"]
+        ):
             result["near"] = math.nan
         if self.config.get("pause"):
             time.sleep(self.config["pause"])
@@ -107,17 +122,31 @@ def walk(config):
             tune.report(result, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
-def tuner(folder, scheduler, trainable=WalkerTrainable, *, samples=6, config=None, name="experiment", run=None, **options):
+def tuner(
+    folder,
+    scheduler,
+    trainable=WalkerTrainable,
+    *,
+    samples=6,
+    config=None,
+    name="experiment",
+    run=None,
+    **options,
+):
     return tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1}),
         param_space=config or {},
-        tune_config=tune.TuneConfig(num_samples=samples, scheduler=scheduler, **{"reuse_actors": True} | options),
+        tune_config=tune.TuneConfig(
+            num_samples=samples, scheduler=scheduler, **{"reuse_actors": True} | options
+        ),
         run_config=tune.RunConfig(name=name, storage_path=str(folder), verbose=0, **run or {}),
     )
 
 
 def pbt(**options):
-    return MOPBT(**{"space": SPACE, "objectives": OBJECTIVES, "interval": 2, "max_t": 8, "seed": 3} | options)
+    return MOPBT(
+        **{"space": SPACE, "objectives": OBJECTIVES, "interval": 2, "max_t": 8, "seed": 3} | options
+    )
 
 
 def loaded(experiment, point):
@@ -155,12 +184,18 @@ def check_sound(experiment, members, steps=8, interval=2):
         assert record["config.weight"] in SPACE["weight"].values
         assert record["config.kind"] in ("a", "b")
     front = experiment.front()
-    points = [[r["score.near"], -r["score.loss"]] for r in records if not math.isnan(r["score.near"])]
+    points = [
+        [r["score.near"], -r["score.loss"]] for r in records if not math.isnan(r["score.near"])
+    ]
     best = {tuple(points[i]) for i in non_dominated(mopbt.results.np.array(points))}
     assert {(p.scores["near"], -p.scores["loss"]) for p in front} == best
     for point in front:
         walker = loaded(experiment, point)
-        schedule = [list(ancestor.values.values()) for ancestor in experiment.results.lineage(point) for _ in range(interval)]
+        schedule = [
+            list(ancestor.hp.values())
+            for ancestor in experiment.results.lineage(point)
+            for _ in range(interval)
+        ]
         assert walker.trace == schedule  # the checkpoint was trained with just these values
         assert walker.done == point.step
         assert walker.place**2 == pytest.approx(point.scores["loss"])
@@ -179,11 +214,16 @@ def test_a_class_trainable_gives_a_front_whose_models_were_trained_as_the_journa
     exploited = [r for r in experiment.results.records() if r["parent"] not in (None, r["trial"])]
     assert len(exploited) == 6  # two of six after each of three intervals
     assert all(result.metrics["training_iteration"] == 8 for result in grid)
-    assert len(list((tmp_path / "experiment").glob("*/checkpoint_*"))) <= 6 + len(experiment.front()) + 2
+    assert (
+        len(list((tmp_path / "experiment").glob("*/checkpoint_*")))
+        <= 6 + len(experiment.front()) + 2
+    )
     same = Experiment.open(tmp_path / "experiment")
     assert [p.job for p in same.front()] == [p.job for p in experiment.front()]
     assert by_member(experiment.results) == by_member(own(6))
-    with pytest.raises((TuneError, RunMismatch), match="belongs to another experiment; use Tuner.restore"):
+    with pytest.raises(
+        (TuneError, RunMismatch), match="belongs to another experiment; use Tuner.restore"
+    ):
         tuner(tmp_path, pbt()).fit()
 
 
@@ -198,20 +238,22 @@ def test_a_training_function_does_as_a_class_does(tmp_path):
 
 def own(population):
     """Return what `mopbt.run` does with the same seed: every experiment is held against it."""
-    return mopbt.run(WalkerTask(), out=None, population=population, seed=3, engine="local", progress=False)
+    return mopbt.run(
+        WalkerTask(), out=None, population=population, seed=3, engine="local", progress=False
+    )
 
 
 class WalkerTask:
     """The same as a task of our own."""
 
-    space, objectives, interval, max_step = SPACE, OBJECTIVES, 2, 8
+    space, objectives, interval, steps = SPACE, OBJECTIVES, 2, 8
 
     def init(self, seed):
         return Walker()
 
-    def train(self, model, values, begin, end, seed):
+    def train(self, model, hp, begin, end, seed):
         for _ in range(begin, end):
-            self.last = model.step(dict(values.items()))
+            self.last = model.step(dict(hp.items()))
 
     def evaluate(self, model):
         return {"near": self.last["near"], "loss": self.last["loss"]}
@@ -246,11 +288,19 @@ def test_nan_is_replaced_and_constraints_decide_before_objectives(tmp_path):
     nan = [r for r in records if math.isnan(r["score.near"])]
     assert nan, "nobody diverged"
     by_job = {r["job"]: r for r in records}
-    after = [by_job[s["start"]] for r in nan for s in records if s["trial"] == r["trial"] and s["begin"] == r["end"]]
+    after = [
+        by_job[s["start"]]
+        for r in nan
+        for s in records
+        if s["trial"] == r["trial"] and s["begin"] == r["end"]
+    ]
     assert after
     assert not any(math.isnan(donor["score.near"]) for donor in after)
     assert len(experiment.front())
-    assert all(p.scores["done_steps"] >= 4 and p.scores["near"] <= 0.6 and p.violation == 0 for p in experiment.front())
+    assert all(
+        p.scores["done_steps"] >= 4 and p.scores["near"] <= 0.6 and p.violation == 0
+        for p in experiment.front()
+    )
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -289,7 +339,9 @@ def test_moasha_of_the_promotion_kind_comes_to_an_end(tmp_path):
     first, second, last = ([r for r in records if r["end"] == end] for end in (1, 2, 4))
     assert len(first) == 6
     best = sorted(first, key=lambda r: -r["score.near"])[:3]
-    assert {r["trial"] for r in best} <= {r["trial"] for r in second}  # and some that were among the best for a while
+    assert {r["trial"] for r in best} <= {
+        r["trial"] for r in second
+    }  # and some that were among the best for a while
     assert 1 <= len(last) < len(second) < 6
 
 
@@ -298,15 +350,21 @@ def test_moasha_of_the_promotion_kind_comes_to_an_end(tmp_path):
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
-def test_a_trial_that_fails_is_tried_again_where_tune_may_and_else_the_population_goes_on_without_it(tmp_path):
+def test_a_trial_that_fails_is_tried_again_where_tune_may_and_else_the_population_goes_on_without_it(
+    tmp_path,
+):
     run = {"failure_config": tune.FailureConfig(max_failures=1)}
-    grid = tuner(tmp_path, pbt(), Fragile, config={"notes": str(tmp_path)}, run=run, samples=4).fit()
+    grid = tuner(
+        tmp_path, pbt(), Fragile, config={"notes": str(tmp_path)}, run=run, samples=4
+    ).fit()
     assert len(grid.errors) == 1
     assert sorted(file.name[-1] for file in tmp_path.glob("failed-*")) == ["1", "2"]
     experiment = Experiment.open(grid)
     records = experiment.results.records()
     assert [r["trial"] for r in records if r["error"]] == [2]
-    assert sorted((r["trial"], r["end"]) for r in records if r["end"] > 4) == [(t, e) for t in (0, 1, 3) for e in (6, 8)]
+    assert sorted((r["trial"], r["end"]) for r in records if r["end"] > 4) == [
+        (t, e) for t in (0, 1, 3) for e in (6, 8)
+    ]
     assert all(loaded(experiment, point).done == point.step for point in experiment.front())
 
 
@@ -315,7 +373,10 @@ class Fragile(WalkerTrainable):
 
     def step(self):
         result = super().step()
-        member, failed = int(self.trial_id[-5:]), Path(self.config["notes"]) / f"failed-{int(self.trial_id[-5:])}"
+        member, failed = (
+            int(self.trial_id[-5:]),
+            Path(self.config["notes"]) / f"failed-{int(self.trial_id[-5:])}",
+        )
         if self.walker.done == 3 and (member == 2 or (member == 1 and not failed.exists())):
             failed.write_text("")
             raise RuntimeError("on purpose")
@@ -344,7 +405,9 @@ t.tuner({str(tmp_path)!r}, t.pbt(), name="killed", samples=4, config={{"pause": 
     before = reports(tmp_path / "killed")
     assert 6 <= len(before) < 16
     restored = tune.Tuner.restore(
-        str(tmp_path / "killed"), tune.with_resources(WalkerTrainable, {"cpu": 1}), param_space={"pause": 0.0}
+        str(tmp_path / "killed"),
+        tune.with_resources(WalkerTrainable, {"cpu": 1}),
+        param_space={"pause": 0.0},
     )
     grid = restored.fit()
     assert not grid.errors
@@ -357,7 +420,12 @@ t.tuner({str(tmp_path)!r}, t.pbt(), name="killed", samples=4, config={{"pause": 
 
 def reports(folder):
     records = [json.loads(file.read_text()) for file in sorted((folder / "mopbt").glob("*.json"))]
-    return [report for record in records for exchange in record["exchanges"] for report in exchange.get("reports", ())]
+    return [
+        report
+        for record in records
+        for exchange in record["exchanges"]
+        for report in exchange.get("reports", ())
+    ]
 
 
 # What is refused.
@@ -365,7 +433,9 @@ def reports(folder):
 
 @pytest.mark.usefixtures("local_ray")
 def test_a_function_that_saves_nothing_is_told_so(tmp_path):
-    with pytest.raises(Exception, match="saved no checkpoint at iteration 2.*must pass `checkpoint=`"):
+    with pytest.raises(
+        Exception, match="saved no checkpoint at iteration 2.*must pass `checkpoint=`"
+    ):
         tuner(tmp_path, pbt(), walk, config={"forgets": True}, samples=2).fit()
 
 
@@ -374,9 +444,21 @@ def test_a_function_that_saves_nothing_is_told_so(tmp_path):
 @pytest.mark.parametrize(
     ("scheduler", "options", "message"),
     [
-        (lambda: pbt(), {"config": {"lr": 0.1}}, "'lr': the space of MOPBT says this; leave it out of `param_space`"),
-        (lambda: pbt(), {"config": {"x": tune.grid_search([1, 2])}}, "more than 6 trials; leave grid_search out"),
-        (lambda: pbt(), {"run": {"checkpoint_config": tune.CheckpointConfig(num_to_keep=2)}}, "leave `num_to_keep` out"),
+        (
+            lambda: pbt(),
+            {"config": {"lr": 0.1}},
+            "'lr': the space of MOPBT says this; leave it out of `param_space`",
+        ),
+        (
+            lambda: pbt(),
+            {"config": {"x": tune.grid_search([1, 2])}},
+            "more than 6 trials; leave grid_search out",
+        ),
+        (
+            lambda: pbt(),
+            {"run": {"checkpoint_config": tune.CheckpointConfig(num_to_keep=2)}},
+            "leave `num_to_keep` out",
+        ),
         (lambda: pbt(), {"metric": "near", "mode": "max"}, "You passed a `metric` or `mode`"),
         (lambda: pbt(objectives={"far": "max"}), {}, "did not measure the objective 'far'"),
         (lambda: pbt(), {"samples": 1}, "`population` must be a whole number of at least 2, got 1"),
@@ -411,4 +493,6 @@ def test_other_versions_of_ray_are_refused():
     for version in ("2.59.0", "2.61.0", "3.0.0.dev0", "2.6.1"):
         with pytest.raises(MissingExtra, match=rf"tested with Ray >=2.60,<2.61, got {version}"):
             check_version(version)
-    assert ray_tune.TESTED[0] <= tuple(map(int, ray.__version__.split(".")[:2])) < ray_tune.TESTED[1]
+    assert (
+        ray_tune.TESTED[0] <= tuple(map(int, ray.__version__.split(".")[:2])) < ray_tune.TESTED[1]
+    )

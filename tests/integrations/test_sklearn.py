@@ -46,12 +46,16 @@ def fitted(rows):
 
 SEARCHES = [
     MOPBTSearch(SGDClassifier(), ALPHA, scoring=["accuracy", "balanced_accuracy"], **SMALL),
-    MOPBTSearch(SGDRegressor(), ALPHA, scoring={"error": "neg_mean_absolute_error", "r2": "r2"}, **SMALL),
+    MOPBTSearch(
+        SGDRegressor(), ALPHA, scoring={"error": "neg_mean_absolute_error", "r2": "r2"}, **SMALL
+    ),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast", "ignore:y_pred contains classes not in y_true")
+@pytest.mark.filterwarnings(
+    "ignore:invalid value encountered in cast", "ignore:y_pred contains classes not in y_true"
+)
 @parametrize_with_checks(SEARCHES, xfail_strict=True)
 def test_passes_scikit_learns_own_checks(estimator, check):
     check(estimator)
@@ -62,9 +66,15 @@ def test_the_front_is_measured_on_rows_that_were_not_learned_from(rows):
     learned = np.arange(len(y)) < 400
     search = classifier(validation=PredefinedSplit(np.where(learned, -1, 0))).fit(x, y)
     for point, model in zip(search.front_, search.estimators_, strict=True):
-        assert point.scores["recall"] == pytest.approx(recall_score(y[400:], model.predict(x[400:])))
-    other = classifier(validation=PredefinedSplit(np.where(learned, -1, 0)), algorithm="random-search")
-    one, two = (clone(other).fit(x, np.where(learned, y, labels)) for labels in (y, 1 - y))  # nothing is learned from the others
+        assert point.scores["recall"] == pytest.approx(
+            recall_score(y[400:], model.predict(x[400:]))
+        )
+    other = classifier(
+        validation=PredefinedSplit(np.where(learned, -1, 0)), algorithm="random-search"
+    )
+    one, two = (
+        clone(other).fit(x, np.where(learned, y, labels)) for labels in (y, 1 - y)
+    )  # nothing is learned from the others
     kept = one.results_.checkpoints.kept() & two.results_.checkpoints.kept()
     assert kept
     for job in kept:
@@ -79,10 +89,14 @@ def test_predicts_with_the_model_that_the_rule_picks(fitted, rows):
     np.testing.assert_array_equal(fitted.predict(x), fitted.results_.load(expected).predict(x))
     np.testing.assert_array_equal(fitted.predict_proba(x), fitted.best_estimator_.predict_proba(x))
     assert fitted.score(x, y) == pytest.approx(accuracy_score(y, fitted.predict(x)))
-    assert fitted.best_params_ == {name: fitted.best_estimator_.get_params()[name] for name in WEIGHTED}
+    assert fitted.best_params_ == {
+        name: fitted.best_estimator_.get_params()[name] for name in WEIGHTED
+    }
 
 
-@pytest.mark.parametrize("rule", ["recall", {"precision": 0, "recall": 1}, lambda front: front[len(front) - 1]])
+@pytest.mark.parametrize(
+    "rule", ["recall", {"precision": 0, "recall": 1}, lambda front: front[len(front) - 1]]
+)
 def test_a_rule_may_be_an_objective_or_weights_or_a_function(rule, rows):
     search = classifier(rule=rule).fit(*rows)
     assert search.choice_.scores["recall"] == max(point.scores["recall"] for point in search.front_)
@@ -92,7 +106,9 @@ def test_pick_gives_another_model_and_leaves_the_search_as_it_was(fitted, rows):
     x, _ = rows
     before = fitted.predict(x)
     model = fitted.pick(best="recall", where="precision >= 0.5")
-    best = max((p for p in fitted.front_ if p.scores["precision"] >= 0.5), key=lambda p: p.scores["recall"])
+    best = max(
+        (p for p in fitted.front_ if p.scores["precision"] >= 0.5), key=lambda p: p.scores["recall"]
+    )
     np.testing.assert_array_equal(model.predict(x), fitted.results_.load(best).predict(x))
     np.testing.assert_array_equal(fitted.predict(x), before)
 
@@ -101,8 +117,13 @@ def test_survives_pickling_with_all_models_of_the_front(fitted, rows):
     x, _ = rows
     again = pickle.loads(pickle.dumps(fitted))
     assert [p.job for p in again.front_] == [p.job for p in fitted.front_]
-    np.testing.assert_array_equal(again.pick(best="recall").predict(x), fitted.pick(best="recall").predict(x))
-    assert not any(len(pickle.dumps(part)) > len(pickle.dumps(x)) for part in (again.results_.task, again.front_))
+    np.testing.assert_array_equal(
+        again.pick(best="recall").predict(x), fitted.pick(best="recall").predict(x)
+    )
+    assert not any(
+        len(pickle.dumps(part)) > len(pickle.dumps(x))
+        for part in (again.results_.task, again.front_)
+    )
 
 
 @pytest.mark.slow
@@ -119,7 +140,8 @@ def test_a_run_that_is_kept_goes_on_with_the_same_rows_only(rows, tmp_path):
     assert len(again.results_) == len(first.results_)
     assert again.front_.records() == first.front_.records()
     with pytest.raises(
-        RunMismatch, match=r"task is 'SGDClassifier \(rows (\w+), search (\w+)\)', it was .*\(rows (?!\1)\w+, search \2\)"
+        RunMismatch,
+        match=r"task is 'SGDClassifier \(rows (\w+), search (\w+)\)', it was .*\(rows (?!\1)\w+, search \2\)",
     ):
         classifier(out=tmp_path / "run").fit(x[::-1], y)
 
@@ -127,7 +149,11 @@ def test_a_run_that_is_kept_goes_on_with_the_same_rows_only(rows, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"estimator": SGDClassifier(loss="log_loss", learning_rate="constant", eta0=0.1, penalty="l1")},
+        {
+            "estimator": SGDClassifier(
+                loss="log_loss", learning_rate="constant", eta0=0.1, penalty="l1"
+            )
+        },
         {"scoring": {"precision": "precision", "recall": "roc_auc"}},
         {"scoring": {"precision": "precision", "recall": lambda model, x, y: 0.5}},
         {"validation": 0.5},
@@ -135,10 +161,16 @@ def test_a_run_that_is_kept_goes_on_with_the_same_rows_only(rows, tmp_path):
 )
 def test_a_run_that_is_kept_is_not_taken_for_another_search(rows, tmp_path, change):
     """The models of another estimator would come back, and nothing would tell."""
-    usual = {"scoring": {"precision": "precision", "recall": "recall"}, "out": tmp_path / "run", "population": 4, "steps": 2}
+    usual = {
+        "scoring": {"precision": "precision", "recall": "recall"},
+        "out": tmp_path / "run",
+        "population": 4,
+        "steps": 2,
+    }
     classifier(**usual).fit(*rows)
     with pytest.raises(
-        RunMismatch, match=r"task is 'SGDClassifier \(rows (\w+), search (\w+)\)', it was .*\(rows \1, search (?!\2)"
+        RunMismatch,
+        match=r"task is 'SGDClassifier \(rows (\w+), search (\w+)\)', it was .*\(rows \1, search (?!\2)",
     ):
         classifier(**usual).set_params(**change).fit(*rows)
     classifier(**usual).set_params(**change, out=None).fit(*rows)
@@ -147,7 +179,9 @@ def test_a_run_that_is_kept_is_not_taken_for_another_search(rows, tmp_path, chan
 @pytest.mark.parametrize("state", [None, np.random.RandomState(3)])
 def test_what_is_left_to_chance_is_drawn_once_for_a_run_that_is_kept(rows, tmp_path, state):
     """A notebook's cell that is run again goes on; a search that is not kept draws anew."""
-    first, again = (classifier(out=tmp_path / "run", random_state=state).fit(*rows) for _ in range(2))
+    first, again = (
+        classifier(out=tmp_path / "run", random_state=state).fit(*rows) for _ in range(2)
+    )
     assert again.front_.records() == first.front_.records()
     assert len(again.results_) == len(first.results_)
     seeds = {classifier(random_state=state).fit(*rows).results_.settings.seed for _ in range(2)}
@@ -158,14 +192,23 @@ def test_models_are_what_partial_fit_by_hand_along_their_lineage_gives(rows):
     x, y = rows
     learned = np.arange(len(y)) < 400
     estimator = SGDClassifier(loss="log_loss", learning_rate="constant", shuffle=False)
-    options = {"population": 8, "steps": 10, "validation": PredefinedSplit(np.where(learned, -1, 0)), "random_state": 0}
-    results = MOPBTSearch(estimator, WEIGHTED, scoring=["precision", "recall"], **options).fit(x, y).results_
+    options = {
+        "population": 8,
+        "steps": 10,
+        "validation": PredefinedSplit(np.where(learned, -1, 0)),
+        "random_state": 0,
+    }
+    results = (
+        MOPBTSearch(estimator, WEIGHTED, scoring=["precision", "recall"], **options)
+        .fit(x, y)
+        .results_
+    )
     lineages = {point.job: results.lineage(point) for point in results.front()}
     assert any(ancestor.exploited for lineage in lineages.values() for ancestor in lineage)
     for job, lineage in lineages.items():
         by_hand = clone(estimator)
         for ancestor in lineage:
-            by_hand.set_params(**ancestor.values).partial_fit(x[learned], y[learned], classes=[0, 1])
+            by_hand.set_params(**ancestor.hp).partial_fit(x[learned], y[learned], classes=[0, 1])
         np.testing.assert_array_equal(results.load(job).coef_, by_hand.coef_)
 
 
@@ -173,20 +216,42 @@ def test_models_are_what_partial_fit_by_hand_along_their_lineage_gives(rows):
 def test_boosting_grows_with_warm_start_and_values_change_on_the_way(rows):
     space = {"learning_rate": LogGrid(0.01, 0.5, 6), "l2_regularization": LogGrid(0.01, 100, 6)}
     boosting = HistGradientBoostingClassifier(max_leaf_nodes=4, early_stopping=False)
-    search = MOPBTSearch(boosting, space, scoring=["precision", "recall"], steps=20, interval=5, population=4, resource="max_iter")
+    search = MOPBTSearch(
+        boosting,
+        space,
+        scoring=["precision", "recall"],
+        steps=20,
+        interval=5,
+        population=4,
+        resource="max_iter",
+    )
     search.set_params(random_state=1).fit(*rows)
-    assert {model.n_iter_ for model in search.estimators_} == {point.step for point in search.front_}
+    assert {model.n_iter_ for model in search.estimators_} == {
+        point.step for point in search.front_
+    }
     assert search.best_estimator_.max_iter == search.choice_.step
 
 
 def test_transformers_without_targets_and_scorers_of_ones_own():
     x = (make_classification(200, 6, random_state=0)[0] > 0).astype(float)
-    scoring = {"likelihood": lambda model, x, y=None: model.score_samples(x).mean(), "silence": _silence}
-    search = MOPBTSearch(BernoulliRBM(4, batch_size=50), {"learning_rate": LogGrid(1e-3, 1, 6)}, scoring=scoring, **SMALL)
+    scoring = {
+        "likelihood": lambda model, x, y=None: model.score_samples(x).mean(),
+        "silence": _silence,
+    }
+    search = MOPBTSearch(
+        BernoulliRBM(4, batch_size=50),
+        {"learning_rate": LogGrid(1e-3, 1, 6)},
+        scoring=scoring,
+        **SMALL,
+    )
     assert search.fit(x).transform(x).shape == (200, 4)
     assert not hasattr(search, "predict")
-    fixed = search.set_params(space={"n_iter": Ordinal([1, 2])})  # `partial_fit` makes one pass, whatever it is
-    with pytest.raises(UnreadHyperparameter, match="'n_iter' changes nothing of what BernoulliRBM learns"):
+    fixed = search.set_params(
+        space={"n_iter": Ordinal([1, 2])}
+    )  # `partial_fit` makes one pass, whatever it is
+    with pytest.raises(
+        UnreadHyperparameter, match="'n_iter' changes nothing of what BernoulliRBM learns"
+    ):
         fixed.fit(x)
 
 
@@ -200,17 +265,25 @@ def test_a_rate_reaches_the_optimizer_that_a_perceptron_keeps(solver):
     task = perceptron_task(x, y, solver)
     task.check()
     fresh = task.train(task.init(0), {"learning_rate_init": 0.1, "alpha": 1e-3}, 0, 1, 0)
-    slow = task.train(task.load(task.dump(fresh)), {"learning_rate_init": 1e-12, "alpha": 1e-3}, 1, 2, 1)
+    slow = task.train(
+        task.load(task.dump(fresh)), {"learning_rate_init": 1e-12, "alpha": 1e-3}, 1, 2, 1
+    )
     assert np.abs(slow.coefs_[0] - fresh.coefs_[0]).max() < (1 if solver == "sgd" else 1e-6)
     if solver == "sgd":  # with momentum the last velocity carries it on, and nothing is added
-        np.testing.assert_allclose(slow._optimizer.velocities[0], 0.9 * np.asarray(fresh._optimizer.velocities[0]), atol=1e-9)
+        np.testing.assert_allclose(
+            slow._optimizer.velocities[0],
+            0.9 * np.asarray(fresh._optimizer.velocities[0]),
+            atol=1e-9,
+        )
 
 
 def perceptron_task(x, y, solver="adam"):
     estimator = MLPClassifier((4,), solver=solver, batch_size=100)
     space = {"learning_rate_init": LogGrid(1e-4, 1, 5), "alpha": LogGrid(1e-5, 1, 5)}
     scorers = {"accuracy": get_scorer("accuracy"), "recall": get_scorer("recall")}
-    return EstimatorTask(estimator, space, scorers, (x, y), (x, y), max_step=4, interval=1, classes=np.unique(y))
+    return EstimatorTask(
+        estimator, space, scorers, (x, y), (x, y), steps=4, interval=1, classes=np.unique(y)
+    )
 
 
 class TestPerceptronTask(TaskConformance):
@@ -223,33 +296,56 @@ class TestBoostingTask(TaskConformance):
         x, y = make_classification(100, random_state=0)
         estimator = HistGradientBoostingClassifier(max_leaf_nodes=4, early_stopping=False)
         scorers = {"accuracy": get_scorer("accuracy"), "recall": get_scorer("recall")}
-        options = {"max_step": 8, "interval": 2, "resource": "max_iter"}
-        return EstimatorTask(estimator, {"learning_rate": LogGrid(0.01, 1, 6)}, scorers, (x, y), (x, y), **options)
+        options = {"steps": 8, "interval": 2, "resource": "max_iter"}
+        return EstimatorTask(
+            estimator, {"learning_rate": LogGrid(0.01, 1, 6)}, scorers, (x, y), (x, y), **options
+        )
 
 
 def test_a_parameter_that_never_arrives_is_an_error_that_names_it(rows):
     inner = OneVsRestClassifier(SGDClassifier())  # it copies the classifier at its first step
-    with pytest.raises(UnreadHyperparameter, match="'estimator__alpha' changes nothing of what OneVsRestClassifier learns"):
-        MOPBTSearch(inner, {"estimator__alpha": LogGrid(1e-6, 1, 5)}, scoring=["accuracy"], **SMALL).fit(*rows)
+    with pytest.raises(
+        UnreadHyperparameter,
+        match="'estimator__alpha' changes nothing of what OneVsRestClassifier learns",
+    ):
+        MOPBTSearch(
+            inner, {"estimator__alpha": LogGrid(1e-6, 1, 5)}, scoring=["accuracy"], **SMALL
+        ).fit(*rows)
 
 
 def test_a_parameter_that_matters_only_beside_another_is_none(rows):
     space = {"penalty": Ordinal(["l2", "l1", "elasticnet"]), "l1_ratio": Grid(0, 1, 5)}
-    assert len(MOPBTSearch(SGDClassifier(), space, scoring=["accuracy", "recall"], **SMALL).fit(*rows).front_)
+    assert len(
+        MOPBTSearch(SGDClassifier(), space, scoring=["accuracy", "recall"], **SMALL)
+        .fit(*rows)
+        .front_
+    )
 
 
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        (MOPBTSearch(LinearRegression(), ALPHA, scoring=["r2"]), "LinearRegression has no `partial_fit`"),
-        (MOPBTSearch(make_pipeline(StandardScaler(), SGDClassifier()), ALPHA, scoring=["r2"]), "Pipeline has no `partial_fit`"),
+        (
+            MOPBTSearch(LinearRegression(), ALPHA, scoring=["r2"]),
+            "LinearRegression has no `partial_fit`",
+        ),
+        (
+            MOPBTSearch(make_pipeline(StandardScaler(), SGDClassifier()), ALPHA, scoring=["r2"]),
+            "Pipeline has no `partial_fit`",
+        ),
         (classifier(resource="trees"), "SGDClassifier has no 'trees'"),
-        (MOPBTSearch(GaussianNB(), ALPHA, scoring=["accuracy"]), "`space` names 'alpha', which the estimator lacks; it has priors"),
-        (classifier(scoring="accuracy"), r"`scoring` must be a list of scorers' names, such as .* got 'accuracy'"),
+        (
+            MOPBTSearch(GaussianNB(), ALPHA, scoring=["accuracy"]),
+            "`space` names 'alpha', which the estimator lacks; it has priors",
+        ),
+        (
+            classifier(scoring="accuracy"),
+            r"`scoring` must be a list of scorers' names, such as .* got 'accuracy'",
+        ),
         (classifier(validation=2), "`validation` must be a share between 0 and 1"),
         (classifier(n_jobs=0), "`n_jobs` must be a whole number"),
         (classifier(rule="f1"), "`best` must be an objective"),
-        (classifier(steps=3, interval=2), "`max_step` .* must be a multiple of `interval`"),
+        (classifier(steps=3, interval=2), "`steps` .* must be a multiple of `interval`"),
     ],
 )
 def test_wrong_settings_say_what_is_allowed(search, message, rows):
@@ -272,5 +368,7 @@ def test_regression_beats_the_mean_and_names_of_columns_are_kept():
 def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     monkeypatch.delitem(sys.modules, "mopbt.integrations.sklearn")
-    with pytest.raises(MissingExtra, match=r"MOPBTSearch needs scikit-learn: pip install 'mopbt\[sklearn\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"MOPBTSearch needs scikit-learn: pip install 'mopbt\[sklearn\]'"
+    ):
         importlib.import_module("mopbt.integrations.sklearn")

@@ -11,7 +11,17 @@ from scipy.stats import ks_2samp
 
 from mopbt.metrics import hypervolume, non_dominated
 from mopbt.proposals.base import History
-from mopbt.proposals.nsga2 import INDEX, Nsga2, moved, mutated, polynomial, standing, survivors, swapped, winner
+from mopbt.proposals.nsga2 import (
+    INDEX,
+    NSGA2Proposal,
+    moved,
+    mutated,
+    polynomial,
+    standing,
+    survivors,
+    swapped,
+    winner,
+)
 from mopbt.ranking import dominates
 from mopbt.rng import stream
 from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal, Space
@@ -29,21 +39,33 @@ MIXED = Space(
         "kind": Categorical(["a", "b", "c", "d"]),
     }
 )
-FAILED = (Result(None), Result((math.nan, 1.0)), Result((1.0, math.inf)), Result((0.0, 0.0), math.nan))
+FAILED = (
+    Result(None),
+    Result((math.nan, 1.0)),
+    Result((1.0, math.inf)),
+    Result((0.0, 0.0), math.nan),
+)
 
 
 def history_of(configs, objectives, violations=None):
     violations = [0.0] * len(objectives) if violations is None else violations
-    outcomes = (Result(tuple(map(float, f)), float(v)) for f, v in zip(objectives, violations, strict=True))
+    outcomes = (
+        Result(tuple(map(float, f)), float(v)) for f, v in zip(objectives, violations, strict=True)
+    )
     return History(tuple(configs), tuple(outcomes))
 
 
 def random_history(space, n, seed, failures=0.0, infeasible=0.0):
     rng = np.random.default_rng(seed)
     history = history_of(
-        [space.sample(rng) for _ in range(n)], rng.normal(size=(n, 2)), rng.random(n).round(1) * (rng.random(n) < infeasible)
+        [space.sample(rng) for _ in range(n)],
+        rng.normal(size=(n, 2)),
+        rng.random(n).round(1) * (rng.random(n) < infeasible),
     )
-    outcomes = (FAILED[rng.integers(4)] if rng.random() < failures else outcome for outcome in history.results)
+    outcomes = (
+        FAILED[rng.integers(4)] if rng.random() < failures else outcome
+        for outcome in history.results
+    )
     return History(history.configs, tuple(outcomes))
 
 
@@ -54,7 +76,9 @@ def slow_places(history, rows):
     """Rank and crowding distance of each row by brute force, as a key that sorts the best first."""
     left, keys, number = set(rows), {}, 0
     while left:
-        front = [i for i in left if not any(beats(history.results[j], history.results[i]) for j in left)]
+        front = [
+            i for i in left if not any(beats(history.results[j], history.results[i]) for j in left)
+        ]
         keys |= {i: (number, -slow_crowding(history, front)[i]) for i in front}
         left, number = left - set(front), number + 1
     return keys
@@ -73,7 +97,11 @@ def slow_crowding(history, front):
         values = [history.results[i].objectives[k] for i in row]
         for place, i in enumerate(row):
             inner = 0 < place < len(row) - 1
-            distances[i] += (values[place + 1] - values[place - 1]) / (values[-1] - values[0]) if inner else math.inf
+            distances[i] += (
+                (values[place + 1] - values[place - 1]) / (values[-1] - values[0])
+                if inner
+                else math.inf
+            )
     return distances
 
 
@@ -81,30 +109,42 @@ def slow_survivors(history, population):
     kept = []
     for begin in range(0, len(history.configs), population):
         block = range(begin, min(begin + population, len(history.configs)))
-        kept += [i for i in block if i in history.sound]
+        kept += [i for i in block if i in history.is_finite]
         keys = slow_places(history, kept)
-        kept = sorted(kept, key=lambda i: (*keys[i], -history.results[i].objectives[0]))[:population]
+        kept = sorted(kept, key=lambda i: (*keys[i], -history.results[i].objectives[0]))[
+            :population
+        ]
     return kept
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 40), st.integers(2, 9), st.integers(0, 2**32), st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 0.4]))
-def test_the_survivors_are_those_of_a_slow_fold_generation_after_generation(n, population, seed, failures, infeasible):
+@given(
+    st.integers(1, 40),
+    st.integers(2, 9),
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from([0.0, 0.4]),
+)
+def test_the_survivors_are_those_of_a_slow_fold_generation_after_generation(
+    n, population, seed, failures, infeasible
+):
     history = random_history(MIXED, n, seed, failures, infeasible)
     assert set(survivors(history, population)) == set(slow_survivors(history, population))
 
 
 def test_a_row_that_was_crowded_out_does_not_come_back():
     # Row 3 is the most crowded of the second generation's front; row 6 then makes it one of three that nothing dominates.
-    history = history_of([(i,) for i in range(7)], [(0, 10), (5, 5), (10, 0), (6, 4), (-1, -1), (-2, -2), (5, 10)])
+    history = history_of(
+        [(i,) for i in range(7)], [(0, 10), (5, 5), (10, 0), (6, 4), (-1, -1), (-2, -2), (5, 10)]
+    )
     assert set(survivors(history, 3)) == {6, 2, 1}
-    assert set(non_dominated(history.objectives(history.sound))) == {6, 2, 3}
+    assert set(non_dominated(history.objectives(history.is_finite))) == {6, 2, 3}
 
 
 def test_rows_that_failed_never_survive():
     history = random_history(MIXED, 40, 1, failures=0.5)
     kept = survivors(history, 32)
-    assert set(kept) == set(history.sound)
+    assert set(kept) == set(history.is_finite)
     assert 0 < len(kept) < 32
     assert survivors(History(history.configs[:4], FAILED), 4) == []
 
@@ -114,7 +154,10 @@ def test_rows_that_failed_never_survive():
 def test_the_standing_is_by_front_and_then_by_crowding_distance(n, seed, infeasible):
     history = random_history(MIXED, n, seed, infeasible=infeasible)
     rows = list(range(n))
-    places, keys = standing(history.objectives(rows), history.violations(rows)), slow_places(history, rows)
+    places, keys = (
+        standing(history.objectives(rows), history.violations(rows)),
+        slow_places(history, rows),
+    )
     for i in rows:
         for j in rows:
             same_front = keys[i][0] == keys[j][0]
@@ -123,7 +166,12 @@ def test_the_standing_is_by_front_and_then_by_crowding_distance(n, seed, infeasi
 
 
 def test_both_ends_of_a_front_share_the_first_place():
-    assert standing(np.array([[0.0, 9.0], [4, 5], [9, 0], [-1, -1]]), np.zeros(4)).tolist() == [0, 1, 0, 3]
+    assert standing(np.array([[0.0, 9.0], [4, 5], [9, 0], [-1, -1]]), np.zeros(4)).tolist() == [
+        0,
+        1,
+        0,
+        3,
+    ]
 
 
 # --- how children are made ---------------------------------------------------------------------------------------------------
@@ -133,7 +181,9 @@ def test_a_tournament_has_two_contestants_and_the_better_wins():
     # Of nine equally likely pairs from three rows the best is in five, and the worst is alone in one.
     n, rng = 9000, stream(0, "tournament")
     won = Counter(winner(np.array([1, 0, 2]), rng) for _ in range(n))
-    assert [won[i] / n for i in range(3)] == pytest.approx([3 / 9, 5 / 9, 1 / 9], abs=0.026)  # five standard deviations
+    assert [won[i] / n for i in range(3)] == pytest.approx(
+        [3 / 9, 5 / 9, 1 / 9], abs=0.026
+    )  # five standard deviations
     even = Counter(winner(np.zeros(4, dtype=int), rng) for _ in range(n))
     assert [even[i] / n for i in range(4)] == pytest.approx([0.25] * 4, abs=0.023)
 
@@ -149,14 +199,19 @@ def test_mutation_changes_one_hyperparameter_on_average():
     rng = stream(0, "mutation")
     space = Space({f"x{i}": Categorical([str(v) for v in range(50)]) for i in range(8)})
     changes = [sum(p != 7 for p in mutated(space, (7,) * 8, rng)) for _ in range(3000)]
-    assert np.mean(changes) == pytest.approx(49 / 50, abs=5 * math.sqrt(8 * (1 / 8) * (7 / 8) / 3000))
+    assert np.mean(changes) == pytest.approx(
+        49 / 50, abs=5 * math.sqrt(8 * (1 / 8) * (7 / 8) / 3000)
+    )
     assert max(changes) > 1
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.95, 1.0])
 def test_a_move_is_distributed_as_the_polynomial_mutation_of_another_library(share):
     ours = [polynomial(share, u) for u in np.random.default_rng(1).random(3000).tolist()]
-    theirs = [pygmo.polynomial_mutation([share], [[0.0], [1.0]], 0, 1.0, INDEX, seed)[0] for seed in range(3000)]
+    theirs = [
+        pygmo.polynomial_mutation([share], [[0.0], [1.0]], 0, 1.0, INDEX, seed)[0]
+        for seed in range(3000)
+    ]
     assert ks_2samp(ours, theirs).pvalue > 1e-3
 
 
@@ -164,7 +219,9 @@ def test_a_move_is_distributed_as_the_polynomial_mutation_of_another_library(sha
 def test_a_move_stays_in_the_range_and_rises_with_its_random_number(share, u, v):
     low, high = sorted((polynomial(share, u), polynomial(share, v)))
     assert -1e-12 <= low <= high <= 1 + 1e-12
-    assert (low, high) == pytest.approx((polynomial(share, min(u, v)), polynomial(share, max(u, v))), abs=1e-12)
+    assert (low, high) == pytest.approx(
+        (polynomial(share, min(u, v)), polynomial(share, max(u, v))), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("domain", MIXED.values(), ids=repr)
@@ -181,33 +238,61 @@ def test_a_move_reaches_other_positions_of_the_domain_nearby_ones_first(domain):
 
 # --- the proposals -----------------------------------------------------------------------------------------------------------
 
-domains = st.sampled_from([*MIXED.values(), Int(0, 1), Int(-3, 200), Float(-5, 5), Categorical(["a", "b"]), Ordinal([1, 2])])
-spaces = st.lists(domains, min_size=1, max_size=5).map(lambda ds: Space({f"x{i}": d for i, d in enumerate(ds)}))
+domains = st.sampled_from(
+    [
+        *MIXED.values(),
+        Int(0, 1),
+        Int(-3, 200),
+        Float(-5, 5),
+        Categorical(["a", "b"]),
+        Ordinal([1, 2]),
+    ]
+)
+spaces = st.lists(domains, min_size=1, max_size=5).map(
+    lambda ds: Space({f"x{i}": d for i, d in enumerate(ds)})
+)
 
 
-@given(spaces, st.integers(0, 30), st.integers(2, 9), st.integers(0, 5), st.integers(0, 2**32), st.sampled_from([0.0, 0.5, 1.0]))
+@given(
+    spaces,
+    st.integers(0, 30),
+    st.integers(2, 9),
+    st.integers(0, 5),
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
 def test_proposals_are_always_inside_the_space(space, rows, population, n, seed, failures):
     history = random_history(space, rows, seed, failures)
-    configs = Nsga2(population)(space, history, n, stream(seed, "nsga2"))
+    configs = NSGA2Proposal(population)(space, history, n, stream(seed, "nsga2"))
     assert len(configs) == n
     assert all(map(space.contains, configs))
-    assert configs == Nsga2(population)(space, history, n, stream(seed, "nsga2"))
+    assert configs == NSGA2Proposal(population)(space, history, n, stream(seed, "nsga2"))
 
 
 def test_the_first_generation_is_stratified_and_so_is_one_after_failures_only():
-    model, first = Nsga2(8), MIXED.stratified(8, stream(0, "first"))
+    model, first = NSGA2Proposal(8), MIXED.stratified(8, stream(0, "first"))
     assert model(MIXED, History(), 8, stream(0, "first")) == first
     some = random_history(MIXED, 7, 0)
     assert model(MIXED, some, 8, stream(0, "first")) == first
     assert model(MIXED, History(some.configs[:4] * 3, FAILED * 3), 8, stream(0, "first")) == first
-    assert model(MIXED, History(some.configs, some.results, some.configs[:1]), 8, stream(0, "first")) != first
+    assert (
+        model(MIXED, History(some.configs, some.results, some.configs[:1]), 8, stream(0, "first"))
+        != first
+    )
     assert model(MIXED, random_history(MIXED, 8, 0), 8, stream(0, "first")) != first
 
 
 def test_children_come_from_the_sound_rows_alone():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
-    history = History(((1,) * 6, (2,) * 6, (3,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0)), Result(None)))
-    values = Counter(v for s in range(50) for child in Nsga2(2)(space, history, 8, stream(s, "x")) for v in child)
+    history = History(
+        ((1,) * 6, (2,) * 6, (3,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0)), Result(None))
+    )
+    values = Counter(
+        v
+        for s in range(50)
+        for child in NSGA2Proposal(2)(space, history, 8, stream(s, "x"))
+        for v in child
+    )
     inherited, failed = values[1] + values[2], values[3]
     assert inherited / values.total() == pytest.approx(5 / 6 + 1 / 6 * 2 / 40, abs=0.05)
     assert failed < 0.01 * inherited  # what mutation draws by chance
@@ -216,7 +301,11 @@ def test_children_come_from_the_sound_rows_alone():
 def test_a_feasible_parent_beats_an_infeasible_one_with_better_objectives():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
     history = History(((1,) * 6, (2,) * 6), (Result((0.0, 0.0)), Result((5.0, 5.0), 0.1)))
-    children = [c for s in range(40) for c in Nsga2(2, crossover=0)(space, history, 8, stream(s, "x"))]
+    children = [
+        c
+        for s in range(40)
+        for c in NSGA2Proposal(2, crossover=0)(space, history, 8, stream(s, "x"))
+    ]
     from_feasible = np.mean([child.count(1) > child.count(2) for child in children])
     assert from_feasible == pytest.approx(
         3 / 4, abs=5 * math.sqrt(3 / 16 / len(children))
@@ -226,8 +315,16 @@ def test_a_feasible_parent_beats_an_infeasible_one_with_better_objectives():
 def test_without_crossover_a_child_has_one_parent():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
     history = History(((1,) * 6, (2,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0))))
-    alone = [set(c) for s in range(20) for c in Nsga2(2, crossover=0)(space, history, 8, stream(s, "x"))]
-    pairs = [set(c) for s in range(20) for c in Nsga2(2, crossover=1)(space, history, 8, stream(s, "x"))]
+    alone = [
+        set(c)
+        for s in range(20)
+        for c in NSGA2Proposal(2, crossover=0)(space, history, 8, stream(s, "x"))
+    ]
+    pairs = [
+        set(c)
+        for s in range(20)
+        for c in NSGA2Proposal(2, crossover=1)(space, history, 8, stream(s, "x"))
+    ]
     assert np.mean([values >= {1, 2} for values in alone]) < 0.05
     assert np.mean([values >= {1, 2} for values in pairs]) > 0.8
 
@@ -237,7 +334,9 @@ def test_children_are_neither_copies_of_each_other_nor_of_any_row_before():
     history = random_history(space, 16, 0)
     pending = tuple(space.sample(stream(i, "pending")) for i in range(100))
     for seed in range(20):
-        children = Nsga2(8)(space, History(history.configs, history.results, pending), 12, stream(seed, "nsga2"))
+        children = NSGA2Proposal(8)(
+            space, History(history.configs, history.results, pending), 12, stream(seed, "nsga2")
+        )
         assert len({*children}) == 12
         assert not {*children} & {*history.configs, *pending}
 
@@ -245,14 +344,14 @@ def test_children_are_neither_copies_of_each_other_nor_of_any_row_before():
 def test_a_space_that_is_used_up_is_no_obstacle():
     space = Space({"x": Ordinal([1, 2]), "y": Ordinal([1, 2])})
     history = history_of([(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)])
-    children = Nsga2(4)(space, history, 6, stream(0, "nsga2"))
+    children = NSGA2Proposal(4)(space, history, 6, stream(0, "nsga2"))
     assert len(children) == 6
     assert all(map(space.contains, children))
 
 
 def test_the_algorithm_is_a_value():
-    assert pickle.loads(pickle.dumps(Nsga2(16))) == Nsga2(16) != Nsga2()
-    assert hash(Nsga2()) == hash(Nsga2())
+    assert pickle.loads(pickle.dumps(NSGA2Proposal(16))) == NSGA2Proposal(16) != NSGA2Proposal()
+    assert hash(NSGA2Proposal()) == hash(NSGA2Proposal())
 
 
 @pytest.mark.parametrize(
@@ -269,7 +368,7 @@ def test_the_algorithm_is_a_value():
 )
 def test_wrong_options_are_errors_that_say_what_is_allowed(options, message):
     with pytest.raises(ValueError, match=message):
-        Nsga2(**options)
+        NSGA2Proposal(**options)
 
 
 # --- held against other implementations --------------------------------------------------------------------------------------
@@ -293,17 +392,32 @@ def zdt2(values):
 def branin_currin(values):
     x, y = values["x"], values["y"]
     u, v = 15 * x - 5, 15 * y
-    branin = (v - 5.1 / (4 * math.pi**2) * u**2 + 5 / math.pi * u - 6) ** 2 + 10 * (1 - 1 / (8 * math.pi)) * math.cos(u) + 10
+    branin = (
+        (v - 5.1 / (4 * math.pi**2) * u**2 + 5 / math.pi * u - 6) ** 2
+        + 10 * (1 - 1 / (8 * math.pi)) * math.cos(u)
+        + 10
+    )
     factor = 1 - math.exp(-1 / (2 * y)) if y > 0 else 1.0
-    return -branin, -factor * (2300 * x**3 + 1900 * x**2 + 2092 * x + 60) / (100 * x**3 + 500 * x**2 + 4 * x + 20)
+    return -branin, -factor * (2300 * x**3 + 1900 * x**2 + 2092 * x + 60) / (
+        100 * x**3 + 500 * x**2 + 4 * x + 20
+    )
 
 
 def training(values):
     """Something like a training: a trade-off by one hyperparameter, and a loss that is lowest at certain values of the others."""
     trade = values["trade"] / 0.8
-    loss = (math.log10(values["lr"]) + 2.5) ** 2 / 4 + ((values["depth"] - 5) / 4) ** 2 + (math.log2(values["batch"] / 64) / 4) ** 2
+    loss = (
+        (math.log10(values["lr"]) + 2.5) ** 2 / 4
+        + ((values["depth"] - 5) / 4) ** 2
+        + (math.log2(values["batch"] / 64) / 4) ** 2
+    )
     loss += 4 * (values["dropout"] - 0.3) ** 2 + (math.log10(values["wd"] + 1e-7) + 4) ** 2 / 9
-    loss += {16: 0.6, 32: 0.2, 64: 0.0, 128: 0.3}[values["width"]] + {"a": 0.5, "b": 0.0, "c": 0.8, "d": 0.3}[values["kind"]]
+    loss += {16: 0.6, 32: 0.2, 64: 0.0, 128: 0.3}[values["width"]] + {
+        "a": 0.5,
+        "b": 0.0,
+        "c": 0.8,
+        "d": 0.3,
+    }[values["kind"]]
     return -(trade**2) - loss / 2, -((1 - trade) ** 2) - loss / 2
 
 
@@ -319,10 +433,12 @@ def ours(problem, population, generations, seed):
     space, function, reference = PROBLEMS[problem]
     history = History()
     for g in range(generations):
-        configs = tuple(Nsga2(population)(space, history, population, stream(seed, "propose", g)))
+        configs = tuple(
+            NSGA2Proposal(population)(space, history, population, stream(seed, "propose", g))
+        )
         outcomes = tuple(Result(function(space.decode(config))) for config in configs)
         history = History(history.configs + configs, history.results + outcomes)
-    return hypervolume(history.objectives(history.sound), reference)
+    return hypervolume(history.objectives(history.is_finite), reference)
 
 
 class Continuous:
@@ -345,7 +461,9 @@ class Continuous:
 
 def pygmos(problem, population, generations, seed):
     task = pygmo.problem(Continuous(problem))
-    algorithm = pygmo.nsga2(gen=generations - 1, cr=0.9, eta_c=15, m=1 / len(PROBLEMS[problem][0]), eta_m=20, seed=seed)
+    algorithm = pygmo.nsga2(
+        gen=generations - 1, cr=0.9, eta_c=15, m=1 / len(PROBLEMS[problem][0]), eta_m=20, seed=seed
+    )
     evolved = pygmo.algorithm(algorithm).evolve(pygmo.population(task, population, seed=seed))
     seen = evolved.problem.extract(Continuous).seen
     assert len(seen) == population * generations
@@ -377,7 +495,11 @@ def distribution(domain):
     if isinstance(domain, Int):
         return IntDistribution(domain.lo, domain.hi, log=domain.log)
     positions = range(len(domain.values))
-    return CategoricalDistribution(positions) if isinstance(domain, Categorical) else IntDistribution(0, positions[-1])
+    return (
+        CategoricalDistribution(positions)
+        if isinstance(domain, Categorical)
+        else IntDistribution(0, positions[-1])
+    )
 
 
 def assert_comparable(found, others):

@@ -12,7 +12,13 @@ from mopbt.space import Categorical, Float, Grid, Int, Space
 from mopbt.state import Result
 
 SPACE = Space(
-    {"x": Float(1e-3, 10, log=True), "n": Int(1, 5), "p": Grid(0, 1, 10), "kind": Categorical(["a", "b", "c"]), "y": Float(0, 1)}
+    {
+        "x": Float(1e-3, 10, log=True),
+        "n": Int(1, 5),
+        "p": Grid(0, 1, 10),
+        "kind": Categorical(["a", "b", "c"]),
+        "y": Float(0, 1),
+    }
 )
 KNOWN = History(((1.0, 2, 3, 0, 0.5),), (Result((1.0, 2.0)),), ((2.0, 1, 1, 1, 0.1),))
 
@@ -50,5 +56,9 @@ def test_uniform_draws_are_independent_and_those_of_a_stratified_batch_are_sprea
 def test_uniform_draws_fall_on_every_part_of_a_domain_alike():
     drawn = Uniform()(SPACE, History(), 6000, stream(1, "uniform"))
     decades = Counter(min(int(SPACE["x"].to_unit(config[0]) * 4), 3) for config in drawn)
-    assert [decades[i] / 6000 for i in range(4)] == pytest.approx([0.25] * 4, abs=0.028)  # five standard deviations
-    assert [Counter(c[1] for c in drawn)[i] / 6000 for i in range(1, 6)] == pytest.approx([0.2] * 5, abs=0.026)
+    assert [decades[i] / 6000 for i in range(4)] == pytest.approx(
+        [0.25] * 4, abs=0.028
+    )  # five standard deviations
+    assert [Counter(c[1] for c in drawn)[i] / 6000 for i in range(1, 6)] == pytest.approx(
+        [0.2] * 5, abs=0.026
+    )

@@ -6,42 +6,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mopbt.algorithms import BoMoAsha, MoAsha
+from mopbt.algorithms import BOMOASHA, MOASHA
+from mopbt.problem import problem_of
 from mopbt.ranking import dominates
 from mopbt.rng import stream
-from mopbt.state import Report, State, needed, ordered
-from mopbt.task import problem_of
+from mopbt.state import Report, State, required_checkpoints, with_jobs
 from mopbt.testing import SchedulerConformance, ToyTask
 
-PROBLEM = problem_of(ToyTask(interval=2, max_step=100))  # rungs at 2, 6, 18 and 54, as in the paper
+PROBLEM = problem_of(ToyTask(interval=2, steps=100))  # rungs at 2, 6, 18 and 54, as in the paper
 
 
 class TestStopping(SchedulerConformance):
-    problem = problem_of(ToyTask(max_step=20))
+    problem = problem_of(ToyTask(steps=20))
 
     def make(self):
-        return MoAsha(trials=30).scheduler(self.problem)
+        return MOASHA(trials=30).scheduler(self.problem)
 
 
 class TestPromotion(SchedulerConformance):
-    problem = problem_of(ToyTask(max_step=20))
+    problem = problem_of(ToyTask(steps=20))
 
     def make(self):
-        return MoAsha(trials=30, kind="promotion", within="crowded").scheduler(self.problem)
+        return MOASHA(trials=30, kind="promotion", within="crowded").scheduler(self.problem)
 
 
 class TestWithProposals(SchedulerConformance):
-    problem = problem_of(ToyTask(max_step=20))
+    problem = problem_of(ToyTask(steps=20))
 
     def make(self):
-        return BoMoAsha(trials=40).scheduler(self.problem)
+        return BOMOASHA(trials=40).scheduler(self.problem)
 
 
 def played(scheduler, scores, slots=4, seed=0, jobs=600):
     """Play with scores by (trial, step), and return the states after each report with the job that reported."""
     state, steps = State(seed), []
     while not scheduler.done(state) and state.jobs < jobs:
-        state = ordered(state, scheduler.ask(state, slots - len(state.outstanding)))
+        state = with_jobs(state, scheduler.ask(state, slots - len(state.outstanding)))
         if not state.outstanding:
             break
         job = next(iter(state.outstanding.values()))
@@ -58,9 +58,11 @@ def by_random_points(job):
 @given(st.integers(0, 2**32), st.sampled_from(["scattered", "crowded", "hypervolume"]))
 def test_the_best_goes_on_and_the_worst_stops_at_every_rung(seed, within):
     """What a peer gets wrong: it reads an order as ranks, and stops most of its best trials."""
-    scheduler = MoAsha(trials=60, within=within).scheduler(PROBLEM)
+    scheduler = MOASHA(trials=60, within=within).scheduler(PROBLEM)
     seen = {step: [] for step in scheduler.rungs}
-    for job, state in played(scheduler, lambda job: stream(seed, "score", job.trial, job.end).random(2)):
+    for job, state in played(
+        scheduler, lambda job: stream(seed, "score", job.trial, job.end).random(2)
+    ):
         if job.end not in seen:
             continue
         point = state.trials[job.trial].results[job.end].objectives
@@ -76,16 +78,22 @@ def test_the_best_goes_on_and_the_worst_stops_at_every_rung(seed, within):
 
 def test_totally_ordered_trials_as_successive_halving_has_it():
     """Scores that only grow: each arrival is the best so far, and none may be stopped; and the other way round."""
-    growing = played(MoAsha(trials=27).scheduler(PROBLEM), lambda job: (job.trial, job.trial), slots=1)
+    growing = played(
+        MOASHA(trials=27).scheduler(PROBLEM), lambda job: (job.trial, job.trial), slots=1
+    )
     assert all(state.trials[job.trial].status in ("ready", "finished") for job, state in growing)
-    falling = played(MoAsha(trials=27).scheduler(PROBLEM), lambda job: (-job.trial, -job.trial), slots=1)
+    falling = played(
+        MOASHA(trials=27).scheduler(PROBLEM), lambda job: (-job.trial, -job.trial), slots=1
+    )
     last = falling[-1][1]
     # With one slot each trial is over before the next begins. The n-th at a rung stays only if ceil(n / 3) >= n: the first.
     assert [t.status for t in last.trials] == ["finished"] + ["stopped"] * 26
 
 
 def test_about_one_of_three_survives_a_rung():
-    last = played(MoAsha(trials=270).scheduler(PROBLEM), by_random_points, slots=9, jobs=5000)[-1][1]
+    last = played(MOASHA(trials=270).scheduler(PROBLEM), by_random_points, slots=9, jobs=5000)[-1][
+        1
+    ]
     reached = Counter(max(t.results) for t in last.trials)
     at_least = [sum(n for step, n in reached.items() if step > rung) for rung in (0, 2, 6, 18)]
     assert at_least[0] == 270
@@ -95,7 +103,7 @@ def test_about_one_of_three_survives_a_rung():
 def test_rung_decisions_are_not_revised():
     """Stopping: who was stopped stays so, whatever comes later."""
     stopped = set()
-    for _, state in played(MoAsha(trials=60).scheduler(PROBLEM), by_random_points):
+    for _, state in played(MOASHA(trials=60).scheduler(PROBLEM), by_random_points):
         now = {t.id for t in state.trials if t.status == "stopped"}
         assert stopped <= now
         stopped = now
@@ -103,17 +111,21 @@ def test_rung_decisions_are_not_revised():
 
 
 def test_promotion_waits_until_a_third_has_come_and_then_takes_the_best():
-    scheduler = MoAsha(kind="promotion").scheduler(PROBLEM)
+    scheduler = MOASHA(kind="promotion").scheduler(PROBLEM)
     steps = played(scheduler, lambda job: (job.trial % 5, job.trial % 5), slots=1, jobs=8)
     jobs = [(job.trial, job.begin, job.end) for job, _ in steps]
     # Two rest at the first rung; the third makes one of three good enough: trial 2, which trains to the next rung at once.
     assert jobs[:5] == [(0, 0, 2), (1, 0, 2), (2, 0, 2), (2, 2, 4), (2, 4, 6)]
-    assert jobs[5:8] == [(3, 0, 2), (3, 2, 4), (3, 4, 6)]  # trial 3 is better than all: floor(4 / 3) = 1 place, and it is its
+    assert jobs[5:8] == [
+        (3, 0, 2),
+        (3, 2, 4),
+        (3, 4, 6),
+    ]  # trial 3 is better than all: floor(4 / 3) = 1 place, and it is its
 
 
 def test_promotion_revises_what_stopping_does_not():
     """A trial that waits can be promoted later, when more have come."""
-    scheduler = MoAsha(kind="promotion", trials=9).scheduler(PROBLEM)
+    scheduler = MOASHA(kind="promotion", trials=9).scheduler(PROBLEM)
     steps = played(scheduler, lambda job: (10 - job.trial, 10 - job.trial), slots=1)
     begun = [job.trial for job, _ in steps if job.begin == 2]
     assert begun == [0, 1, 2]  # the best three of nine, as they became known
@@ -122,7 +134,7 @@ def test_promotion_revises_what_stopping_does_not():
 
 
 def test_promotion_serves_the_highest_rung_first():
-    scheduler = MoAsha(kind="promotion").scheduler(PROBLEM)
+    scheduler = MOASHA(kind="promotion").scheduler(PROBLEM)
     for _, state in played(scheduler, by_random_points, slots=1, jobs=300):
         waiting = scheduler._promoted(state, 99)
         assert [t.step for t in waiting] == sorted((t.step for t in waiting), reverse=True)
@@ -131,7 +143,7 @@ def test_promotion_serves_the_highest_rung_first():
 
 
 def test_trials_under_way_come_before_new_ones_and_the_deepest_first():
-    scheduler = MoAsha().scheduler(PROBLEM)
+    scheduler = MOASHA().scheduler(PROBLEM)
     for _, state in played(scheduler, by_random_points, jobs=200):
         jobs = scheduler.ask(state, 50)
         begins = [job.begin for job in jobs]
@@ -140,36 +152,47 @@ def test_trials_under_way_come_before_new_ones_and_the_deepest_first():
 
 
 def test_it_is_endless_without_a_number_of_trials_and_keeps_no_checkpoint_of_a_stopped_trial():
-    scheduler = MoAsha().scheduler(PROBLEM)
-    assert scheduler.endless
-    assert not MoAsha(trials=3).scheduler(PROBLEM).endless
+    scheduler = MOASHA().scheduler(PROBLEM)
+    assert scheduler.needs_budget
+    assert not MOASHA(trials=3).scheduler(PROBLEM).needs_budget
     steps = played(scheduler, by_random_points, jobs=400)
     state = steps[-1][1]
     stopped = {t.checkpoint for t in state.trials if t.status in ("stopped", "finished")}
     assert len(stopped) > 50
-    assert not stopped & needed(state)
+    assert not stopped & required_checkpoints(state)
 
 
 def test_a_nan_at_a_rung_stops_the_trial_and_does_not_count_there():
-    scheduler = MoAsha(trials=6).scheduler(PROBLEM)
+    scheduler = MOASHA(trials=6).scheduler(PROBLEM)
     nan = float("nan")
-    steps = played(scheduler, lambda job: (nan, 1) if job.trial in (0, 1, 2) else (job.trial, job.trial), slots=1)
+    steps = played(
+        scheduler,
+        lambda job: (nan, 1) if job.trial in (0, 1, 2) else (job.trial, job.trial),
+        slots=1,
+    )
     last = steps[-1][1]
-    assert [t.status for t in last.trials] == ["stopped"] * 3 + ["finished"] * 3  # 3, 4 and 5 are each the best so far
+    assert [t.status for t in last.trials] == ["stopped"] * 3 + [
+        "finished"
+    ] * 3  # 3, 4 and 5 are each the best so far
 
 
 def test_infeasible_trials_stop_before_feasible_ones():
-    scheduler, state = MoAsha(trials=6).scheduler(PROBLEM), State(0)
-    state = ordered(state, scheduler.ask(state, 6))
+    scheduler, state = MOASHA(trials=6).scheduler(PROBLEM), State(0)
+    state = with_jobs(state, scheduler.ask(state, 6))
     for job in list(state.outstanding.values()):
         violation = 0.0 if job.trial == 5 else 1.0
-        state = scheduler.tell(state, Report(job.id, (10.0 - job.trial, 0.0), violation, checksum="0"))
+        state = scheduler.tell(
+            state, Report(job.id, (10.0 - job.trial, 0.0), violation, checksum="0")
+        )
     assert state.trials[5].status == "ready"
 
 
 def test_new_trials_are_the_same_whatever_happened_to_the_others():
     configs = [
-        [t.config for t in played(MoAsha(trials=20).scheduler(PROBLEM), scores, slots=slots)[-1][1].trials]
+        [
+            t.config
+            for t in played(MOASHA(trials=20).scheduler(PROBLEM), scores, slots=slots)[-1][1].trials
+        ]
         for scores, slots in ((by_random_points, 1), (by_random_points, 7), (lambda job: (0, 0), 3))
     ]
     assert configs[0] == configs[1] == configs[2]
@@ -177,17 +200,23 @@ def test_new_trials_are_the_same_whatever_happened_to_the_others():
 
 class TestProposals:
     def test_they_learn_from_the_highest_rung_with_enough_results(self):
-        scheduler = BoMoAsha(trials=80).scheduler(PROBLEM)
+        scheduler = BOMOASHA(trials=80).scheduler(PROBLEM)
         assert scheduler.enough == 2 * 2 + 2
         state = played(scheduler, by_random_points, slots=1)[-1][1]
         history = scheduler._history(state)
-        step = max(s for s in scheduler.rungs if sum(s in t.results for t in state.trials) >= scheduler.enough)
+        step = max(
+            s
+            for s in scheduler.rungs
+            if sum(s in t.results for t in state.trials) >= scheduler.enough
+        )
         assert step > 2
-        assert [r.objectives for r in history.results] == [t.results[step].objectives for t in state.trials if step in t.results]
+        assert [r.objectives for r in history.results] == [
+            t.results[step].objectives for t in state.trials if step in t.results
+        ]
 
     def test_they_draw_the_same_as_mo_asha_until_they_know_enough(self):
-        mine = played(BoMoAsha(trials=6).scheduler(PROBLEM), by_random_points, slots=6)[-1][1]
-        theirs = played(MoAsha(trials=6).scheduler(PROBLEM), by_random_points, slots=6)[-1][1]
+        mine = played(BOMOASHA(trials=6).scheduler(PROBLEM), by_random_points, slots=6)[-1][1]
+        theirs = played(MOASHA(trials=6).scheduler(PROBLEM), by_random_points, slots=6)[-1][1]
         assert [t.config for t in mine.trials] == [t.config for t in theirs.trials]
 
     def test_they_go_where_it_is_good(self):
@@ -198,10 +227,10 @@ class TestProposals:
             return 1 - abs(values["weight"] - 0.8), 1 - abs(values["weight"] - 1.0)
 
         mean = {}
-        for kind in (MoAsha, BoMoAsha):
+        for kind in (MOASHA, BOMOASHA):
             last = played(kind(trials=120).scheduler(PROBLEM), score, jobs=3000)[-1][1]
             mean[kind] = np.mean([space.decode(t.config)["weight"] for t in last.trials[60:]])
-        assert mean[BoMoAsha] > mean[MoAsha] + 0.15
+        assert mean[BOMOASHA] > mean[MOASHA] + 0.15
 
 
 @pytest.mark.parametrize(
@@ -217,4 +246,4 @@ class TestProposals:
 )
 def test_wrong_options(options, message):
     with pytest.raises(ValueError, match=message):
-        MoAsha(**options)
+        MOASHA(**options)

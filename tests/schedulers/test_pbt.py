@@ -5,36 +5,38 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mopbt.algorithms import MoPbt
+from mopbt.algorithms import MOPBT
 from mopbt.explore import Local
+from mopbt.problem import problem_of
 from mopbt.ranking import by_domination, by_objective
 from mopbt.schedulers.pbt import Pbt, initial_configs
-from mopbt.state import Job, Report, State, Trial, needed, ordered
-from mopbt.task import problem_of
+from mopbt.state import Job, Report, State, Trial, required_checkpoints, with_jobs
 from mopbt.testing import SchedulerConformance, ToyTask
 
-PROBLEM = problem_of(ToyTask(max_step=6))
+PROBLEM = problem_of(ToyTask(steps=6))
 
 
 class TestSynchronous(SchedulerConformance):
     def make(self):
-        return MoPbt(population=8).scheduler(self.problem)
+        return MOPBT(population=8).scheduler(self.problem)
 
 
 class TestAsynchronous(SchedulerConformance):
     def make(self):
-        return MoPbt(population=8, asynchronous=True).scheduler(self.problem)
+        return MOPBT(population=8, asynchronous=True).scheduler(self.problem)
 
 
 class TestInheritedSteps(SchedulerConformance):
     def make(self):
-        return MoPbt(population=7, asynchronous=True, inherit_step=True, fraction=0.5, within="crowded").scheduler(self.problem)
+        return MOPBT(
+            population=7, asynchronous=True, inherit_step=True, fraction=0.5, within="crowded"
+        ).scheduler(self.problem)
 
 
 class TestOtherParts(SchedulerConformance):
     def make(self):
         options = {"within": "hypervolume", "explore": "random", "start": "iid", "fraction": 0.1}
-        return MoPbt(population=5, **options).scheduler(self.problem)
+        return MOPBT(population=5, **options).scheduler(self.problem)
 
 
 class TestBySingleObjective(SchedulerConformance):
@@ -45,7 +47,7 @@ class TestBySingleObjective(SchedulerConformance):
 def generation(scheduler, state, scores):
     """Train one generation: every member gets the scores of its trial."""
     jobs = scheduler.ask(state, 100)
-    state = ordered(state, jobs)
+    state = with_jobs(state, jobs)
     for job in jobs:
         state = scheduler.tell(state, answer(job, scores[job.trial]))
     return jobs, state
@@ -60,7 +62,7 @@ def answer(job, score):
 def test_a_generation_worked_by_hand():
     # Front 1 is {2, 5}; of the rest 0 dominates 1, 3 and 4, and 7 and 6 are the worst: with a quarter of 8 two are replaced.
     scores = [(5, 5), (4, 4), (9, 6), (3.5, 3.5), (3, 3), (6, 9), (1, 1), (2, 2)]
-    scheduler = MoPbt(population=8).scheduler(PROBLEM)
+    scheduler = MOPBT(population=8).scheduler(PROBLEM)
     first, state = generation(scheduler, State(0), scores)
     second = {job.trial: job for job in scheduler.ask(state, 100)}
     assert all(job.start is None for job in first)
@@ -90,7 +92,7 @@ def test_donors_are_drawn_from_the_whole_top_and_differ_between_seeds():
     scores = [(i, i) for i in range(8)]
     donors = Counter()
     for seed in range(60):
-        scheduler = MoPbt(population=8).scheduler(PROBLEM)
+        scheduler = MOPBT(population=8).scheduler(PROBLEM)
         _, state = generation(scheduler, State(seed), scores)
         donors.update(job.start for job in scheduler.ask(state, 100) if job.start != job.trial)
     assert set(donors) == {6, 7}
@@ -98,12 +100,12 @@ def test_donors_are_drawn_from_the_whole_top_and_differ_between_seeds():
 
 
 def test_population_larger_than_the_workers_is_served_lowest_step_first():
-    scheduler = MoPbt(population=7, asynchronous=True).scheduler(PROBLEM)
+    scheduler = MOPBT(population=7, asynchronous=True).scheduler(PROBLEM)
     state, spread = State(3), 0
     rng = np.random.default_rng(0)
     while not scheduler.done(state):
         jobs = scheduler.ask(state, 2 - len(state.outstanding))
-        state = ordered(state, jobs)
+        state = with_jobs(state, jobs)
         job = state.outstanding[int(rng.choice(list(state.outstanding)))]
         state = scheduler.tell(state, answer(job, rng.random(2)))
         steps = [t.step for t in state.trials if t.status != "running"]
@@ -116,26 +118,26 @@ def test_population_larger_than_the_workers_is_served_lowest_step_first():
 def test_nan_and_failed_members_are_replaced_and_never_donate():
     nan, inf = math.nan, math.inf
     scores = [(1, 1), None, (nan, 9), (2, 2), (inf, 0), (3, 3), (4, 4), (-inf, 5)]
-    scheduler = MoPbt(population=8).scheduler(PROBLEM)
+    scheduler = MOPBT(population=8).scheduler(PROBLEM)
     _, state = generation(scheduler, State(0), scores)
     jobs = {job.trial: job for job in scheduler.ask(state, 100)}
     for trial in (1, 2, 4, 7):  # four of eight, though a quarter is two
         assert jobs[trial].start in (5, 6)
-        assert jobs[trial].start in needed(state)
+        assert jobs[trial].start in required_checkpoints(state)
     for trial in (0, 3, 5, 6):
         assert jobs[trial].start == trial
 
 
 def test_nan_does_not_change_who_else_is_replaced():
     sound = [(5, 1), (4, 2), (3, 3), (2, 2), (1, 1), (0, 0)]
-    scheduler = MoPbt(population=8).scheduler(PROBLEM)
+    scheduler = MOPBT(population=8).scheduler(PROBLEM)
     _, state = generation(scheduler, State(0), [*sound, (math.nan, 7), (7, math.nan)])
     replaced = {job.trial for job in scheduler.ask(state, 100) if job.start != job.trial}
     assert replaced == {6, 7}
 
 
 def test_when_everybody_fails_each_tries_again_with_another_configuration():
-    scheduler = MoPbt(population=4).scheduler(PROBLEM)
+    scheduler = MOPBT(population=4).scheduler(PROBLEM)
     _, state = generation(scheduler, State(0), [(1, 1), (2, 2), (3, 3), (4, 4)])
     second, state = generation(scheduler, state, [None] * 4)
     third = scheduler.ask(state, 100)
@@ -145,35 +147,37 @@ def test_when_everybody_fails_each_tries_again_with_another_configuration():
 
 
 def test_a_flat_metric_ends_like_any_other():
-    scheduler = MoPbt(population=6).scheduler(PROBLEM)
+    scheduler = MOPBT(population=6).scheduler(PROBLEM)
     state, jobs = State(0), 0
     while not scheduler.done(state):
         ordered_now, state = generation(scheduler, state, [(1, 1)] * 6)
         jobs += len(ordered_now)
-    assert jobs == 6 * 3 == scheduler.jobs_in_all
+    assert jobs == 6 * 3 == scheduler.total_jobs
 
 
 def test_after_an_exploit_the_old_result_ranks_until_the_next_report():
-    # Asynchronous: 0 took over from 1; while it trains, its old, bad result still counts when others are ranked.
-    scheduler = MoPbt(population=4, asynchronous=True).scheduler(PROBLEM)
+    # Asynchronous: 0 duration over from 1; while it trains, its old, bad result still counts when others are ranked.
+    scheduler = MOPBT(population=4, asynchronous=True).scheduler(PROBLEM)
     jobs = scheduler.ask(State(0), 100)
-    state = ordered(State(0), jobs)
+    state = with_jobs(State(0), jobs)
     for trial, score in ((1, (3, 3)), (2, (2, 2)), (3, (1, 1)), (0, (0, 0))):
         state = scheduler.tell(state, answer(jobs[trial], score))
     assert state.trials[0].checkpoint == 1
     assert state.trials[0].latest.objectives == (0.0, 0.0)
-    assert state.trials[0].sound
+    assert state.trials[0].is_finite
     again = {job.trial: job for job in scheduler.ask(state, 100)}
-    state = ordered(state, tuple(again.values()))
+    state = with_jobs(state, tuple(again.values()))
     state = scheduler.tell(state, answer(again[3], (0.5, 0.5)))
-    assert state.trials[3].checkpoint == again[3].id, "not replaced: the worst of four is still the old result of 0"
+    assert state.trials[3].checkpoint == again[3].id, (
+        "not replaced: the worst of four is still the old result of 0"
+    )
 
 
 def test_asynchronous_members_decide_when_they_report():
-    scheduler = MoPbt(population=4, asynchronous=True).scheduler(PROBLEM)
+    scheduler = MOPBT(population=4, asynchronous=True).scheduler(PROBLEM)
     state = State(0)
     jobs = scheduler.ask(state, 100)
-    state = ordered(state, jobs)
+    state = with_jobs(state, jobs)
     for trial, score in ((1, (3, 3)), (2, (2, 2)), (3, (1, 1))):
         state = scheduler.tell(state, answer(jobs[trial], score))
     state = scheduler.tell(state, answer(jobs[0], (0, 0)))  # the last and worst
@@ -187,13 +191,17 @@ def test_asynchronous_members_decide_when_they_report():
 
 @pytest.mark.parametrize(("inherit", "begin"), [(False, 2), (True, 4)])
 def test_an_exploiting_member_keeps_its_step_or_takes_the_donors(inherit, begin):
-    scheduler = replace(MoPbt(population=2, asynchronous=True, inherit_step=inherit, fraction=0.5).scheduler(PROBLEM))
+    scheduler = replace(
+        MOPBT(population=2, asynchronous=True, inherit_step=inherit, fraction=0.5).scheduler(
+            PROBLEM
+        )
+    )
     state = State(0)
     a, b = scheduler.ask(state, 2)
-    state = scheduler.tell(ordered(state, (a, b)), answer(a, (9, 9)))
+    state = scheduler.tell(with_jobs(state, (a, b)), answer(a, (9, 9)))
     (c,) = scheduler.ask(state, 1)
     assert (c.trial, c.begin) == (0, 2)
-    state = scheduler.tell(ordered(state, (c,)), answer(c, (9, 9)))
+    state = scheduler.tell(with_jobs(state, (c,)), answer(c, (9, 9)))
     state = scheduler.tell(state, answer(b, (1, 1)))
     follower = state.trials[1]
     assert (follower.checkpoint, follower.step) == (c.id, begin)
@@ -201,19 +209,21 @@ def test_an_exploiting_member_keeps_its_step_or_takes_the_donors(inherit, begin)
 
 def test_inherited_steps_never_go_back_so_that_every_run_ends():
     # One worker: who reports is ahead of all others, so every donor is behind it; falling back would repeat for ever.
-    scheduler = MoPbt(population=6, asynchronous=True, inherit_step=True, fraction=0.5).scheduler(PROBLEM)
+    scheduler = MOPBT(population=6, asynchronous=True, inherit_step=True, fraction=0.5).scheduler(
+        PROBLEM
+    )
     rng, state = np.random.default_rng(1), State(0)
     while not scheduler.done(state):
         (job,) = scheduler.ask(state, 1)
-        state = scheduler.tell(ordered(state, (job,)), answer(job, rng.random(2)))
+        state = scheduler.tell(with_jobs(state, (job,)), answer(job, rng.random(2)))
         assert state.jobs <= 6 * 3
 
 
 def test_infeasible_members_are_replaced_by_feasible_ones():
-    scheduler = MoPbt(population=4).scheduler(PROBLEM)
+    scheduler = MOPBT(population=4).scheduler(PROBLEM)
     state = State(0)
     jobs = scheduler.ask(state, 4)
-    state = ordered(state, jobs)
+    state = with_jobs(state, jobs)
     for job, score, violation in zip(jobs, [9, 1, 2, 3], [0.5, 0, 0, 0], strict=True):
         state = scheduler.tell(state, Report(job.id, (score, score), violation, checksum="0"))
     after = {job.trial: job for job in scheduler.ask(state, 4)}
@@ -222,19 +232,19 @@ def test_infeasible_members_are_replaced_by_feasible_ones():
 
 
 def test_initial_configurations_do_not_depend_on_how_many_are_handed_out_at_a_time():
-    scheduler = MoPbt(population=5).scheduler(PROBLEM)
+    scheduler = MOPBT(population=5).scheduler(PROBLEM)
     whole = [job.config for job in scheduler.ask(State(4), 5)]
     state, single = State(4), []
     while len(single) < 5:
         (job,) = scheduler.ask(state, 1)
         single.append(job.config)
-        state = ordered(state, (job,))
+        state = with_jobs(state, (job,))
     assert single == whole
     assert tuple(whole) == initial_configs(PROBLEM, 5, 4, "stratified")
 
 
 def test_no_slots_no_jobs():
-    scheduler = MoPbt(population=5).scheduler(PROBLEM)
+    scheduler = MOPBT(population=5).scheduler(PROBLEM)
     assert scheduler.ask(State(0), 0) == ()
     assert scheduler.ask(State(0), -3) == ()
 
@@ -248,14 +258,16 @@ def test_rank_is_an_order_and_not_a_rank():
 
 
 def test_a_donor_that_finishes_first_is_kept_until_it_is_used():
-    scheduler = MoPbt(population=2, asynchronous=True, fraction=0.5).scheduler(PROBLEM)
+    scheduler = MOPBT(population=2, asynchronous=True, fraction=0.5).scheduler(PROBLEM)
     state = State(0, (Trial(0, (1, 1)), Trial(1, (2, 2))))
     jobs = scheduler.ask(state, 2)
-    state = scheduler.tell(scheduler.tell(ordered(state, jobs), answer(jobs[0], (5, 5))), answer(jobs[1], (1, 1)))
+    state = scheduler.tell(
+        scheduler.tell(with_jobs(state, jobs), answer(jobs[0], (5, 5))), answer(jobs[1], (1, 1))
+    )
     taken = state.trials[1].checkpoint
     assert taken == 0
     while (job := next((j for j in scheduler.ask(state, 2) if j.trial == 0), None)) is not None:
         job = Job(state.jobs, 0, job.config, job.start, job.begin, job.end)
-        state = scheduler.tell(ordered(state, (job,)), answer(job, (5, 5)))
-        assert taken in needed(state)
+        state = scheduler.tell(with_jobs(state, (job,)), answer(job, (5, 5)))
+        assert taken in required_checkpoints(state)
     assert state.trials[0].status == "finished"

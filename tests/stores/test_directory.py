@@ -63,7 +63,9 @@ def test_a_last_line_of_zeros_never_happened(tmp_path):
 
 
 def test_every_flipped_bit_of_a_line_is_noticed():
-    line = encode_line(Exchange(reports=(Report(3, (0.5, 1.0), scores={"a": 0.5}, checksum="ab"),)))[:-1]
+    line = encode_line(
+        Exchange(reports=(Report(3, (0.5, 1.0), scores={"a": 0.5}, checksum="ab"),))
+    )[:-1]
     assert decode_line(line) is not None
     for place in range(len(line)):
         for bit in range(8):
@@ -77,11 +79,17 @@ def test_a_flipped_bit_in_the_middle_is_an_error_that_says_which_line_and_what_t
     data = bytearray(journal.read_bytes())
     data[len(data) // 2] ^= 4
     journal.write_bytes(data)
-    with pytest.raises(CorruptJournal, match=r"line 3 of .* is damaged.*4 others are good.*--repair"):
+    with pytest.raises(
+        CorruptJournal, match=r"line 3 of .* is damaged.*4 others are good.*--repair"
+    ):
         DirectoryStore(tmp_path)
-    with pytest.raises(CorruptJournal, match="line 3"):  # nothing was changed, and the lock was given back
+    with pytest.raises(
+        CorruptJournal, match="line 3"
+    ):  # nothing was changed, and the lock was given back
         read_journal(journal)
-    store = DirectoryStore(tmp_path, mend=lambda seen: [line or lines(5)[i] for i, line in enumerate(seen)])
+    store = DirectoryStore(
+        tmp_path, mend=lambda seen: [line or lines(5)[i] for i, line in enumerate(seen)]
+    )
     assert list(store.read()) == lines(5)
     store.close()
     assert (tmp_path / "journal.damaged-1").read_bytes() == bytes(data)
@@ -106,14 +114,20 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path, damage):
     else:
         data[10] ^= 1
         file.write_bytes({"truncate": data[:300], "flip": data, "empty": b""}[damage])
-    with pytest.raises(CorruptCheckpoint, match=r"7\.ckpt is .* train the model again with `mopbt replay RUN 7 --export "):
+    with pytest.raises(
+        CorruptCheckpoint,
+        match=r"7\.ckpt is .* train the model again with `mopbt replay RUN 7 --export ",
+    ):
         store.checkpoints.load(7, checksum)
     store.close()
 
 
 def test_the_second_driver_is_told_who_holds_the_run(tmp_path):
     store = DirectoryStore(tmp_path)
-    with pytest.raises(RunLocked, match=rf"is being driven by process {os.getpid()} on .* since \d{{4}}-.*another directory"):
+    with pytest.raises(
+        RunLocked,
+        match=rf"is being driven by process {os.getpid()} on .* since \d{{4}}-.*another directory",
+    ):
         DirectoryStore(tmp_path)
     assert f"process {os.getpid()}" in holder_of(tmp_path)
     store.close()
@@ -128,7 +142,10 @@ def test_a_file_system_without_locks_is_told_from_a_run_that_is_driven(tmp_path,
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(StoreError, match=r"lock cannot be locked \(Operation not supported\).*a file system with locks"):
+    with pytest.raises(
+        StoreError,
+        match=r"lock cannot be locked \(Operation not supported\).*a file system with locks",
+    ):
         DirectoryStore(tmp_path)
     assert holder_of(tmp_path) == ""
 
@@ -144,7 +161,9 @@ def test_who_looks_needs_no_right_to_write(tmp_path, monkeypatch):
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
     program = f"from mopbt.stores.directory import DirectoryStore; import os, signal; s = DirectoryStore({str(tmp_path)!r}); "
-    killed = subprocess.run([sys.executable, "-c", program + "os.kill(os.getpid(), signal.SIGKILL)"])
+    killed = subprocess.run(
+        [sys.executable, "-c", program + "os.kill(os.getpid(), signal.SIGKILL)"]
+    )
     assert killed.returncode == -9
     assert "process" in (tmp_path / "lock").read_text()
     DirectoryStore(tmp_path).close()
@@ -152,7 +171,9 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
 
 def test_another_process_is_kept_out(tmp_path):
     store = DirectoryStore(tmp_path)
-    program = f"from mopbt.stores.directory import DirectoryStore; DirectoryStore({str(tmp_path)!r})"
+    program = (
+        f"from mopbt.stores.directory import DirectoryStore; DirectoryStore({str(tmp_path)!r})"
+    )
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     store.close()
     assert other.returncode != 0
@@ -183,7 +204,10 @@ def test_a_full_disk_leaves_the_journal_whole_and_says_what_to_do(tmp_path, monk
         return real(fd, data[:20], offset)
 
     monkeypatch.setattr(os, "pwrite", short)
-    with pytest.raises(StorageFull, match=r"no space left to write .*journal.*nothing reported is lost.*run the same again"):
+    with pytest.raises(
+        StorageFull,
+        match=r"no space left to write .*journal.*nothing reported is lost.*run the same again",
+    ):
         store.append(lines(6)[5])
     monkeypatch.undo()
     assert journal.read_bytes() == whole
@@ -209,7 +233,9 @@ def test_a_full_disk_during_a_repair_loses_nothing(tmp_path, monkeypatch):
         DirectoryStore(tmp_path, mend=lambda lines: [line for line in lines if line is not None])
     assert journal.read_bytes() == damaged
     monkeypatch.undo()
-    DirectoryStore(tmp_path, mend=lambda lines: [line for line in lines if line is not None]).close()
+    DirectoryStore(
+        tmp_path, mend=lambda lines: [line for line in lines if line is not None]
+    ).close()
     assert len(read_journal(journal)[0]) == len(lines(5)) - 1
     assert (tmp_path / "journal.damaged-2").read_bytes() == b"of an earlier one"
     assert (tmp_path / "journal.damaged-1").read_bytes() == damaged
@@ -263,7 +289,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_forked_child_does_not_keep_the_lock(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", FORKING.format(path=str(tmp_path))], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKING.format(path=str(tmp_path))], stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"ready\n"
     process.stdout.close()
     assert process.wait() == -9
@@ -272,7 +300,9 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
 
 def test_looking_at_a_run_does_not_keep_it_from_starting(tmp_path):
     DirectoryStore(tmp_path).close()
-    looking = f"from mopbt.stores.directory import holder_of\nwhile True: holder_of({str(tmp_path)!r})"
+    looking = (
+        f"from mopbt.stores.directory import holder_of\nwhile True: holder_of({str(tmp_path)!r})"
+    )
     process = subprocess.Popen([sys.executable, "-c", looking])
     try:
         for _ in range(200):
@@ -291,5 +321,7 @@ def test_where_nothing_can_be_written_the_remedy_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(directory, "open", fail, raising=False)
     monkeypatch.setattr(type(tmp_path), "unlink", fail)
-    with pytest.raises(StoreError, match=r"cannot write .*about.json: Read-only file system; .*make it writable"):
+    with pytest.raises(
+        StoreError, match=r"cannot write .*about.json: Read-only file system; .*make it writable"
+    ):
         directory.write_atomically(tmp_path / "about.json", b"{}")

@@ -25,14 +25,16 @@ def test_split_is_the_papers(data):
     file = SHARED / "adult_split.npz"
     if not file.is_file():
         pytest.skip(f"the published split is not at {file}")
-    with np.load(file) as published:
+    with np.load(file) as authors_variant:
         for part in ("train", "val", "test"):
-            np.testing.assert_array_equal(data.rows(part), published[part])
+            np.testing.assert_array_equal(data.rows(part), authors_variant[part])
 
 
 def test_sizes_and_rates_are_the_published_ones(data):
     assert [len(data.rows(part)) for part in ("train", "val", "test")] == [26_048, 6_513, 16_281]
-    assert np.array_equal(np.sort(np.concatenate([data.train, data.val, data.test])), np.arange(48_842))
+    assert np.array_equal(
+        np.sort(np.concatenate([data.train, data.val, data.test])), np.arange(48_842)
+    )
     assert data.labels.mean() == pytest.approx(0.2393, abs=5e-5)
     assert data.male.mean() == pytest.approx(0.6685, abs=5e-5)
     assert data.labels[data.male].mean() == pytest.approx(0.304, abs=5e-4)
@@ -57,7 +59,11 @@ def test_columns_are_the_files(data):
 
 def test_missing_values_are_a_category(data, fitted):
     missing = dict(zip(CATEGORICAL, (data.categorical == "?").sum(axis=0).tolist(), strict=True))
-    assert {name: n for name, n in missing.items() if n} == {"workclass": 2799, "occupation": 2809, "native-country": 857}
+    assert {name: n for name, n in missing.items() if n} == {
+        "workclass": 2799,
+        "occupation": 2809,
+        "native-country": 857,
+    }
     assert (data.categorical == "?").any(axis=1).sum() == 3620
     assert "?" in fitted.categories[CATEGORICAL.index("occupation")]
 
@@ -69,7 +75,9 @@ def test_is_read_once_and_cannot_be_written_to(data):
 
 
 def test_wrong_part_is_told(data):
-    with pytest.raises(ValueError, match="`part` must be one of 'train', 'val', 'test', got 'valid'"):
+    with pytest.raises(
+        ValueError, match="`part` must be one of 'train', 'val', 'test', got 'valid'"
+    ):
         data.rows("valid")
 
 
@@ -77,10 +85,16 @@ def test_preprocessing_is_that_of_scikit_learn_fitted_on_train(data, fitted):
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
     scaler = StandardScaler().fit(data.numeric[data.train])
-    encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(data.categorical[data.train])
+    encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(
+        data.categorical[data.train]
+    )
     for rows in (data.train, data.val, data.test):
-        np.testing.assert_allclose(fitted.standardised(data, rows), scaler.transform(data.numeric[rows]), atol=1e-12)
-        np.testing.assert_array_equal(fitted.one_hot(data, rows), encoder.transform(data.categorical[rows]))
+        np.testing.assert_allclose(
+            fitted.standardized(data, rows), scaler.transform(data.numeric[rows]), atol=1e-12
+        )
+        np.testing.assert_array_equal(
+            fitted.one_hot(data, rows), encoder.transform(data.categorical[rows])
+        )
 
 
 def test_codes_name_the_categories_and_unseen_ones_apart(data, fitted):

@@ -7,7 +7,7 @@ import pytest
 
 import mopbt
 from mopbt.errors import MissingExtra
-from mopbt.task import problem_of
+from mopbt.problem import problem_of
 from mopbt.tasks.adult_linear import AdultLinear, features
 from mopbt.testing import TaskConformance
 
@@ -26,7 +26,7 @@ class TestConformance(TaskConformance):
 
 class TestLongerIntervals(TaskConformance):
     def make(self):
-        return AdultLinear(interval=3, max_step=9)
+        return AdultLinear(interval=3, steps=9)
 
 
 def test_scores_are_those_of_scikit_learn():
@@ -38,7 +38,9 @@ def test_scores_are_those_of_scikit_learn():
         for prefix, part in (("", "val"), ("test/", "test")):
             x, y = features(part)
             predicted = (x @ model.coef_[0] + model.intercept_[0]) > 0
-            assert scores[f"{prefix}precision"] == pytest.approx(precision_score(y, predicted, zero_division=0))
+            assert scores[f"{prefix}precision"] == pytest.approx(
+                precision_score(y, predicted, zero_division=0)
+            )
             assert scores[f"{prefix}recall"] == pytest.approx(recall_score(y, predicted))
             assert scores[f"{prefix}accuracy"] == pytest.approx(accuracy_score(y, predicted))
 
@@ -56,18 +58,28 @@ def test_an_interval_is_what_scikit_learn_does_by_itself():
 
     x, y = features("train")
     ours = trained(steps=1, positive_weight=0.7, weight_decay=0.01, learning_rate=0.0005)
-    theirs = SGDClassifier(loss="log_loss", alpha=0.01, learning_rate="constant", eta0=0.0005, random_state=ours.random_state)
+    theirs = SGDClassifier(
+        loss="log_loss",
+        alpha=0.01,
+        learning_rate="constant",
+        eta0=0.0005,
+        random_state=ours.random_state,
+    )
     theirs.partial_fit(x, y, classes=[False, True], sample_weight=np.where(y, 0.7, 0.3))
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-9)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-9)
     assert ours.t_ == theirs.t_
 
 
-@pytest.mark.parametrize("changed", [{"positive_weight": 0.9}, {"weight_decay": 0.1}, {"learning_rate": 0.1}])
+@pytest.mark.parametrize(
+    "changed", [{"positive_weight": 0.9}, {"weight_decay": 0.1}, {"learning_rate": 0.1}]
+)
 def test_every_hyperparameter_takes_effect_after_an_exploit(changed):
     task = AdultLinear()
     donor = task.dump(trained())
-    same, other = (task.train(task.load(donor), values, 1, 2, 4) for values in (VALUES, VALUES | changed))
+    same, other = (
+        task.train(task.load(donor), values, 1, 2, 4) for values in (VALUES, VALUES | changed)
+    )
     assert np.abs(same.coef_ - other.coef_).max() > 1e-4
 
 
@@ -81,7 +93,9 @@ def test_rows_come_in_another_order_in_each_step_and_with_each_seed():
 
 
 def test_class_weight_is_what_trades_precision_for_recall():
-    careful, eager = (AdultLinear().evaluate(trained(positive_weight=weight)) for weight in (0.1, 0.9))
+    careful, eager = (
+        AdultLinear().evaluate(trained(positive_weight=weight)) for weight in (0.1, 0.9)
+    )
     assert careful["precision"] > 0.85 > 0.5 > eager["precision"]
     assert careful["recall"] < 0.2 < 0.9 < eager["recall"]
 
@@ -99,7 +113,9 @@ def test_no_configuration_warns_or_diverges():
 
 @pytest.mark.slow
 def test_a_run_finds_a_front_of_loadable_models(tmp_path):
-    results = mopbt.run(AdultLinear(max_step=5), out=tmp_path / "run", population=12, engine="local", progress=False)
+    results = mopbt.run(
+        AdultLinear(steps=5), out=tmp_path / "run", population=12, engine="local", progress=False
+    )
     front = results.front()
     assert not results.failures()
     assert len(front) > 3
@@ -113,7 +129,7 @@ def test_a_run_finds_a_front_of_loadable_models(tmp_path):
 def test_is_a_frozen_value_that_finds_its_way_to_the_command_line():
     from importlib.metadata import entry_points
 
-    assert replace(AdultLinear(), max_step=40) == AdultLinear()
+    assert replace(AdultLinear(), steps=40) == AdultLinear()
     (entry,) = entry_points(group="mopbt.tasks", name="adult-linear")
     assert entry.load() is AdultLinear
     assert AdultLinear().name == "adult-linear"
@@ -121,5 +137,7 @@ def test_is_a_frozen_value_that_finds_its_way_to_the_command_line():
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(MissingExtra, match=r"adult-linear needs scikit-learn: pip install 'mopbt\[sklearn\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"adult-linear needs scikit-learn: pip install 'mopbt\[sklearn\]'"
+    ):
         AdultLinear()

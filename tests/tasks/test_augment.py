@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import mopbt
+from mopbt.problem import Values
 from mopbt.rng import stream
-from mopbt.task import Values
-from mopbt.tasks import augment, operations
+from mopbt.tasks import augment, image_ops
 from mopbt.tasks.augment import SIDES, STRENGTHS, Augmentation, Cutout, PerOperation, RandAugment
-from mopbt.tasks.operations import MOVES, OPERATIONS, operated
+from mopbt.tasks.image_ops import MOVES, OPERATIONS, operated
 from mopbt.torch import SGD, Batches, TorchTask
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -67,7 +67,9 @@ def by_pillow(name, pixels, strength):
 def strengths_of(name, n):
     """Return strengths (n,) that go through all magnitudes and both signs."""
     signs = (1, -1) if name in MOVES else (1,)
-    return np.resize([sign * strength for strength in STRENGTHS.get(name, (0,)) for sign in signs], n).astype(float)
+    return np.resize(
+        [sign * strength for strength in STRENGTHS.get(name, (0,)) for sign in signs], n
+    ).astype(float)
 
 
 def tensor(pixels):
@@ -82,7 +84,11 @@ def pixels(images):
 
 def applied(name, images, strengths):
     """Apply one operation to a batch of images."""
-    return operated(images, torch.full((len(images),), OPERATIONS.index(name)), torch.as_tensor(strengths, dtype=torch.float64))
+    return operated(
+        images,
+        torch.full((len(images),), OPERATIONS.index(name)),
+        torch.as_tensor(strengths, dtype=torch.float64),
+    )
 
 
 def assert_as_pillow(name, images, strengths):
@@ -92,9 +98,16 @@ def assert_as_pillow(name, images, strengths):
     got = applied(name, batch, strengths)
     assert got.dtype == torch.uint8
     assert torch.equal(batch, before)
-    expected = np.stack([by_pillow(name, image, strength) for image, strength in zip(images, strengths, strict=True)])
+    expected = np.stack(
+        [
+            by_pillow(name, image, strength)
+            for image, strength in zip(images, strengths, strict=True)
+        ]
+    )
     apart = np.abs(pixels(got).astype(int) - expected)
-    if name in ENHANCERS:  # they compute in floats, which a compiler may fuse: by one level, and seldom
+    if (
+        name in ENHANCERS
+    ):  # they compute in floats, which a compiler may fuse: by one level, and seldom
         assert apart.max(initial=0) <= 1
         assert (apart > 0).mean() < 1e-3
     else:
@@ -105,7 +118,11 @@ def generated():
     """Return batches of images at which operations could stumble: small, flat, of two levels, not square, with a narrow range."""
     rng = np.random.default_rng(0)
     flat = np.broadcast_to(rng.integers(0, 256, (40, 1, 1, 3)), (40, 32, 32, 3))
-    two = np.where(rng.random((40, 32, 32, 3)) < 0.5, rng.integers(0, 256, (40, 1, 1, 3)), rng.integers(0, 256, (40, 1, 1, 3)))
+    two = np.where(
+        rng.random((40, 32, 32, 3)) < 0.5,
+        rng.integers(0, 256, (40, 1, 1, 3)),
+        rng.integers(0, 256, (40, 1, 1, 3)),
+    )
     ramp = np.broadcast_to(np.arange(32)[:, None, None] * np.array([8, 4, 1]), (40, 32, 32, 3))
     narrow = rng.integers(100, 109, (40, 39, 32, 3))
     sizes = [(1, 1), (2, 2), (2, 5), (3, 3), (7, 4), (33, 64)]
@@ -152,14 +169,21 @@ def test_an_operation_is_pillows_whatever_the_image_and_the_strength(data):
     got, batch = applied(name, tensor(images), strengths), tensor(images)
     for i in range(2):
         expected = by_pillow(name, images[i], strengths[i])
-        assert np.abs(pixels(got)[i].astype(int) - expected).max() <= (1 if name in ENHANCERS else 0)
+        assert np.abs(pixels(got)[i].astype(int) - expected).max() <= (
+            1 if name in ENHANCERS else 0
+        )
         assert torch.equal(applied(name, batch[i : i + 1], strengths[i : i + 1])[0], got[i])
 
 
 def test_each_image_of_a_batch_gets_its_own_operation():
     images = tensor(np.random.default_rng(1).integers(0, 256, (60, 9, 8, 3)).astype(np.uint8))
     chosen = torch.from_numpy(np.random.default_rng(2).integers(-1, 14, 60))
-    strengths = torch.tensor([strengths_of(OPERATIONS[n], 60)[i] if n >= 0 else 0.0 for i, n in enumerate(chosen.tolist())])
+    strengths = torch.tensor(
+        [
+            strengths_of(OPERATIONS[n], 60)[i] if n >= 0 else 0.0
+            for i, n in enumerate(chosen.tolist())
+        ]
+    )
     got = operated(images, chosen, strengths.double())
     for i, number in enumerate(chosen.tolist()):
         one = images[i : i + 1]
@@ -170,7 +194,9 @@ def test_each_image_of_a_batch_gets_its_own_operation():
 
 def test_images_without_an_operation_stay():
     images = torch.randint(0, 256, (5, 3, 4, 4), dtype=torch.uint8)
-    assert torch.equal(operated(images, torch.full((5,), -1), torch.ones(5, dtype=torch.float64)), images)
+    assert torch.equal(
+        operated(images, torch.full((5,), -1), torch.ones(5, dtype=torch.float64)), images
+    )
 
 
 def test_strengths_are_those_of_the_papers_experiments():
@@ -182,9 +208,13 @@ def test_strengths_are_those_of_the_papers_experiments():
     for name in ("translate_x", "translate_y"):
         assert STRENGTHS[name] == (0, 3, 7, 10, 14, 17, 21, 24, 28, 32)
     for name in ("shear_x", "shear_y"):
-        assert STRENGTHS[name] == pytest.approx((0, 0.11, 0.22, 0.33, 0.44, 0.55, 0.66, 0.77, 0.88, 0.99))
+        assert STRENGTHS[name] == pytest.approx(
+            (0, 0.11, 0.22, 0.33, 0.44, 0.55, 0.66, 0.77, 0.88, 0.99)
+        )
     for name in ENHANCERS:
-        assert STRENGTHS[name] == pytest.approx((0.01, 0.231, 0.452, 0.673, 0.894, 1.116, 1.337, 1.558, 1.779, 2.0), abs=1e-3)
+        assert STRENGTHS[name] == pytest.approx(
+            (0.01, 0.231, 0.452, 0.673, 0.894, 1.116, 1.337, 1.558, 1.779, 2.0), abs=1e-3
+        )
     assert SIDES == (0, 2, 4, 6, 8, 10, 12, 14, 16, 20)
 
 
@@ -195,17 +225,27 @@ def test_crop_and_flip_are_pillows():
     rng = np.random.default_rng(3)
     images = rng.integers(0, 256, (30, 9, 7, 3)).astype(np.uint8)
     shifts, flips = rng.integers(-4, 5, (30, 2)), rng.random(30) < 0.5
-    got = pixels(operations.crop_and_flip(tensor(images), torch.from_numpy(shifts), torch.from_numpy(flips)))
+    got = pixels(
+        image_ops.crop_and_flip(tensor(images), torch.from_numpy(shifts), torch.from_numpy(flips))
+    )
     for i, (down, right) in enumerate(shifts.tolist()):
         left, top = 4 - right, 4 - down
         image = ImageOps.expand(Image.fromarray(images[i]), 4).crop((left, top, left + 7, top + 9))
-        np.testing.assert_array_equal(got[i], np.asarray(ImageOps.mirror(image) if flips[i] else image))
+        np.testing.assert_array_equal(
+            got[i], np.asarray(ImageOps.mirror(image) if flips[i] else image)
+        )
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 8), st.integers(0, 8), st.sampled_from(SIDES))
+@given(
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(0, 8),
+    st.integers(0, 8),
+    st.sampled_from(SIDES),
+)
 def test_cut_out_puts_zeros_into_the_square_and_nothing_else(height, width, y, x, side):
     images, half = torch.ones(1, 3, height, width), side // 2
-    got = operations.cut_out(images, torch.tensor([[y, x]]), torch.tensor([side]))
+    got = image_ops.cut_out(images, torch.tensor([[y, x]]), torch.tensor([side]))
     expected = images.clone()
     expected[:, :, max(y - half, 0) : y + half, max(x - half, 0) : x + half] = 0
     assert torch.equal(got, expected)
@@ -227,7 +267,9 @@ def test_randaugment_draws_so_many_different_operations_all_equally_often(count)
     assert (plan.magnitudes == 7).all()
     assert all(len(set(row[:count])) == count for row in chosen.tolist())
     for slot in range(count):
-        np.testing.assert_allclose(np.bincount(chosen[:, slot], minlength=14) / len(chosen), 1 / 14, atol=0.015)
+        np.testing.assert_allclose(
+            np.bincount(chosen[:, slot], minlength=14) / len(chosen), 1 / 14, atol=0.015
+        )
 
 
 def test_more_operations_are_the_fewer_and_others():
@@ -245,23 +287,34 @@ def test_per_operation_has_the_paper_number_of_variables():
     augmentation = Augmentation(PerOperation(), cutout=Cutout())
     assert len(augmentation.space) == 30  # and the weight of the loss is the 31st
     assert all(len(domain.values) == 10 for domain in augmentation.space.values())
-    assert [sum(name.endswith(part) for name in PerOperation().space) for part in ("_probability", "_magnitude")] == [14, 11]
-    assert list(augmentation.space["cutout_probability"].values) == pytest.approx(np.linspace(0, 1, 10))
+    assert [
+        sum(name.endswith(part) for name in PerOperation().space)
+        for part in ("_probability", "_magnitude")
+    ] == [14, 11]
+    assert list(augmentation.space["cutout_probability"].values) == pytest.approx(
+        np.linspace(0, 1, 10)
+    )
     assert len(Augmentation(RandAugment(), cutout=Cutout()).space) == 4
 
 
 def test_per_operation_goes_on_with_the_probabilities_of_op():
     always = {f"{name}_probability": 1.0 for name in OPERATIONS}
     counts = (per_operation(op_1=0.8, op_2=0.5, op_3=0.25, **always).operations >= 0).sum(1)
-    np.testing.assert_allclose(np.bincount(counts, minlength=4) / len(counts), [0.2, 0.4, 0.3, 0.1], atol=0.012)
+    np.testing.assert_allclose(
+        np.bincount(counts, minlength=4) / len(counts), [0.2, 0.4, 0.3, 0.1], atol=0.012
+    )
     assert not (per_operation(op_1=0.0, op_2=1.0, op_3=1.0, **always).operations >= 0).any()
 
 
 def test_per_operation_draws_from_all_and_applies_each_with_its_own_probability_and_magnitude():
     ops = {"op_1": 1.0, "op_2": 1.0, "op_3": 1.0}
     probabilities = {name: i / 13 for i, name in enumerate(OPERATIONS)}
-    magnitudes = {f"{name}_magnitude": i % 10 for i, name in enumerate(OPERATIONS) if name in STRENGTHS}
-    plan = per_operation(**ops, **magnitudes, **{f"{name}_probability": p for name, p in probabilities.items()})
+    magnitudes = {
+        f"{name}_magnitude": i % 10 for i, name in enumerate(OPERATIONS) if name in STRENGTHS
+    }
+    plan = per_operation(
+        **ops, **magnitudes, **{f"{name}_probability": p for name, p in probabilities.items()}
+    )
     for number, name in enumerate(OPERATIONS):
         here = plan.operations == number
         np.testing.assert_allclose(here.mean(0), probabilities[name] / 14, atol=0.006)
@@ -277,7 +330,11 @@ def test_cutout_chooses_with_its_probability():
 
 
 @pytest.mark.parametrize(
-    ("values", "told"), [({"n": 5, "m": 1}, "'n' must be from 0 to 4, got 5"), ({"n": 1, "m": -1}, "'m' must be from 0 to 9")]
+    ("values", "told"),
+    [
+        ({"n": 5, "m": 1}, "'n' must be from 0 to 4, got 5"),
+        ({"n": 1, "m": -1}, "'m' must be from 0 to 9"),
+    ],
 )
 def test_values_that_a_policy_does_not_have_are_told(values, told):
     with pytest.raises(ValueError, match=told):
@@ -287,11 +344,18 @@ def test_values_that_a_policy_does_not_have_are_told(values, told):
 # The whole of it.
 
 FULL = Augmentation(RandAugment(), cutout=Cutout())
-STRONG = {"augment_count": 3, "augment_magnitude": 6, "cutout_probability": 0.5, "cutout_magnitude": 4}
+STRONG = {
+    "augment_count": 3,
+    "augment_magnitude": 6,
+    "cutout_probability": 0.5,
+    "cutout_magnitude": 4,
+}
 
 
 def some_images(n=24, height=12, width=10, seed=0):
-    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (n, 3, height, width)).astype(np.uint8))
+    return torch.from_numpy(
+        np.random.default_rng(seed).integers(0, 256, (n, 3, height, width)).astype(np.uint8)
+    )
 
 
 def test_images_get_operations_then_crop_and_flip_then_numbers_then_squares():
@@ -303,14 +367,16 @@ def test_images_get_operations_then_crop_and_flip_then_numbers_then_squares():
     assert torch.equal(labels, torch.arange(24))
     for i in range(24):
         image = pixels(images)[i]
-        for number, strength in zip(draws.operations[i].tolist(), draws.strengths[i].tolist(), strict=True):
+        for number, strength in zip(
+            draws.operations[i].tolist(), draws.strengths[i].tolist(), strict=True
+        ):
             image = by_pillow(OPERATIONS[number], image, strength) if number >= 0 else image
         padded = np.pad(image, ((4, 4), (4, 4), (0, 0)))
         down, right = draws.shifts[i].tolist()
         image = padded[4 - down :, 4 - right :][:12, :10]
         image = image[:, ::-1] if draws.flips[i] else image
         numbers = (image / 255 - mean) / deviation
-        (y, x), half = draws.centres[i].tolist(), int(draws.sides[i]) // 2
+        (y, x), half = draws.centers[i].tolist(), int(draws.sides[i]) // 2
         numbers[max(y - half, 0) : y + half, max(x - half, 0) : x + half] = 0
         np.testing.assert_allclose(pixels(got)[i], numbers, atol=1e-5)
     assert draws.flips.any()
@@ -322,7 +388,12 @@ def test_images_get_operations_then_crop_and_flip_then_numbers_then_squares():
 
 def test_signs_are_drawn_for_moves_alone():
     images = some_images(400, 4, 4)
-    values = {"augment_count": 4, "augment_magnitude": 6, "cutout_probability": 0, "cutout_magnitude": 0}
+    values = {
+        "augment_count": 4,
+        "augment_magnitude": 6,
+        "cutout_probability": 0,
+        "cutout_magnitude": 0,
+    }
     draws = FULL._drawn(1, list(values.values()), images.shape)
     for number, name in enumerate(OPERATIONS):
         strengths = draws.strengths[draws.operations == number]
@@ -336,13 +407,18 @@ def test_distances_shrink_with_the_images_and_nothing_else_does():
     shape, values = torch.Size([400, 3, 16, 16]), [4, 5, 1.0, 9]
     whole, half = (replace(FULL, reach=reach)._drawn(1, values, shape) for reach in (1.0, 0.5))
     assert torch.equal(half.operations, whole.operations)
-    moved = torch.isin(whole.operations, torch.tensor([OPERATIONS.index(f"translate_{axis}") for axis in "xy"]))
+    moved = torch.isin(
+        whole.operations, torch.tensor([OPERATIONS.index(f"translate_{axis}") for axis in "xy"])
+    )
     assert set(whole.strengths[moved].tolist()) == {-17.0, 17.0}
     assert set(half.strengths[moved].tolist()) == {-8.0, 8.0}  # 8.5, rounded to even
     assert torch.equal(half.strengths[~moved], whole.strengths[~moved])
     assert (set(whole.sides.tolist()), set(half.sides.tolist())) == ({20}, {10})
     assert sorted(set(half.shifts.flatten().tolist())) == list(range(-2, 3))
-    with pytest.raises(ValueError, match=r"`reach` must be a positive number, such as 0.5 for images of 16 pixels, got 0"):
+    with pytest.raises(
+        ValueError,
+        match=r"`reach` must be a positive number, such as 0.5 for images of 16 pixels, got 0",
+    ):
         Augmentation(reach=0)
 
 
@@ -353,11 +429,19 @@ def test_without_a_policy_crop_flip_or_cutout_images_only_become_numbers():
     torch.testing.assert_close(nothing((images,), {})[0], images / 255, rtol=0, atol=1e-7)
     assert torch.equal(nothing((images,), {})[0], nothing.plain(images))
     still = Augmentation(RandAugment(), crop=0, flip=False, cutout=Cutout())
-    off = {"augment_count": 0, "augment_magnitude": 9, "cutout_probability": 0.0, "cutout_magnitude": 9}
+    off = {
+        "augment_count": 0,
+        "augment_magnitude": 9,
+        "cutout_probability": 0.0,
+        "cutout_magnitude": 9,
+    }
     assert torch.equal(still((images,), off)[0], still.plain(images))
     mirrored = Augmentation(crop=0)((images,), {})[0]
     plain = nothing.plain(images)
-    which = [(torch.equal(a, b), torch.equal(a, b.flip(-1))) for a, b in zip(mirrored, plain, strict=True)]
+    which = [
+        (torch.equal(a, b), torch.equal(a, b.flip(-1)))
+        for a, b in zip(mirrored, plain, strict=True)
+    ]
     assert {(True, False), (False, True)} == set(which)
 
 
@@ -370,11 +454,13 @@ def test_numbers_are_taken_as_the_nearest_levels():
 def test_places_are_drawn_from_the_whole_image_and_mirrors_only_where_asked():
     shape, values = torch.Size([500, 3, 12, 7]), [0, 0, 1.0, 9]
     draws = FULL._drawn(1, values, shape)
-    assert draws.centres.amin(0).tolist() == [0, 0]
-    assert draws.centres.amax(0).tolist() == [11, 6]
+    assert draws.centers.amin(0).tolist() == [0, 0]
+    assert draws.centers.amax(0).tolist() == [11, 6]
     assert draws.flips.double().mean() == pytest.approx(0.5, abs=0.1)
     assert sorted(set(draws.shifts.flatten().tolist())) == list(range(-4, 5))
-    other = Augmentation(RandAugment(), crop=2, flip=False, cutout=Cutout())._drawn(1, values, shape)
+    other = Augmentation(RandAugment(), crop=2, flip=False, cutout=Cutout())._drawn(
+        1, values, shape
+    )
     assert not other.flips.any()
     assert sorted(set(other.shifts.flatten().tolist())) == list(range(-2, 3))
 
@@ -393,7 +479,12 @@ def test_what_comes_out_depends_on_the_batch_and_the_values_and_nothing_else():
     assert not torch.equal(FULL((others,), STRONG)[0][:12], first[:12])
     swapped = images[[*range(12), *range(23, 11, -1)]]
     assert not torch.equal(FULL((swapped,), STRONG)[0][:12], first[:12])
-    for name, value in {"augment_count": 1, "augment_magnitude": 2, "cutout_probability": 0.0, "cutout_magnitude": 9}.items():
+    for name, value in {
+        "augment_count": 1,
+        "augment_magnitude": 2,
+        "cutout_probability": 0.0,
+        "cutout_magnitude": 9,
+    }.items():
         assert not torch.equal(FULL((images,), STRONG | {name: value})[0], first), name
 
 
@@ -409,11 +500,16 @@ def test_mixed_precision_changes_nothing():
 @pytest.mark.parametrize("policy", [RandAugment(), PerOperation(), None])
 def test_in_a_stack_each_member_gets_what_it_gets_alone(policy, shared):
     augmentation = Augmentation(policy, cutout=Cutout())
-    values = [{n: float(d.decode(d.sample(stream(i, n)))) for n, d in augmentation.space.items()} for i in range(5)]
+    values = [
+        {n: float(d.decode(d.sample(stream(i, n)))) for n, d in augmentation.space.items()}
+        for i in range(5)
+    ]
     batches = [some_images(seed=0 if shared else i) for i in range(5)]
     stacked = {name: torch.tensor([v[name] for v in values]) for name in augmentation.space}
     images = batches[0] if shared else torch.stack(batches)
-    of_member = torch.func.vmap(lambda x, hp: augmentation((x,), hp)[0], in_dims=(None if shared else 0, 0))
+    of_member = torch.func.vmap(
+        lambda x, hp: augmentation((x,), hp)[0], in_dims=(None if shared else 0, 0)
+    )
     together = of_member(images, stacked)
     for own, batch, got in zip(values, batches, together, strict=True):
         assert torch.equal(augmentation((batch,), own)[0], got)
@@ -456,7 +552,7 @@ def make_task(augmentation, *, shared=False, space=None):
         optimizer=SGD(lr=0.1),
         metrics=lambda outputs, y: {"loss": F.cross_entropy(outputs, y)},
         validation=(augmentation.plain(images), labels),
-        max_step=4,
+        steps=4,
         interval=2,
         device="cpu",
     )
@@ -468,7 +564,9 @@ def test_loop_and_stack_train_the_same_members_and_read_every_hyperparameter(pol
     task = make_task(Augmentation(policy, cutout=Cutout()), shared=shared)
     task.check()
     task.check_stack()
-    values = [{n: d.decode(d.sample(stream(i, n))) for n, d in task.space.items()} for i in range(3)]
+    values = [
+        {n: d.decode(d.sample(stream(i, n))) for n, d in task.space.items()} for i in range(3)
+    ]
     members, seeds = [task.init(0)] * 3, [7, 8, 9]
     alone = [Values(v) for v in values]
     one_by_one = [task.train(m, v, 2, 4, s) for m, v, s in zip(members, alone, seeds, strict=True)]
@@ -484,9 +582,16 @@ def test_loop_and_stack_train_the_same_members_and_read_every_hyperparameter(pol
 def test_a_policy_changes_what_a_member_learns():
     task = make_task(FULL)
     start = task.init(0)
-    off = {"augment_count": 0, "augment_magnitude": 0, "cutout_probability": 0.0, "cutout_magnitude": 0}
+    off = {
+        "augment_count": 0,
+        "augment_magnitude": 0,
+        "cutout_probability": 0.0,
+        "cutout_magnitude": 0,
+    }
     calm, strong = task.train_many([start, start], [off, STRONG], [0, 0], [3, 3])
-    assert not torch.allclose(calm["model"]["conv.weight"], strong["model"]["conv.weight"], atol=1e-4)
+    assert not torch.allclose(
+        calm["model"]["conv.weight"], strong["model"]["conv.weight"], atol=1e-4
+    )
 
 
 def test_a_hyperparameter_that_the_policy_lacks_is_told():

@@ -14,7 +14,14 @@ from torch.nn import functional as F
 
 import mopbt
 from mopbt.tasks import losses
-from mopbt.tasks.losses import divergence, fair_cross_entropy, gap, pgd, trades, weighted_cross_entropy
+from mopbt.tasks.losses import (
+    divergence,
+    fair_cross_entropy,
+    gap,
+    pgd,
+    trades,
+    weighted_cross_entropy,
+)
 from mopbt.torch import SGD, Batches, TorchTask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,13 +74,20 @@ def gradient(function, logits):
 @given(st.integers(0, 10_000), st.sampled_from(np.linspace(0.1, 0.9, 10)))
 def test_class_0_weighs_w_and_class_1_the_rest(seed, w):
     logits, y, _ = drawn(seed)
-    assert weighted_cross_entropy(logits, y, number(w)).item() == pytest.approx(slow_cross_entropy(logits, y, [w, 1 - w]))
+    assert weighted_cross_entropy(logits, y, number(w)).item() == pytest.approx(
+        slow_cross_entropy(logits, y, [w, 1 - w])
+    )
 
 
 def test_gradient_of_the_weighted_loss_is_that_of_the_slow_one():
     logits, y, _ = drawn(1)
     slow = slow_gradient(lambda at: slow_cross_entropy(at, y, [0.2, 0.8]), logits)
-    torch.testing.assert_close(gradient(lambda at: weighted_cross_entropy(at, y, number(0.2)), logits), slow, atol=1e-8, rtol=0)
+    torch.testing.assert_close(
+        gradient(lambda at: weighted_cross_entropy(at, y, number(0.2)), logits),
+        slow,
+        atol=1e-8,
+        rtol=0,
+    )
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0, 0.01, 0.3162, 10]))
@@ -85,7 +99,9 @@ def test_fairness_adds_the_gap_between_mean_probabilities(seed, strength):
 
 def test_gradient_of_the_fairness_loss_is_that_of_the_slow_one():
     logits, y, sensitive = drawn(2)
-    slow = slow_gradient(lambda at: slow_cross_entropy(at, y, [1, 1]) + 4 * slow_gap(at, sensitive), logits)
+    slow = slow_gradient(
+        lambda at: slow_cross_entropy(at, y, [1, 1]) + 4 * slow_gap(at, sensitive), logits
+    )
     ours = gradient(lambda at: fair_cross_entropy(at, y, sensitive, number(4)), logits)
     torch.testing.assert_close(ours, slow, atol=1e-8, rtol=0)
 
@@ -94,14 +110,20 @@ def test_gradient_of_the_fairness_loss_is_that_of_the_slow_one():
 def test_a_batch_with_one_group_gives_plain_cross_entropy_and_a_sound_gradient(group):
     logits, y, _ = drawn(3)
     sensitive = torch.full_like(y, group)
-    fair, plain = (lambda at: fair_cross_entropy(at, y, sensitive, number(10))), (lambda at: F.cross_entropy(at, y))
+    fair, plain = (
+        (lambda at: fair_cross_entropy(at, y, sensitive, number(10))),
+        (lambda at: F.cross_entropy(at, y)),
+    )
     assert torch.equal(fair(logits), plain(logits))
     torch.testing.assert_close(gradient(fair, logits), gradient(plain, logits))
 
 
 def test_strength_0_gives_plain_cross_entropy():
     logits, y, sensitive = drawn(4)
-    fair, plain = (lambda at: fair_cross_entropy(at, y, sensitive, number(0))), (lambda at: F.cross_entropy(at, y))
+    fair, plain = (
+        (lambda at: fair_cross_entropy(at, y, sensitive, number(0))),
+        (lambda at: F.cross_entropy(at, y)),
+    )
     assert torch.equal(fair(logits), plain(logits))
     torch.testing.assert_close(gradient(fair, logits), gradient(plain, logits))
 
@@ -134,13 +156,17 @@ def test_stacked_members_have_the_losses_and_gradients_that_they_have_alone(loss
     slopes = torch.autograd.grad(stacked.sum(), leaf)[0]
     for i, own in enumerate(members):
         torch.testing.assert_close(stacked[i], loss(*own, values[i]))
-        torch.testing.assert_close(slopes[i], gradient(lambda at, own=own, i=i: loss(at, *own[1:], values[i]), own[0]))
+        torch.testing.assert_close(
+            slopes[i], gradient(lambda at, own=own, i=i: loss(at, *own[1:], values[i]), own[0])
+        )
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6))
 def test_divergence_is_that_of_torchs_distributions(seed, classes):
     ours, theirs = drawn(seed, 5, classes)[0], drawn(seed + 1, 5, classes)[0]
-    slow = torch.distributions.kl_divergence(*(torch.distributions.Categorical(logits=z) for z in (ours, theirs))).mean()
+    slow = torch.distributions.kl_divergence(
+        *(torch.distributions.Categorical(logits=z) for z in (ours, theirs))
+    ).mean()
     torch.testing.assert_close(divergence(ours, theirs), slow)
 
 
@@ -172,7 +198,9 @@ def network(seed=0, **options):
         torch.manual_seed(seed)
         made = Counted(**options).double()
         for _ in range(5):
-            made(torch.rand(16, 3, 6, 6, dtype=torch.float64))  # statistics that differ from those of any batch
+            made(
+                torch.rand(16, 3, 6, 6, dtype=torch.float64)
+            )  # statistics that differ from those of any batch
     made.modes.clear()
     return made
 
@@ -223,10 +251,17 @@ def test_trades_and_its_gradient_are_those_of_the_direct_formulation(beta):
 
 
 def test_trades_has_the_papers_settings():
-    assert (losses.EPSILON, losses.STEP, losses.TRAINING_STEPS, losses.EVALUATION_STEPS) == (0.031, 0.003, 10, 20)
+    assert (losses.EPSILON, losses.STEP, losses.TRAINING_STEPS, losses.EVALUATION_STEPS) == (
+        0.031,
+        0.003,
+        10,
+        20,
+    )
     model, (x, y) = network(), images()
     trades(model, x, y, number(1))
-    assert model.modes == [False] * 11 + [True] * 2  # the target of the attack and ten steps; then training
+    assert (
+        model.modes == [False] * 11 + [True] * 2
+    )  # the target of the attack and ten steps; then training
 
 
 def test_with_beta_0_no_attack_is_computed():
@@ -244,7 +279,9 @@ def test_statistics_of_batches_are_those_of_training_and_no_others():
     other(x)
     other(x)  # the images under attack are nearly the same
     assert model.layers[1].num_batches_tracked == other.layers[1].num_batches_tracked
-    torch.testing.assert_close(model.layers[1].running_mean, other.layers[1].running_mean, atol=0.01, rtol=0)
+    torch.testing.assert_close(
+        model.layers[1].running_mean, other.layers[1].running_mean, atol=0.01, rtol=0
+    )
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -253,7 +290,12 @@ def test_the_mode_is_put_back_even_after_an_error(training):
     trades(model, *images(), number(1))
     assert model.training is training
     with pytest.raises(RuntimeError, match="shape|size|channels"):
-        pgd(model, torch.zeros(2, 5, 6, 6, dtype=torch.float64), torch.zeros(2), torch.zeros(2, 5, 6, 6, dtype=torch.float64))
+        pgd(
+            model,
+            torch.zeros(2, 5, 6, 6, dtype=torch.float64),
+            torch.zeros(2),
+            torch.zeros(2, 5, 6, 6, dtype=torch.float64),
+        )
     assert model.training is training
     assert model.layers[1].training is training
 
@@ -279,7 +321,9 @@ def stacked_trades(members, x, y, betas, axis=None):
 
     def one(parameters, buffers, x, y, beta):
         state = {**parameters, **buffers}
-        return trades(Member(module, state), x, y, beta), {name: state[name].detach() for name in buffers}
+        return trades(Member(module, state), x, y, beta), {
+            name: state[name].detach() for name in buffers
+        }
 
     stacked = vmap(one, in_dims=(0, 0, axis, axis, 0), randomness="different")
     found, buffers = stacked(parameters, buffers, x, y, torch.tensor(betas, dtype=torch.float64))
@@ -336,7 +380,9 @@ def test_members_that_share_images_start_their_attacks_apart():
 def test_pgd_stays_in_its_ball_and_in_the_range_of_images(seed, epsilon, steps):
     model, (x, y) = network().eval(), images(seed=seed)
     x[0], x[1] = x[0].round(), 1 - x[0].round()  # black and white
-    start = x + epsilon * (2 * torch.rand(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed)) - 1)
+    start = x + epsilon * (
+        2 * torch.rand(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed)) - 1
+    )
     attacked = pgd(model, x, y, start, epsilon=epsilon, steps=steps)
     assert (attacked - x).abs().max() <= epsilon + 1e-12
     assert attacked.min() >= 0
@@ -345,7 +391,9 @@ def test_pgd_stays_in_its_ball_and_in_the_range_of_images(seed, epsilon, steps):
 
 def test_pgd_is_the_direct_formulation():
     model, (x, y) = network().eval(), images()
-    start = x + 0.031 * (2 * torch.rand(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0)) - 1)
+    start = x + 0.031 * (
+        2 * torch.rand(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0)) - 1
+    )
     slow = slow_ascent(model, x, start, lambda z: F.cross_entropy(z, y))
     torch.testing.assert_close(pgd(model, x, y, start, steps=10), slow[-1])
     torch.testing.assert_close(pgd(model, x, y, start, steps=1), slow[1])
@@ -381,7 +429,7 @@ def test_a_task_trains_with_trades_one_by_one():
         data=Batches(x.float(), y, batch_size=16),
         space={"beta": mopbt.LogGrid(0.1, 10, 10, zero=True)},
         objectives={"accuracy": "max"},
-        max_step=2,
+        steps=2,
         optimizer=SGD(lr=0.1),
         metrics=lambda z, y: {"accuracy": (z.argmax(1) == y).double().mean()},
         validation=(x.float(), y),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import mopbt
-from mopbt.task import Values
+from mopbt.problem import Values
 from mopbt.tasks.networks import Attention, FTTransformer, WideBlock, WideResNet
 from mopbt.torch import SGD, Batches, Dropout, TorchTask
 
@@ -25,7 +25,16 @@ def _on_one_thread(one_thread):
 # FT-Transformer against rtdl's.
 
 
-def pair(numeric, cardinalities, blocks=2, width=16, heads=4, hidden=12, outputs=3, dropouts=(0.0, 0.0, 0.0)):
+def pair(
+    numeric,
+    cardinalities,
+    blocks=2,
+    width=16,
+    heads=4,
+    hidden=12,
+    outputs=3,
+    dropouts=(0.0, 0.0, 0.0),
+):
     """Return rtdl's network and ours with the same weights; rtdl is given one category more for those that are not known."""
     torch.manual_seed(0)
     theirs = rtdl.FTTransformer(
@@ -42,8 +51,20 @@ def pair(numeric, cardinalities, blocks=2, width=16, heads=4, hidden=12, outputs
     with torch.no_grad():  # biases that are 0 and norms that are 1 would hide mistakes
         for p in theirs.parameters():
             p.add_(0.1 * torch.randn_like(p))
-    ours = FTTransformer(numeric, cardinalities, outputs=outputs, blocks=blocks, width=width, heads=heads, hidden=hidden)
-    ours.load_state_dict(as_ours({name: p.detach() for name, p in theirs.named_parameters()}, numeric, len(cardinalities)))
+    ours = FTTransformer(
+        numeric,
+        cardinalities,
+        outputs=outputs,
+        blocks=blocks,
+        width=width,
+        heads=heads,
+        hidden=hidden,
+    )
+    ours.load_state_dict(
+        as_ours(
+            {name: p.detach() for name, p in theirs.named_parameters()}, numeric, len(cardinalities)
+        )
+    )
     return theirs, ours
 
 
@@ -55,7 +76,9 @@ def as_ours(p, numeric, categorical):
     if numeric:
         state["tokens.weight"] = p["cont_embeddings.weight"]
     if categorical:
-        state["tokens.table"] = torch.cat([p[f"cat_embeddings.embeddings.{i}.weight"] for i in range(categorical)])
+        state["tokens.table"] = torch.cat(
+            [p[f"cat_embeddings.embeddings.{i}.weight"] for i in range(categorical)]
+        )
     names = {"head.0": "backbone.output.normalization", "head.2": "backbone.output.linear"}
     parts = {
         "attention.output": "attention.W_out",
@@ -68,7 +91,9 @@ def as_ours(p, numeric, categorical):
     while (block := f"backbone.blocks.{i}") + ".ffn.linear1.bias" in p:
         names |= {f"blocks.{i}.{ours}": f"{block}.{theirs}" for ours, theirs in parts.items()}
         for kind in ("weight", "bias"):
-            state[f"blocks.{i}.attention.qkv.{kind}"] = torch.cat([p[f"{block}.attention.W_{x}.{kind}"] for x in "qkv"])
+            state[f"blocks.{i}.attention.qkv.{kind}"] = torch.cat(
+                [p[f"{block}.attention.W_{x}.{kind}"] for x in "qkv"]
+            )
         i += 1
     named = {f"{a}.{kind}": f"{b}.{kind}" for a, b in names.items() for kind in ("weight", "bias")}
     return state | {a: p[b] for a, b in named.items() if b in p}
@@ -81,7 +106,9 @@ def rows(numeric, cardinalities, n=20):
 
 
 def by_rtdl(theirs, x, numeric):
-    return theirs(x[:, :numeric] if numeric else None, x[:, numeric:].long() if x.shape[1] > numeric else None)
+    return theirs(
+        x[:, :numeric] if numeric else None, x[:, numeric:].long() if x.shape[1] > numeric else None
+    )
 
 
 SHAPES = {
@@ -90,7 +117,14 @@ SHAPES = {
     "categorical alone": {"numeric": 0, "cardinalities": [2, 6]},
     "one head": {"numeric": 2, "cardinalities": [3], "heads": 1},
     "one block": {"numeric": 3, "cardinalities": [2], "blocks": 1},
-    "one feature": {"numeric": 1, "cardinalities": [], "blocks": 1, "heads": 16, "hidden": 1, "outputs": 1},
+    "one feature": {
+        "numeric": 1,
+        "cardinalities": [],
+        "blocks": 1,
+        "heads": 16,
+        "hidden": 1,
+        "outputs": 1,
+    },
     "the default on Adult": dict(zip(("numeric", "cardinalities"), ADULT, strict=True))
     | {"blocks": 3, "width": 192, "heads": 8, "hidden": 256},
 }
@@ -108,7 +142,13 @@ def test_outputs_and_gradients_are_those_of_rtdl(shape):
     gradients = {name: p.grad for name, p in theirs.named_parameters()}
     gradients = as_ours(gradients, shape["numeric"], len(shape["cardinalities"]))
     for name, p in ours.named_parameters():
-        torch.testing.assert_close(p.grad, gradients[name], rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            p.grad,
+            gradients[name],
+            rtol=1e-3,
+            atol=1e-4,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
 
 
 def test_the_defaults_are_rtdls():
@@ -117,7 +157,9 @@ def test_the_defaults_are_rtdls():
     theirs = rtdl.FTTransformer(n_cont_features=28, cat_cardinalities=[], d_out=2, **settings)
     ours = FTTransformer(28)
     expected = as_ours({name: p.detach() for name, p in theirs.named_parameters()}, 28, 0)
-    assert {name: p.shape for name, p in ours.state_dict().items()} == {name: p.shape for name, p in expected.items()}
+    assert {name: p.shape for name, p in ours.state_dict().items()} == {
+        name: p.shape for name, p in expected.items()
+    }
     for name, p in ours.state_dict().items():
         if p.numel() > 100:  # drawn from the same distribution
             assert p.abs().max() == pytest.approx(float(expected[name].abs().max()), rel=0.05), name
@@ -127,9 +169,14 @@ def test_the_defaults_are_rtdls():
 def test_number_of_parameters_is_the_papers():
     assert sum(p.numel() for p in FTTransformer(28).parameters()) == 902_786  # on Higgs
     theirs = rtdl.FTTransformer(
-        n_cont_features=6, cat_cardinalities=[c + 1 for c in ADULT[1]], d_out=2, **rtdl.FTTransformer.get_default_kwargs()
+        n_cont_features=6,
+        cat_cardinalities=[c + 1 for c in ADULT[1]],
+        d_out=2,
+        **rtdl.FTTransformer.get_default_kwargs(),
     )
-    assert sum(p.numel() for p in FTTransformer(*ADULT).parameters()) == sum(p.numel() for p in theirs.parameters())
+    assert sum(p.numel() for p in FTTransformer(*ADULT).parameters()) == sum(
+        p.numel() for p in theirs.parameters()
+    )
 
 
 class Mask(nn.Module):
@@ -152,7 +199,12 @@ def test_dropouts_stand_where_rtdl_has_them():
         a["ffn"].dropout = b.ffn.dropout = Mask(1)
         a["attention_residual_dropout"] = b.attention_residual = Mask(2)
         a["ffn_residual_dropout"] = b.ffn_residual = Mask(3)
-    assert not [part for net in (theirs, ours) for part in net.modules() if isinstance(part, nn.Dropout | Dropout)]
+    assert not [
+        part
+        for net in (theirs, ours)
+        for part in net.modules()
+        if isinstance(part, nn.Dropout | Dropout)
+    ]
     x = rows(5, [3, 1, 4])
     masked = ours(x)
     torch.testing.assert_close(masked, by_rtdl(theirs, x, 5), rtol=1e-4, atol=1e-5)
@@ -167,7 +219,10 @@ def test_the_class_token_reads_as_any_other_does(heads):
     alone, among = attention(x, 1), attention(x, 5)[:, :1]
     torch.testing.assert_close(alone, among)
     weights = torch.randn_like(alone)
-    ours, theirs = (torch.autograd.grad((out * weights).sum(), [x, *attention.parameters()]) for out in (alone, among))
+    ours, theirs = (
+        torch.autograd.grad((out * weights).sum(), [x, *attention.parameters()])
+        for out in (alone, among)
+    )
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -175,21 +230,42 @@ def test_the_class_token_reads_as_any_other_does(heads):
 def test_each_dropout_has_the_name_that_it_was_given():
     net = FTTransformer(2, attention_dropout="a", ffn_dropout="f", residual_dropout="r")
     for block in net.blocks:
-        parts = (block.attention.dropout, block.ffn.dropout, block.attention_residual, block.ffn_residual)
+        parts = (
+            block.attention.dropout,
+            block.ffn.dropout,
+            block.attention_residual,
+            block.ffn_residual,
+        )
         assert [part.p.name for part in parts] == ["a", "f", "r", "r"]
     seen = {}
     for name, part in net.named_modules():
         if isinstance(part, Dropout):
-            part.register_forward_hook(lambda _, inputs, __, name=name: seen.update({name: inputs[0]}))
+            part.register_forward_hook(
+                lambda _, inputs, __, name=name: seen.update({name: inputs[0]})
+            )
     net(torch.randn(5, 2))
     torch.testing.assert_close(seen["blocks.0.attention.dropout"].sum(-1), torch.ones(5, 8, 3))
     assert seen["blocks.2.attention.dropout"].shape == (5, 8, 1, 3)
     assert [seen[f"blocks.{i}.ffn.dropout"].shape for i in (0, 2)] == [(5, 3, 256), (5, 1, 256)]
-    assert seen["blocks.1.attention_residual"].shape == seen["blocks.1.ffn_residual"].shape == (5, 3, 192)
+    assert (
+        seen["blocks.1.attention_residual"].shape
+        == seen["blocks.1.ffn_residual"].shape
+        == (5, 3, 192)
+    )
 
 
 def test_no_dropout_acts_in_evaluation():
-    net = FTTransformer(3, [2], blocks=2, width=8, heads=2, hidden=8, attention_dropout=0.5, ffn_dropout=0.5, residual_dropout=0.5)
+    net = FTTransformer(
+        3,
+        [2],
+        blocks=2,
+        width=8,
+        heads=2,
+        hidden=8,
+        attention_dropout=0.5,
+        ffn_dropout=0.5,
+        residual_dropout=0.5,
+    )
     x = rows(3, [2])
     assert not torch.equal(net(x), net(x))
     assert torch.equal(net.eval()(x), net(x))
@@ -205,7 +281,11 @@ def test_a_category_that_is_not_known_has_an_embedding_of_its_own(code):
     assert len(outputs) == 4
     net(other).sum().backward()
     read = net.tokens.table.grad.abs().sum(1).nonzero()[:, 0].tolist()
-    assert read == [1, 3 + 3, 3 + 4 + 3]  # rows of the table: 2, 3 and 5 known categories, each with one more
+    assert read == [
+        1,
+        3 + 3,
+        3 + 4 + 3,
+    ]  # rows of the table: 2, 3 and 5 known categories, each with one more
     net.zero_grad()
     net(x).sum().backward()
     assert net.tokens.table.grad.abs().sum(1).nonzero()[:, 0].tolist() == [1, 3 + 2, 3 + 4 + 3]
@@ -216,8 +296,14 @@ def test_a_category_that_is_not_known_has_an_embedding_of_its_own(code):
     [
         ({"numeric": 0}, "FTTransformer needs features"),
         ({"numeric": -1}, "`numeric` must be a whole number of at least 0, got -1"),
-        ({"numeric": 1, "cardinalities": [3, 0]}, "`cardinalities` must be a whole number of at least 1, got 0"),
-        ({"numeric": 1, "width": 10, "heads": 4}, "`width` must be a multiple of the heads 4, got 10"),
+        (
+            {"numeric": 1, "cardinalities": [3, 0]},
+            "`cardinalities` must be a whole number of at least 1, got 0",
+        ),
+        (
+            {"numeric": 1, "width": 10, "heads": 4},
+            "`width` must be a multiple of the heads 4, got 10",
+        ),
         ({"numeric": 1, "blocks": 0}, "`blocks` must be a whole number of at least 1, got 0"),
         ({"numeric": 1, "hidden": 2.5}, "`hidden` must be a whole number of at least 1, got 2.5"),
     ],
@@ -228,7 +314,9 @@ def test_transformers_that_cannot_be_are_told(options, told):
 
 
 def test_rows_of_the_wrong_width_are_told():
-    with pytest.raises(ValueError, match=r"takes rows of 4 columns, got a tensor of shape \(2, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"takes rows of 4 columns, got a tensor of shape \(2, 3\)"
+    ):
         FTTransformer(3, [2])(torch.zeros(2, 3))
 
 
@@ -247,7 +335,9 @@ def slow(state, x, blocks, training=False):
 
     def conv(name, x, stride=1):
         weight = state[f"{name}.weight"]
-        return F.conv2d(x, weight, state[f"{name}.bias"], stride=stride, padding=weight.shape[-1] // 2)
+        return F.conv2d(
+            x, weight, state[f"{name}.bias"], stride=stride, padding=weight.shape[-1] // 2
+        )
 
     x = conv("stem", x)
     for group in range(3):
@@ -255,7 +345,9 @@ def slow(state, x, blocks, training=False):
             here, stride = f"groups.{group}.{block}", 2 if group and not block else 1
             added = conv(f"{here}.first", norm(f"{here}.first_norm", x).clamp(min=0))
             added = conv(f"{here}.second", norm(f"{here}.second_norm", added).clamp(min=0), stride)
-            shortcut = conv(f"{here}.shortcut", x, stride) if f"{here}.shortcut.weight" in state else x
+            shortcut = (
+                conv(f"{here}.shortcut", x, stride) if f"{here}.shortcut.weight" in state else x
+            )
             x = shortcut + added
     x = norm("norm", x).clamp(min=0)
     return nn.AdaptiveAvgPool2d(1)(x).flatten(1) @ state["head.weight"].T + state["head.bias"]
@@ -271,7 +363,9 @@ def test_the_residual_network_is_the_described_one(depth, width, training):
             if tensor.is_floating_point():
                 tensor.add_(0.1 * torch.rand_like(tensor))
     state, x = {name: t.clone() for name, t in net.state_dict().items()}, torch.rand(4, 3, 13, 10)
-    torch.testing.assert_close(net.train(training)(x), slow(state, x, (depth - 4) // 6, training), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        net.train(training)(x), slow(state, x, (depth - 4) // 6, training), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_number_of_parameters_of_the_residual_network_is_the_papers():
@@ -279,7 +373,11 @@ def test_number_of_parameters_of_the_residual_network_is_the_papers():
     assert sum(p.numel() for p in net.parameters()) == 1_469_642
     blocks = [part for part in net.modules() if isinstance(part, WideBlock)]
     assert [block.second.out_channels for block in blocks] == [32] * 4 + [64] * 4 + [128] * 4
-    assert [(block.first.stride[0], block.second.stride[0]) for block in blocks if block.second.stride != (1, 1)] == [(1, 2)] * 2
+    assert [
+        (block.first.stride[0], block.second.stride[0])
+        for block in blocks
+        if block.second.stride != (1, 1)
+    ] == [(1, 2)] * 2
     assert all(part.momentum == 0.1 for part in net.modules() if isinstance(part, nn.BatchNorm2d))
     assert sum(p.numel() for p in WideResNet(classes=100).parameters()) == 1_469_642 + 90 * 129
 
@@ -309,7 +407,15 @@ def tabular_task(**options):
     cardinalities = [3, 5]
     x, y = rows(4, cardinalities, 96), torch.arange(96) % 2
     return make_task(
-        lambda: FTTransformer(4, cardinalities, blocks=2, width=16, heads=4, hidden=12, **{name: name for name in DROPOUTS}),
+        lambda: FTTransformer(
+            4,
+            cardinalities,
+            blocks=2,
+            width=16,
+            heads=4,
+            hidden=12,
+            **{name: name for name in DROPOUTS},
+        ),
         (x, y),
         space={name: mopbt.Grid(0, 0.8, 10) for name in DROPOUTS},
         **options,
@@ -319,7 +425,9 @@ def tabular_task(**options):
 def image_task(**options):
     generator = torch.Generator().manual_seed(0)
     data = torch.rand(32, 3, 8, 8, generator=generator), torch.arange(32) % 2
-    return make_task(lambda: WideResNet(10, 1, 2), data, space={"lr": mopbt.LogGrid(0.001, 0.1, 5)}, **options)
+    return make_task(
+        lambda: WideResNet(10, 1, 2), data, space={"lr": mopbt.LogGrid(0.001, 0.1, 5)}, **options
+    )
 
 
 def make_task(model, data, **options):
@@ -330,7 +438,7 @@ def make_task(model, data, **options):
         "optimizer": SGD(lr=0.1),
         "metrics": lambda outputs, y: {"loss": F.cross_entropy(outputs, y)},
         "validation": data,
-        "max_step": 4,
+        "steps": 4,
         "device": "cpu",
     }
     return TorchTask(model, **settings | options)
@@ -369,7 +477,9 @@ def test_each_dropout_is_each_members_own(name):
     for members in alone_and_together(task, values):
         for i in (0, 2):
             torch.testing.assert_close(members[i]["model"], plain[i]["model"], rtol=1e-3, atol=1e-5)
-        assert not torch.allclose(members[1]["model"]["tokens.bias"], plain[1]["model"]["tokens.bias"], atol=1e-4)
+        assert not torch.allclose(
+            members[1]["model"]["tokens.bias"], plain[1]["model"]["tokens.bias"], atol=1e-4
+        )
 
 
 def test_residual_networks_train_the_same_alone_and_stacked():

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mopbt import MoPbt, run
-from mopbt.catalogue import find_task, made_of, registered
+from mopbt import MOPBT, run
+from mopbt.problem import Values, problem_of
+from mopbt.registry import find_task, registered, task_fingerprint
 from mopbt.rng import stream
-from mopbt.task import Values, problem_of
-from mopbt.tasks import data
+from mopbt.tasks import registry
 from mopbt.tasks.paper import SCALES, TASKS, tabular
 from mopbt.testing import TaskConformance
 
@@ -28,8 +28,8 @@ def _data(monkeypatch, one_thread):
 
 def made(name, scale="smoke"):
     task = TASKS[name]
-    if data.state(task.dataset) == "missing":
-        pytest.skip(f"needs the data set {task.dataset}: {data.explain(task.dataset)}")
+    if registry.state(task.dataset) == "missing":
+        pytest.skip(f"needs the data set {task.dataset}: {registry.explain(task.dataset)}")
     return task.at(scale)
 
 
@@ -46,8 +46,12 @@ def test_the_papers_search_spaces():
     assert space["class_weight"].values[0] == 0.1
     assert space["class_weight"].values[-1] == 0.9
     assert space["attention_dropout"].values[-1] == 0.8
-    assert TASKS["adult-fairness"].space["fairness_weight"].values[:3] == pytest.approx((0, 0.01, 0.02371), abs=1e-5)
-    assert TASKS["cifar10-robustness"].space["robustness_weight"].values[:3] == pytest.approx((0, 0.1, 0.1778), abs=1e-4)
+    assert TASKS["adult-fairness"].space["fairness_weight"].values[:3] == pytest.approx(
+        (0, 0.01, 0.02371), abs=1e-5
+    )
+    assert TASKS["cifar10-robustness"].space["robustness_weight"].values[:3] == pytest.approx(
+        (0, 0.1, 0.1778), abs=1e-4
+    )
     sizes = {name: len(domain.values) for name, domain in TASKS["celeba-fairness"].space.items()}
     assert sorted(sizes.values()) == [5, 10, 10, 10, 10]
     assert len(TASKS["cifar10-robustness-31"].space) == 31
@@ -56,8 +60,22 @@ def test_the_papers_search_spaces():
 
 def test_the_papers_sizes():
     table, images = SCALES["tabular"]["paper"], SCALES["images"]["paper"]
-    assert (table.width, table.depth, table.batch, table.steps, table.interval, table.lr) == (192, 3, 512, 100, 2, 1e-5)
-    assert (images.width, images.depth, images.batch, images.steps, images.interval, images.lr) == (2, 28, 128, 100, 2, 0.1)
+    assert (table.width, table.depth, table.batch, table.steps, table.interval, table.lr) == (
+        192,
+        3,
+        512,
+        100,
+        2,
+        1e-5,
+    )
+    assert (images.width, images.depth, images.batch, images.steps, images.interval, images.lr) == (
+        2,
+        28,
+        128,
+        100,
+        2,
+        0.1,
+    )
     assert (images.attack, images.evaluation_attack) == (10, 20)
     for scales in SCALES.values():
         assert scales["small"].steps // scales["small"].interval >= 25  # exploit steps
@@ -65,10 +83,10 @@ def test_the_papers_sizes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize("engine", ["local", "vectorised"])
+@pytest.mark.parametrize("engine", ["local", "vectorized"])
 def test_it_trains_on_every_engine_and_measures_the_test_rows_too(name, engine):
     task = made(name)
-    results = run(task, out=None, algorithm=MoPbt(population=4), engine=engine, progress=False)
+    results = run(task, out=None, algorithm=MOPBT(population=4), engine=engine, progress=False)
     assert (results.outcome, len(results), len(results.failures())) == ("done", 12, 0)
     for point in results.front():
         assert {f"test/{objective}" for objective in task.objectives} <= set(point.scores)
@@ -102,8 +120,11 @@ def test_without_attack_weight_nothing_is_attacked(monkeypatch):
 def test_a_scale_is_part_of_how_a_task_is_found():
     task, reference = find_task("adult-fairness@smoke")
     assert reference == "adult-fairness@smoke"
-    assert task.max_step == SCALES["tabular"]["smoke"].steps
-    with pytest.raises(ValueError, match="`scale` of adult-fairness must be one of 'paper', 'small', 'smoke', got 'tiny'"):
+    assert task.steps == SCALES["tabular"]["smoke"].steps
+    with pytest.raises(
+        ValueError,
+        match="`scale` of adult-fairness must be one of 'paper', 'small', 'smoke', got 'tiny'",
+    ):
         find_task("adult-fairness@tiny")
     with pytest.raises(ValueError, match="toy comes in one size only, got the scale 'small'"):
         find_task("toy@small")
@@ -118,7 +139,7 @@ def test_a_folder_may_have_an_at_sign_in_its_name(tmp_path, monkeypatch):
     reference = f"{folder / 'at_home.py'}:task"
     task, again = find_task(reference)
     assert (task.name, again) == ("toy", reference)
-    assert len(made_of(again)) == 64
+    assert len(task_fingerprint(again)) == 64
     with pytest.raises(ValueError, match="comes in one size only, got the scale 'small'"):
         find_task(f"{reference}@small")
 
@@ -137,7 +158,19 @@ def test_the_commands(tmp_path):
     text = mopbt("tasks", cwd=tmp_path).stdout
     assert "adult-fairness" in text
     assert "scales paper, small, smoke" in text
-    done = mopbt("run", "adult-fairness", "--scale", "smoke", "--engine", "local", "--out", "r", "--quiet", "--json", cwd=tmp_path)
+    done = mopbt(
+        "run",
+        "adult-fairness",
+        "--scale",
+        "smoke",
+        "--engine",
+        "local",
+        "--out",
+        "r",
+        "--quiet",
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["intervals"] == 12  # the scale's own population of four
     again = mopbt("resume", "r", "--engine", "local", "--quiet", cwd=tmp_path)

@@ -8,19 +8,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mopbt.algorithms import MoPbt
-from mopbt.engines.base import Warm, Work
-from mopbt.engines.base import train as carry_out
+from mopbt.algorithms import MOPBT
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.base import train as execute
 from mopbt.explore import Local
 from mopbt.metrics import hypervolume
 from mopbt.objectives import signed
+from mopbt.problem import Values, problem_of
 from mopbt.ranking import by_objective
 from mopbt.rng import derived_seed, stream
 from mopbt.schedulers.pbt import Pbt
-from mopbt.state import Job, Report, State, ordered
+from mopbt.state import Job, Report, State, with_jobs
 from mopbt.stores.memory import MemoryCheckpoints
-from mopbt.task import Values, problem_of
-from mopbt.tasks.synthetic import PROBLEMS, Annealing, LateBloomers, Learner, ThreeSkills, TradeOff, TwoQuadratics
+from mopbt.tasks.synthetic import (
+    PROBLEMS,
+    Annealing,
+    LateBloomers,
+    Learner,
+    ThreeSkills,
+    TradeOff,
+    TwoQuadratics,
+)
 from mopbt.testing import TaskConformance
 
 every_problem = pytest.mark.parametrize("kind", PROBLEMS, ids=lambda kind: kind.name)
@@ -79,19 +87,29 @@ def sampled(task, n, seed):
 
 def extreme(task, seed):
     """Return a schedule of few changes that prefers the ends of domains, where bounds are broken if they are wrong."""
-    rng, intervals = stream(seed, "extreme"), task.max_step // task.interval
+    rng, intervals = stream(seed, "extreme"), task.steps // task.interval
     ends = {name: [d.decode(p) for p in d.stratified(9, rng)] for name, d in task.space.items()}
     for name, domain in task.space.items():
-        lo, hi = (domain.values[0], domain.values[-1]) if hasattr(domain, "values") else (domain.lo, domain.hi)
+        lo, hi = (
+            (domain.values[0], domain.values[-1])
+            if hasattr(domain, "values")
+            else (domain.lo, domain.hi)
+        )
         ends[name] += [lo, hi, 1.0] * 4
-    pieces = [{name: values[rng.integers(len(values))] for name, values in ends.items()} for _ in range(int(rng.integers(1, 5)))]
+    pieces = [
+        {name: values[rng.integers(len(values))] for name, values in ends.items()}
+        for _ in range(int(rng.integers(1, 5)))
+    ]
     changes = sorted(int(c) for c in rng.integers(0, intervals, len(pieces) - 1))
     return [pieces[sum(i >= change for change in changes)] for i in range(intervals)]
 
 
 @every_problem
 @settings(max_examples=40)  # of fifty evaluations each
-@given(seed=st.integers(0, 10**6), make=st.sampled_from([extreme, lambda task, seed: sampled(task, task.max_step, seed)]))
+@given(
+    seed=st.integers(0, 10**6),
+    make=st.sampled_from([extreme, lambda task, seed: sampled(task, task.steps, seed)]),
+)
 def test_no_schedule_comes_beyond_the_front(kind, seed, make):
     task = kind()
     front, model = task.front(1500), task.init(0)
@@ -107,8 +125,13 @@ def test_no_schedule_comes_beyond_the_front(kind, seed, make):
 def test_a_learner_that_is_handed_on_at_any_step_learns_no_longer_than_others(kind, seed, split):
     task = kind()
     first, *others = sampled(task, 60, seed)
-    whole, model = trained(task, [first] * split + others[: 50 - split]), trained(task, [first] * split)
-    for values in others:  # in the hands of a member that is itself at step 0, as asynchronous exploiting makes it
+    whole, model = (
+        trained(task, [first] * split + others[: 50 - split]),
+        trained(task, [first] * split),
+    )
+    for values in (
+        others
+    ):  # in the hands of a member that is itself at step 0, as asynchronous exploiting makes it
         read = Values(values)
         model = task.train(model, read, 0, 1, 0)
         read.check_read()
@@ -118,12 +141,14 @@ def test_a_learner_that_is_handed_on_at_any_step_learns_no_longer_than_others(ki
 
 def recipe(task, point):
     """Return the schedule that should end at a point of the front."""
-    n = task.max_step
+    n = task.steps
     match task:
         case Annealing() | TradeOff():
             share = math.atan2(point[1], point[0]) / (math.pi / 2)
             memory = (1 - task.pull) ** n  # of the place for its start
-            weight = min(max((share - 0.5 * memory) / (1 - memory), 0.0), 1.0)  # at the ends it is rounding that is cut
+            weight = min(
+                max((share - 0.5 * memory) / (1 - memory), 0.0), 1.0
+            )  # at the ends it is rounding that is cut
             rates = task.best_schedule() if isinstance(task, Annealing) else [1.0] * n
             return [{"weight": weight, "learning_rate": rate} for rate in rates]
         case ThreeSkills():
@@ -134,9 +159,9 @@ def recipe(task, point):
 
 
 @pytest.mark.parametrize("kind", [Annealing, ThreeSkills, LateBloomers, TradeOff])
-@pytest.mark.parametrize("max_step", [50, 7])
-def test_training_reaches_every_point_of_the_front(kind, max_step):
-    task = kind(max_step=max_step)
+@pytest.mark.parametrize("steps", [50, 7])
+def test_training_reaches_every_point_of_the_front(kind, steps):
+    task = kind(steps=steps)
     space = problem_of(task).space
     for point in task.front(25):
         schedule = recipe(task, point)
@@ -147,7 +172,10 @@ def test_training_reaches_every_point_of_the_front(kind, max_step):
 def test_constants_come_within_a_thousandth_of_the_front_between_two_quadratics():
     task = TwoQuadratics()
     n = 3001
-    mixes = [{"h0": float((1 - x) / max(x, 1 - x)), "h1": float(x / max(x, 1 - x))} for x in np.linspace(0, 1, n)]
+    mixes = [
+        {"h0": float((1 - x) / max(x, 1 - x)), "h1": float(x / max(x, 1 - x))}
+        for x in np.linspace(0, 1, n)
+    ]
     models = [task.init(0)] * n
     for step in range(50):
         models = task.train_many(models, mixes, [step] * n, [0] * n)
@@ -174,21 +202,25 @@ def test_a_step_of_the_toy_climbs_the_gradient_of_its_surrogate():
         (surrogate(x, y + eps, h0, h1) - surrogate(x, y - eps, h0, h1)) / (2 * eps),
     ]
     after = trained(TwoQuadratics(), [{"h0": h0, "h1": h1}]).state
-    assert after == pytest.approx([x + 0.04 * slope[0], y + 0.04 * slope[1]], abs=1e-8)  # four steps of 0.01
+    assert after == pytest.approx(
+        [x + 0.04 * slope[0], y + 0.04 * slope[1]], abs=1e-8
+    )  # four steps of 0.01
 
 
 def test_the_three_skills_front_is_the_eighth_of_a_sphere_evenly():
     front = ThreeSkills().front(4000)
     np.testing.assert_allclose((front**2).sum(axis=1), 1, atol=1e-12)
     assert (front >= 0).all()
-    np.testing.assert_allclose(front.mean(axis=0), 0.5, atol=2e-3)  # the centre of a half sphere's surface is at half its radius
+    np.testing.assert_allclose(
+        front.mean(axis=0), 0.5, atol=2e-3
+    )  # the center of a half sphere's surface is at half its radius
 
 
 @every_problem
 @pytest.mark.parametrize("constant", [False, True])
-@pytest.mark.parametrize("max_step", [50, 12])
-def test_the_best_hypervolume_is_that_of_a_dense_front(kind, constant, max_step):
-    task = kind(max_step=max_step)
+@pytest.mark.parametrize("steps", [50, 12])
+def test_the_best_hypervolume_is_that_of_a_dense_front(kind, constant, steps):
+    task = kind(steps=steps)
     K, n = len(task.objectives), 2000
     volume = hypervolume(task.front(n, constant=constant), np.zeros(K))
     best = task.best_hypervolume(constant=constant)
@@ -226,10 +258,10 @@ def errors_after(schedules):
 RATES = np.array(Annealing().space["learning_rate"].values)
 
 
-@pytest.mark.parametrize(("interval", "max_step"), [(1, 4), (2, 8), (3, 9), (4, 4)])
-def test_annealing_knows_the_best_of_all_schedules(interval, max_step):
-    task = Annealing(interval=interval, max_step=max_step)
-    every = np.array(list(itertools.product(RATES, repeat=max_step // interval)))
+@pytest.mark.parametrize(("interval", "steps"), [(1, 4), (2, 8), (3, 9), (4, 4)])
+def test_annealing_knows_the_best_of_all_schedules(interval, steps):
+    task = Annealing(interval=interval, steps=steps)
+    every = np.array(list(itertools.product(RATES, repeat=steps // interval)))
     errors = errors_after(np.repeat(every, interval, axis=1))
     assert task.best_schedule() == every[errors.argmin()].tolist()
     assert np.linalg.norm(task.front(9)[4]) == pytest.approx(1 / (1 + errors.min()), rel=1e-12)
@@ -240,7 +272,9 @@ def test_annealing_knows_the_best_constant_and_it_is_far_from_the_best_schedule(
     constants = errors_after(np.repeat(RATES[:, None], 50, axis=1))
     assert task.best_constant() == RATES[constants.argmin()]
     (best,) = errors_after([task.best_schedule()])
-    kalman = 1 / (1 / 100 + 50 / 4)  # what rates from all real numbers reach: each step adds 1/4 to the precision
+    kalman = 1 / (
+        1 / 100 + 50 / 4
+    )  # what rates from all real numbers reach: each step adds 1/4 to the precision
     assert kalman < best < 1.02 * kalman
     assert constants.min() > 2.3 * best
 
@@ -253,13 +287,18 @@ def test_no_constant_comes_beyond_what_constants_reach_and_the_best_one_reaches_
     finals = {}
     for value, weight in itertools.product(task.space[name].values, (0.0, 0.5, 1.0)):
         model = task.init(0)
-        for step in range(task.max_step):
+        for step in range(task.steps):
             model = task.train(model, {name: value, "weight": weight}, step, step + 1, 0)
             assert not (np.array(truth(task, model)) > front + 1e-9).all(axis=1).any()
         finals[value, weight] = truth(task, model)
-    assert max(finals, key=lambda pair: sum(finals[pair]) * (pair[1] == 0.5)) == (task.best_constant(), 0.5)
+    assert max(finals, key=lambda pair: sum(finals[pair]) * (pair[1] == 0.5)) == (
+        task.best_constant(),
+        0.5,
+    )
     ends = [finals[task.best_constant(), weight] for weight in (0.0, 0.5, 1.0)]
-    np.testing.assert_allclose(sorted(ends), sorted(task.front(3, constant=True).tolist()), atol=1e-9)
+    np.testing.assert_allclose(
+        sorted(ends), sorted(task.front(3, constant=True).tolist()), atol=1e-9
+    )
 
 
 # The trap.
@@ -274,10 +313,10 @@ def sums_after(schedules):
     return total
 
 
-@pytest.mark.parametrize("max_step", [3, 8, 12])
-def test_late_bloomers_know_the_best_of_all_schedules(max_step):
-    task = LateBloomers(max_step=max_step)
-    every = np.array(list(itertools.product([0.0, 0.5, 1.0], repeat=max_step)))
+@pytest.mark.parametrize("steps", [3, 8, 12])
+def test_late_bloomers_know_the_best_of_all_schedules(steps):
+    task = LateBloomers(steps=steps)
+    every = np.array(list(itertools.product([0.0, 0.5, 1.0], repeat=steps)))
     sums = sums_after(every)
     assert sums_after([task.best_schedule()])[0] == pytest.approx(sums.max(), rel=1e-12)
     best = trained(task, [{"head": head, "weight": 0.25} for head in every[sums.argmax()]])
@@ -305,7 +344,9 @@ def test_early_leaders_are_late_losers():
     assert greedy < 0.16 * sums_after([LateBloomers().best_schedule()])[0]
     best = [sums_after([LateBloomers().best_schedule()[:steps]])[0] for steps in range(1, 51)]
     constant = [sums_after([[1.0] * steps])[0] for steps in range(1, 51)]
-    assert [a < b for a, b in zip(best, constant, strict=True)].index(False) > 30  # behind until it starts to score
+    assert [a < b for a, b in zip(best, constant, strict=True)].index(
+        False
+    ) > 30  # behind until it starts to score
 
 
 # What selection makes of them.
@@ -316,34 +357,43 @@ def hypervolume_share(task, scheduler, seed):
     problem, state, models, points = problem_of(task), State(seed), {}, []
     while not scheduler.done(state):
         jobs = scheduler.ask(state, 32)
-        state = ordered(state, jobs)
+        state = with_jobs(state, jobs)
         for job in jobs:
             start = task.init(0) if job.start is None else models[job.start]
-            values, train_seed = problem.space.decode(job.config), derived_seed(seed, "train", job.trial, job.begin)
+            values, train_seed = (
+                problem.space.decode(job.config),
+                derived_seed(seed, "train", job.trial, job.begin),
+            )
             models[job.id] = task.train(start, values, job.begin, job.end, train_seed)
             scores = task.evaluate(models[job.id])
-            state = scheduler.tell(state, Report(job.id, signed(problem.objectives, scores), checksum="0"))
+            state = scheduler.tell(
+                state, Report(job.id, signed(problem.objectives, scores), checksum="0")
+            )
             points.append(truth(task, models[job.id]))
     return hypervolume(points, np.zeros(len(task.objectives))) / task.best_hypervolume()
 
 
 def constants_share(task, seed):
     configs = problem_of(task).space.stratified(32, stream(seed, "population"))
-    points = [truth(task, trained(task, [problem_of(task).space.decode(c)] * task.max_step)) for c in configs]
+    points = [
+        truth(task, trained(task, [problem_of(task).space.decode(c)] * task.steps)) for c in configs
+    ]
     return hypervolume(points, np.zeros(len(task.objectives))) / task.best_hypervolume()
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_population_based_training_beats_all_constants_where_a_schedule_matters(seed):
     task = Annealing()
-    share = hypervolume_share(task, MoPbt().scheduler(problem_of(task)), seed)
+    share = hypervolume_share(task, MOPBT().scheduler(problem_of(task)), seed)
     assert task.best_hypervolume(constant=True) / task.best_hypervolume() + 0.1 < share <= 1
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_population_based_training_falls_into_the_trap_that_random_search_steps_over(seed):
     task = LateBloomers()
-    assert hypervolume_share(task, MoPbt().scheduler(problem_of(task)), seed) < 0.8 * constants_share(task, seed)
+    assert hypervolume_share(
+        task, MOPBT().scheduler(problem_of(task)), seed
+    ) < 0.8 * constants_share(task, seed)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
@@ -352,7 +402,7 @@ def test_selection_by_one_objective_loses_the_width_that_domination_keeps(k, noi
     task = TradeOff(noise=noise)
     problem = problem_of(task)
     narrow = hypervolume_share(task, Pbt(problem, rank=by_objective(k), explore=Local()), 0)
-    wide = hypervolume_share(task, MoPbt().scheduler(problem), 0)
+    wide = hypervolume_share(task, MOPBT().scheduler(problem), 0)
     assert narrow < 0.65
     assert wide > 0.9
 
@@ -369,7 +419,10 @@ def test_noise_is_in_what_is_measured_and_nowhere_else(kind):
     assert truth(calm, a) == truth(noisy, b)
     for name in calm.objectives:
         assert calm.evaluate(a)[name] == calm.evaluate(a)[f"test/{name}"]
-        assert noisy.evaluate(b)[name] == noisy.evaluate(b)[f"test/{name}"] + b.offsets[list(calm.objectives).index(name)]
+        assert (
+            noisy.evaluate(b)[name]
+            == noisy.evaluate(b)[f"test/{name}"] + b.offsets[list(calm.objectives).index(name)]
+        )
     assert 0 not in b.offsets
 
 
@@ -409,8 +462,12 @@ def test_failures_and_nan_come_as_often_as_asked_for_and_from_the_seed_alone(kin
 
 def test_all_or_nothing_is_possible():
     for seed in range(20):
-        with pytest.raises(RuntimeError, match=r"^this interval fails because `failures` is 1.0; with 0 none does$"):
-            TradeOff(failures=1.0).train(TradeOff().init(0), {"learning_rate": 1.0, "weight": 0.5}, 0, 1, seed)
+        with pytest.raises(
+            RuntimeError, match=r"^this interval fails because `failures` is 1.0; with 0 none does$"
+        ):
+            TradeOff(failures=1.0).train(
+                TradeOff().init(0), {"learning_rate": 1.0, "weight": 0.5}, 0, 1, seed
+            )
     task = TradeOff(nans=1.0)
     scores = task.evaluate(trained(task, sampled(task, 5, 0)))
     assert math.isnan(scores["first"])
@@ -430,7 +487,10 @@ def test_what_was_lost_once_is_measured_again_after_the_next_interval():
 @pytest.mark.parametrize("option", ["noise", "failures", "nans"])
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
 def test_wrong_options_are_errors_that_say_what_is_allowed(option, value):
-    with pytest.raises(ValueError, match=rf"`{option}` must be a (finite number of at least 0|probability in \[0, 1\]), got"):
+    with pytest.raises(
+        ValueError,
+        match=rf"`{option}` must be a (finite number of at least 0|probability in \[0, 1\]), got",
+    ):
         TradeOff(**{option: value})
     with pytest.raises(ValueError, match="`failures` must be a probability"):
         TradeOff(failures=1.1)
@@ -442,15 +502,20 @@ def test_wrong_options_are_errors_that_say_what_is_allowed(option, value):
 @every_problem
 @settings(max_examples=30)
 @given(
-    seed=st.integers(0, 10**6), n=st.integers(2, 9), interval=st.integers(1, 4), ages=st.sampled_from([(0,), (5, 0), (47, 50, 3)])
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 9),
+    interval=st.integers(1, 4),
+    ages=st.sampled_from([(0,), (5, 0), (47, 50, 3)]),
 )
 def test_a_stack_is_the_same_to_the_bit_as_its_members_one_by_one(kind, seed, n, interval, ages):
-    task = kind(interval=interval, max_step=interval * 50, noise=0.1, nans=0.2)
+    task = kind(interval=interval, steps=interval * 50, noise=0.1, nans=0.2)
     values, seeds = sampled(task, n, seed), [seed + i for i in range(n)]
     models = [trained(task, [values[i]] * ages[i % len(ages)]) for i in range(n)]
     read = [Values(own) for own in values]
     together = task.train_many(models, read, [0] * n, seeds)
-    alone = [task.train(m, own, 0, interval, s) for m, own, s in zip(models, values, seeds, strict=True)]
+    alone = [
+        task.train(m, own, 0, interval, s) for m, own, s in zip(models, values, seeds, strict=True)
+    ]
     assert [task.dump(m) for m in together] == [task.dump(m) for m in alone]
     assert repr(task.evaluate_many(together)) == repr([task.evaluate(m) for m in alone])
     assert all(isinstance(number, float) for m in together for number in (*m.state, *m.offsets))
@@ -461,12 +526,19 @@ def test_a_stack_is_the_same_to_the_bit_as_its_members_one_by_one(kind, seed, n,
 @every_problem
 def test_in_a_stack_only_those_fail_whose_interval_fails(kind):
     task = kind(failures=0.3, noise=0.1)
-    space, work = problem_of(task).space, Work(task, problem_of(task), 0, MemoryCheckpoints())
+    space, work = problem_of(task).space, RunContext(task, problem_of(task), 0, MemoryCheckpoints())
     bundle = [(Job(i, i, space.sample(stream(i, "jobs")), None, 0, 1), "") for i in range(12)]
-    together, alone = carry_out(work, bundle, Warm(0)), [carry_out(work, [job], Warm(0))[0] for job in bundle]
+    together, alone = (
+        execute(work, bundle, ModelCache(0)),
+        [execute(work, [job], ModelCache(0))[0] for job in bundle],
+    )
     assert 1 <= sum(bool(t.error) for t in together) <= 8
     for a, b in zip(together, alone, strict=True):
-        assert (a.data, a.scores, a.error.splitlines()[-1:]) == (b.data, b.scores, b.error.splitlines()[-1:])
+        assert (a.data, a.scores, a.error.splitlines()[-1:]) == (
+            b.data,
+            b.scores,
+            b.error.splitlines()[-1:],
+        )
 
 
 @every_problem
@@ -494,8 +566,10 @@ def test_checkpoints_hold_every_float_and_nan(kind):
 def test_a_longer_interval_is_the_same_training_with_fewer_decisions(kind):
     short, long = kind(), kind(interval=10)
     values = sampled(short, 5, 0)
-    assert trained(short, [v for v in values for _ in range(10)]).state == trained(long, values).state
-    assert problem_of(long).max_step == problem_of(short).max_step == 50
+    assert (
+        trained(short, [v for v in values for _ in range(10)]).state == trained(long, values).state
+    )
+    assert problem_of(long).steps == problem_of(short).steps == 50
 
 
 def test_problems_are_frozen_values_with_names_of_their_own():

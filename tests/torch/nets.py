@@ -50,13 +50,15 @@ def dropping():
 
 def make_task(model=mlp, **options):
     """Return a task with sensible settings for all that is not said."""
-    batches = {"batch_size": 32} | {k: options.pop(k) for k in ("batch_size", "updates", "shared", "augment") if k in options}
+    batches = {"batch_size": 32} | {
+        k: options.pop(k) for k in ("batch_size", "updates", "shared", "augment") if k in options
+    }
     settings = {
         "loss": cross_entropy,
         "data": Batches(*rows(), **batches),
         "space": {"lr": mopbt.LogGrid(0.001, 1.0, 10)},
         "objectives": {"recall": "max", "specificity": "max"},
-        "max_step": 4,
+        "steps": 4,
         "optimizer": SGD(lr="lr"),
         "metrics": scores,
         "validation": rows(64, seed=1),
@@ -67,5 +69,9 @@ def make_task(model=mlp, **options):
 
 def dropping_task(**options):
     """Return a task that tunes learning rate, dropout and class weight."""
-    space = {"lr": mopbt.LogGrid(0.003, 0.3, 8), "dropout": mopbt.Grid(0, 0.8, 9), "balance": mopbt.LogGrid(0.1, 10, 9)}
+    space = {
+        "lr": mopbt.LogGrid(0.003, 0.3, 8),
+        "dropout": mopbt.Grid(0, 0.8, 9),
+        "balance": mopbt.LogGrid(0.1, 10, 9),
+    }
     return make_task(dropping, **{"loss": weighted, "space": space} | options)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 import mopbt
-from mopbt.torch import Dropout, Tuned
+from mopbt.torch import Dropout, Hyperparameter
 
 N = 40_000
 
@@ -44,7 +44,12 @@ def test_masks_differ_between_members_and_updates_and_are_independent():
     torch.manual_seed(2)
     x = torch.ones(3, N)
     first, second = (dropped(Dropout("p"), [0.5, 0.5, 0.5], x) != 0 for _ in range(2))
-    pairs = [(first[0], first[1]), (first[1], first[2]), (first[0], second[0]), (first[0][:-1], first[0][1:])]
+    pairs = [
+        (first[0], first[1]),
+        (first[1], first[2]),
+        (first[0], second[0]),
+        (first[0][:-1], first[0][1:]),
+    ]
     for a, b in pairs:
         assert abs(float((a == b).float().mean()) - 0.5) < 0.02
 
@@ -53,14 +58,20 @@ def test_off_while_evaluating():
     x = torch.randn(50)
     assert torch.equal(single(0.8).eval()(x), x)
     assert torch.equal(Dropout(0.8).eval()(x), x)
-    assert torch.equal(dropped(Dropout("p").eval(), [0.1, 0.9], torch.stack([x, x])), torch.stack([x, x]))
+    assert torch.equal(
+        dropped(Dropout("p").eval(), [0.1, 0.9], torch.stack([x, x])), torch.stack([x, x])
+    )
 
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_the_gradient_goes_where_the_value_went(stacked):
     torch.manual_seed(3)
     x = torch.ones(2, 1000, requires_grad=True)
-    y = dropped(Dropout("p"), [0.25, 0.5], x) if stacked else torch.stack([single(0.25)(x[0]), single(0.5)(x[1])])
+    y = (
+        dropped(Dropout("p"), [0.25, 0.5], x)
+        if stacked
+        else torch.stack([single(0.25)(x[0]), single(0.5)(x[1])])
+    )
     (y * 3).sum().backward()
     torch.testing.assert_close(x.grad, 3 * y.detach())
     assert (y == 0).any()
@@ -69,7 +80,9 @@ def test_the_gradient_goes_where_the_value_went(stacked):
 def test_a_probability_of_one_drops_all_as_pytorchs_own_does():
     x = torch.ones(2, 1000)
     assert torch.equal(single(1.0)(x), torch.zeros_like(x))
-    assert torch.equal(dropped(Dropout("p"), [1.0, 0.0], x), torch.stack([torch.zeros(1000), torch.ones(1000)]))
+    assert torch.equal(
+        dropped(Dropout("p"), [1.0, 0.0], x), torch.stack([torch.zeros(1000), torch.ones(1000)])
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (2, 3, 4, 5), (0, 3)])
@@ -149,7 +162,7 @@ def test_each_member_of_a_stack_has_its_own_probability_whatever_the_engine():
 class Temperature(nn.Module):
     def __init__(self):
         super().__init__()
-        self.net, self.temperature = nn.Linear(COLUMNS, 2), Tuned("temperature")
+        self.net, self.temperature = nn.Linear(COLUMNS, 2), Hyperparameter("temperature")
 
     def forward(self, x):
         return self.net(x) / self.temperature()
@@ -162,14 +175,18 @@ def test_a_tuned_value_counts_in_evaluation_and_travels_with_the_model():
     stacked = task.train_many([task.init(0)] * 3, values, [0] * 3, [5] * 3)
     fresh = make_task(Temperature, space=space)  # nothing is left in its model
     expected = [fresh.evaluate(fresh.train(fresh.init(0), v, 0, 1, 5)) for v in values]
-    for member, measured, value, alone in zip(stacked, fresh.evaluate_many(stacked), values, expected, strict=True):
+    for member, measured, value, alone in zip(
+        stacked, fresh.evaluate_many(stacked), values, expected, strict=True
+    ):
         model = Temperature()
         model.load_state_dict(member["model"])
         assert float(model.temperature()) == value["temperature"]
         assert measured == pytest.approx(alone, abs=1e-6)
         with torch.no_grad():
             outputs = model.eval()(task.validation[0])
-        assert measured["loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, task.validation[1])), abs=1e-6)
+        assert measured["loss"] == pytest.approx(
+            float(nn.functional.cross_entropy(outputs, task.validation[1])), abs=1e-6
+        )
 
 
 def test_dropout_leaves_no_trace_in_the_state_dict():
@@ -184,4 +201,4 @@ def test_layers_say_what_they_are_and_what_they_take():
         with pytest.raises(ValueError, match=r"`p` must be in \[0, 1\), or name a hyperparameter"):
             Dropout(p)
     with pytest.raises(ValueError, match="name of a hyperparameter, got ''"):
-        Tuned("")
+        Hyperparameter("")

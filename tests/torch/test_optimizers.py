@@ -6,7 +6,7 @@ import torch
 from tests.torch.nets import make_task, mlp, rows
 
 import mopbt
-from mopbt.task import Values
+from mopbt.problem import Values
 from mopbt.torch import SGD, AdamW, Constant, Cosine, Steps
 from mopbt.torch.optimizers import clip_rows, resolved
 
@@ -49,29 +49,44 @@ def assert_traces_close(a, b):
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
 def test_adamw_is_pytorchs(weight_decay, betas):
     start, steps = torch.linspace(-1, 1, SIZE), gradients(8)
-    expected = theirs(torch.optim.AdamW, start, steps, lr=0.02, weight_decay=weight_decay, betas=betas)
-    assert_traces_close(ours(AdamW(betas=betas), start, steps, lr=0.02, weight_decay=weight_decay), expected)
+    expected = theirs(
+        torch.optim.AdamW, start, steps, lr=0.02, weight_decay=weight_decay, betas=betas
+    )
+    assert_traces_close(
+        ours(AdamW(betas=betas), start, steps, lr=0.02, weight_decay=weight_decay), expected
+    )
 
 
-@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.3, True)])
+@pytest.mark.parametrize(
+    ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.3, True)]
+)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_sgd_is_pytorchs(momentum, nesterov, weight_decay):
     start, steps = torch.linspace(-1, 1, SIZE), gradients(8)
     options = {"lr": 0.05, "momentum": momentum, "weight_decay": weight_decay}
     assert_traces_close(
-        ours(SGD(nesterov=nesterov), start, steps, **options), theirs(torch.optim.SGD, start, steps, nesterov=nesterov, **options)
+        ours(SGD(nesterov=nesterov), start, steps, **options),
+        theirs(torch.optim.SGD, start, steps, nesterov=nesterov, **options),
     )
 
 
 def test_the_gradient_itself_is_not_spoilt_for_others():
     gradient = torch.ones(SIZE)
     slots = {"momentum_buffer": torch.zeros(SIZE)}
-    SGD().update(torch.zeros(SIZE), gradient, slots, torch.ones(()), {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1})
+    SGD().update(
+        torch.zeros(SIZE),
+        gradient,
+        slots,
+        torch.ones(()),
+        {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
+    )
     torch.testing.assert_close(slots["momentum_buffer"], gradient)
 
 
 def test_clipping_each_row_is_pytorchs_clip_of_each_member():
-    stacked = torch.stack([scale * g for scale, g in zip((0.001, 1, 100), gradients(3), strict=True)])
+    stacked = torch.stack(
+        [scale * g for scale, g in zip((0.001, 1, 100), gradients(3), strict=True)]
+    )
     expected = []
     for row in stacked:
         parts = [torch.nn.Parameter(torch.zeros(n)) for n in (10, SIZE - 10)]
@@ -97,16 +112,18 @@ def test_schedules_by_their_formulas():
     assert [Constant()(x) for x in (0, 0.5, 1)] == [1, 1, 1]
     assert [round(Cosine()(x), 12) for x in (0, 1 / 3, 0.5, 1)] == [1, 0.75, 0.5, 0]
     steps = Steps((0.5, 0.75), factor=0.2)
-    assert [steps(x) for x in (0, 0.49, 0.5, 0.74, 0.75, 0.99)] == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04])
+    assert [steps(x) for x in (0, 0.49, 0.5, 0.74, 0.75, 0.99)] == pytest.approx(
+        [1, 1, 0.2, 0.2, 0.04, 0.04]
+    )
     assert Steps((0.3,))(3 / 10) == pytest.approx(0.1)
 
 
-def plain_training(model, optimizer, schedule, batches, lr, max_step, begin):
+def plain_training(model, optimizer, schedule, batches, lr, steps, begin):
     """Train as an ordinary script does, with the learning rate of a step and the part of it that is done."""
     for step, of_step in enumerate(batches, start=begin):
         for i, (x, y) in enumerate(of_step):
             for group in optimizer.param_groups:
-                group["lr"] = lr * schedule((step + i / len(of_step)) / max_step)
+                group["lr"] = lr * schedule((step + i / len(of_step)) / steps)
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
@@ -119,28 +136,41 @@ def batches_of(task, seed, steps):
 @pytest.mark.parametrize("schedule", [Cosine(), Steps((0.25, 0.6), factor=0.3)])
 def test_a_whole_training_is_that_of_an_ordinary_script(schedule):
     """In two intervals, so that the rates of the second one go on from the member's own step."""
-    task = make_task(optimizer=SGD(lr="lr", nesterov=True, weight_decay=0.01, schedule=schedule), max_step=4, interval=2)
+    task = make_task(
+        optimizer=SGD(lr="lr", nesterov=True, weight_decay=0.01, schedule=schedule),
+        steps=4,
+        interval=2,
+    )
     member = task.init(5)
     model = mlp()
     model.load_state_dict(member["model"])
-    theirs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+    theirs = torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01
+    )
     for begin, seed in ((0, 11), (2, 12)):
         member = task.train(member, {"lr": 0.1}, begin, begin + 2, seed)
         member = task.load(task.dump(member))  # as after a resume
-        plain_training(model, theirs, schedule, batches_of(task, seed, (begin, begin + 1)), 0.1, 4, begin)
+        plain_training(
+            model, theirs, schedule, batches_of(task, seed, (begin, begin + 1)), 0.1, 4, begin
+        )
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(member["model"][name], parameter.detach(), rtol=1e-5, atol=1e-6)
         buffer = member["optimizer"]["momentum_buffer"][name]
-        torch.testing.assert_close(buffer, theirs.state[parameter]["momentum_buffer"], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            buffer, theirs.state[parameter]["momentum_buffer"], rtol=1e-5, atol=1e-6
+        )
     assert member["updates"] == 4 * len(rows()[0]) // 32
 
 
 def test_an_exploiting_member_goes_on_with_the_rate_of_its_own_step():
     """It has its donor's weights and optimizer state, and the rate belongs to the step at which it stands."""
-    task = make_task(optimizer=AdamW(lr="lr", schedule=Cosine()), max_step=10)
+    task = make_task(optimizer=AdamW(lr="lr", schedule=Cosine()), steps=10)
     donor = task.train(task.init(0), {"lr": 0.1}, 0, 1, 3)
     early, late = (task.train(donor, {"lr": 0.1}, begin, begin + 1, 3) for begin in (1, 9))
-    moved = [float((m["model"]["0.weight"] - donor["model"]["0.weight"]).abs().max()) for m in (early, late)]
+    moved = [
+        float((m["model"]["0.weight"] - donor["model"]["0.weight"]).abs().max())
+        for m in (early, late)
+    ]
     assert moved[1] < 0.15 * moved[0]
     assert early["updates"] == late["updates"] == 2 * donor["updates"] > 0
 
@@ -170,10 +200,20 @@ def test_rates_are_resolved_for_each_member_and_count_as_read():
 def test_optimizers_refuse_what_they_cannot_use():
     with pytest.raises(TypeError, match="learning_rate"):
         AdamW(learning_rate="lr")
-    for kind, name, value in ((AdamW, "lr", -1), (SGD, "momentum", True), (SGD, "weight_decay", math.inf), (AdamW, "lr", "")):
-        with pytest.raises(ValueError, match=f"{kind.__name__}: `{name}` must be a number of at least 0, or name a hyperparameter"):
+    for kind, name, value in (
+        (AdamW, "lr", -1),
+        (SGD, "momentum", True),
+        (SGD, "weight_decay", math.inf),
+        (AdamW, "lr", ""),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=f"{kind.__name__}: `{name}` must be a number of at least 0, or name a hyperparameter",
+        ):
             kind(**{name: value})
-    with pytest.raises(ValueError, match="`eps` must be a number above 0 .it cannot be tuned., got 'epsilon'"):
+    with pytest.raises(
+        ValueError, match="`eps` must be a number above 0 .it cannot be tuned., got 'epsilon'"
+    ):
         AdamW(eps="epsilon")
     for betas in ("beta", (0.9, "beta"), (0.9,), (0.9, 1.0)):
         with pytest.raises(ValueError, match="`betas` must be two numbers"):

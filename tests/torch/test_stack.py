@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import mopbt
 from mopbt.errors import CannotStack, TaskError, UnreadHyperparameter
-from mopbt.task import Values
-from mopbt.torch import SGD, AdamW, Cosine, Dropout, Tuned
+from mopbt.problem import Values
+from mopbt.torch import SGD, AdamW, Cosine, Dropout, Hyperparameter
 from mopbt.torch.stack import Layout, Stack
 
 CPU = torch.device("cpu")
@@ -30,7 +30,11 @@ class Attention(nn.Module):
 
     def forward(self, x):
         tokens = self.embed(x[..., None])
-        return self.out(self.norm(tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]).mean(1))
+        return self.out(
+            self.norm(tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]).mean(
+                1
+            )
+        )
 
 
 class ScaledDotProduct(nn.Module):
@@ -39,7 +43,9 @@ class ScaledDotProduct(nn.Module):
         self.embed, self.mix, self.out = nn.Linear(1, 8), nn.Linear(8, 24), nn.Linear(8, 2)
 
     def forward(self, x):
-        q, k, v = self.mix(self.embed(x[..., None])).view(len(x), COLUMNS, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.mix(self.embed(x[..., None])).view(len(x), COLUMNS, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), COLUMNS, 8)
         return self.out(mixed.mean(1))
 
@@ -59,7 +65,11 @@ class Encoder(nn.Module):
 class Conv(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.second = nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Conv2d(4, 4, (1, 2), groups=2)
+        self.first, self.norm, self.second = (
+            nn.Conv2d(1, 4, 2),
+            nn.BatchNorm2d(4),
+            nn.Conv2d(4, 4, (1, 2), groups=2),
+        )
         self.out = nn.Linear(4, 2)
 
     def forward(self, x):
@@ -70,7 +80,11 @@ class Conv(nn.Module):
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.out = nn.Linear(COLUMNS, COLUMNS), nn.Linear(COLUMNS, COLUMNS), nn.Linear(COLUMNS, 2)
+        self.a, self.b, self.out = (
+            nn.Linear(COLUMNS, COLUMNS),
+            nn.Linear(COLUMNS, COLUMNS),
+            nn.Linear(COLUMNS, 2),
+        )
         self.b.weight = self.a.weight
 
     def forward(self, x):
@@ -96,7 +110,10 @@ class Twice(nn.Module):
     def __init__(self):
         super().__init__()
         norm = nn.BatchNorm1d(COLUMNS)
-        self.first, self.second = nn.Sequential(nn.Linear(COLUMNS, COLUMNS), norm), nn.Sequential(nn.Tanh(), norm)
+        self.first, self.second = (
+            nn.Sequential(nn.Linear(COLUMNS, COLUMNS), norm),
+            nn.Sequential(nn.Tanh(), norm),
+        )
         self.out = nn.Linear(COLUMNS, 2)
 
     def forward(self, x):
@@ -122,14 +139,28 @@ class Assigning(nn.Module):
         return outputs
 
 
-MODELS = [mlp, with_batchnorm, Attention, ScaledDotProduct, Encoder, Conv, Tied, Odd, Twice, Assigning]
+MODELS = [
+    mlp,
+    with_batchnorm,
+    Attention,
+    ScaledDotProduct,
+    Encoder,
+    Conv,
+    Tied,
+    Odd,
+    Twice,
+    Assigning,
+]
 RATES = [{"lr": 0.3}, {"lr": 0.01}, {"lr": 0.1}]
 
 
 def alone_and_together(task, values, begins=None, seeds=(11, 12, 13), members=None):
     begins, seeds = begins or [0] * len(values), list(seeds)[: len(values)]
     members = members or [task.init(i) for i in range(len(values))]
-    alone = [task.train(m, v, b, b + task.interval, s) for m, v, b, s in zip(members, values, begins, seeds, strict=True)]
+    alone = [
+        task.train(m, v, b, b + task.interval, s)
+        for m, v, b, s in zip(members, values, begins, seeds, strict=True)
+    ]
     return alone, task.train_many(members, values, begins, seeds)
 
 
@@ -148,7 +179,9 @@ def differ(members, name):
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("shared", [False, True])
 def test_stack_and_loop_train_the_same_members(model, shared):
-    task = make_task(model, shared=shared, interval=2, optimizer=SGD(lr="lr", nesterov=True, weight_decay=0.01))
+    task = make_task(
+        model, shared=shared, interval=2, optimizer=SGD(lr="lr", nesterov=True, weight_decay=0.01)
+    )
     alone, together = alone_and_together(task, RATES)
     assert_same(alone, together)
     assert all(m["model"].keys() == model().state_dict().keys() for m in together)
@@ -188,12 +221,17 @@ def test_stacked_training_leaves_what_it_starts_from_alone():
 
 
 def test_running_statistics_belong_to_each_member():
-    task = make_task(with_batchnorm, interval=2, max_step=4)
+    task = make_task(with_batchnorm, interval=2, steps=4)
     members = alone_and_together(task, RATES)[1]
-    assert [int(m["model"]["1.num_batches_tracked"]) for m in members] == [2 * task.data.updates] * 3
+    assert [int(m["model"]["1.num_batches_tracked"]) for m in members] == [
+        2 * task.data.updates
+    ] * 3
     assert members[0]["model"]["1.num_batches_tracked"].dtype == torch.int64
     again = task.train_many([members[1], task.init(8)], RATES[:2], [2, 0], [1, 2])
-    assert [int(m["model"]["1.num_batches_tracked"]) for m in again] == [4 * task.data.updates, 2 * task.data.updates]
+    assert [int(m["model"]["1.num_batches_tracked"]) for m in again] == [
+        4 * task.data.updates,
+        2 * task.data.updates,
+    ]
     assert differ(members, "1.running_mean")
     assert differ(members, "1.running_var")
     plain = with_batchnorm()
@@ -203,7 +241,9 @@ def test_running_statistics_belong_to_each_member():
     one = replace(task, data=make_task(updates=1).data, interval=1).train_many(
         [task.init(0), task.init(1)], RATES[:2], [0, 0], [11, 12]
     )
-    torch.testing.assert_close(one[1]["model"]["1.running_var"], plain[1].running_var, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        one[1]["model"]["1.running_var"], plain[1].running_var, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_buffers_that_are_assigned_are_kept():
@@ -231,7 +271,9 @@ def attack(gradient_of):
 
     def loss(model, batch, hp):
         x = batch[0].clone().requires_grad_()
-        return F.cross_entropy(model(x.detach() + 0.1 * gradient_of(model, x, batch[1]).sign()), batch[1])
+        return F.cross_entropy(
+            model(x.detach() + 0.1 * gradient_of(model, x, batch[1]).sign()), batch[1]
+        )
 
     return loss
 
@@ -303,27 +345,46 @@ def test_every_hyperparameter_is_each_members_own(kind):
 
     task = make_task(space=space, optimizer=optimizer, loss=loss, clip=0.5, interval=2)
     base = {"lr": 0.05, "decay": 0.01, "balance": 1.0, "lambda": 0.001}
-    values = [base, base | {"lr": 0.01}, base | {"decay": 5.0}, base | {"balance": 10.0}, base | {"lambda": 10.0}]
+    values = [
+        base,
+        base | {"lr": 0.01},
+        base | {"decay": 5.0},
+        base | {"balance": 10.0},
+        base | {"lambda": 10.0},
+    ]
     alone, together = alone_and_together(task, values, seeds=[11] * 5, members=[task.init(0)] * 5)
     assert_same(alone, together, atol=1e-5)
     assert differ(together, "0.weight")
 
 
 def test_clipping_bounds_each_members_step_on_its_own():
-    task = make_task(optimizer=SGD(lr="lr", momentum=0.0), clip=0.01, updates=1, space={"lr": mopbt.Ordinal([1.0, 2.0])})
+    task = make_task(
+        optimizer=SGD(lr="lr", momentum=0.0),
+        clip=0.01,
+        updates=1,
+        space={"lr": mopbt.Ordinal([1.0, 2.0])},
+    )
     start = [task.init(0), task.init(1)]
     for members in alone_and_together(task, [{"lr": 1.0}, {"lr": 2.0}], members=start):
         moved = []
         for m, before in zip(members, start, strict=True):
-            moved.append(torch.cat([(m["model"][n] - before["model"][n]).flatten() for n in m["model"]]).norm())
-        torch.testing.assert_close(torch.stack(moved), torch.tensor([0.01, 0.02]), rtol=1e-3, atol=0)
+            moved.append(
+                torch.cat(
+                    [(m["model"][n] - before["model"][n]).flatten() for n in m["model"]]
+                ).norm()
+            )
+        torch.testing.assert_close(
+            torch.stack(moved), torch.tensor([0.01, 0.02]), rtol=1e-3, atol=0
+        )
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_members_at_different_steps_in_one_stack(shared):
-    task = make_task(optimizer=SGD(lr="lr", schedule=Cosine()), interval=2, max_step=8, shared=shared)
+    task = make_task(optimizer=SGD(lr="lr", schedule=Cosine()), interval=2, steps=8, shared=shared)
     warm = task.train(task.init(0), {"lr": 0.1}, 0, 2, 9)
-    alone, together = alone_and_together(task, RATES, begins=[0, 2, 6], members=[task.init(1), warm, warm])
+    alone, together = alone_and_together(
+        task, RATES, begins=[0, 2, 6], members=[task.init(1), warm, warm]
+    )
     assert_same(alone, together)
     assert [m["updates"] for m in together] == [6, 12, 12]
 
@@ -345,7 +406,10 @@ def test_augmentation_by_a_hyperparameter_is_each_members_own():
 
 def test_losses_agree_for_adam_with_dropout_off():
     task = dropping_task(optimizer=AdamW(lr="lr"), interval=2)
-    values = [{"lr": lr, "dropout": 0.0, "balance": b} for lr, b in ((0.1, 1.0), (0.01, 0.1), (0.03, 10.0))]
+    values = [
+        {"lr": lr, "dropout": 0.0, "balance": b}
+        for lr, b in ((0.1, 1.0), (0.01, 0.1), (0.03, 10.0))
+    ]
     alone, together = alone_and_together(task, values)
     for a, b in zip(map(task.evaluate, alone), task.evaluate_many(together), strict=True):
         assert b["loss"] == pytest.approx(a["loss"], abs=1e-4)
@@ -363,7 +427,9 @@ def test_mixed_precision_trains_in_loop_and_stack():
 def test_double_precision_trains_in_loop_and_stack():
     task = make_task(
         lambda: mlp().double(),
-        data=type(make_task().data)(make_task().data.tensors[0].double(), make_task().data.tensors[1], batch_size=32),
+        data=type(make_task().data)(
+            make_task().data.tensors[0].double(), make_task().data.tensors[1], batch_size=32
+        ),
     )
     task = replace(task, validation=(task.validation[0].double(), task.validation[1]))
     alone, together = alone_and_together(task, RATES)
@@ -381,7 +447,10 @@ def test_a_member_that_turns_nan_does_not_disturb_its_neighbours(model, clip):
     quiet = alone_and_together(task, calm)[1]
     assert any(bool(t.isnan().any()) for t in wild[1]["model"].values())
     for i in (0, 2):
-        assert all(torch.equal(wild[i]["model"][name], quiet[i]["model"][name]) for name in wild[i]["model"])
+        assert all(
+            torch.equal(wild[i]["model"][name], quiet[i]["model"][name])
+            for name in wild[i]["model"]
+        )
     measured = task.evaluate_many(wild)
     assert all(math.isnan(score) for score in measured[1].values())
     assert measured[0]["loss"] == pytest.approx(task.evaluate(quiet[0])["loss"], abs=1e-6)
@@ -391,7 +460,10 @@ def test_a_member_that_turns_nan_does_not_disturb_its_neighbours(model, clip):
 
 
 def read_by(task, *, stacked):
-    names = [{name: d.decode(d.sample(mopbt.stream(i, name))) for name, d in task.space.items()} for i in range(2)]
+    names = [
+        {name: d.decode(d.sample(mopbt.stream(i, name))) for name, d in task.space.items()}
+        for i in range(2)
+    ]
     values = [Values(v) for v in names]
     members = [task.init(0), task.init(1)]
     if stacked:
@@ -410,7 +482,7 @@ class Sleeping(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.net, self.drop, self.tuned = mlp(), Dropout("x"), Tuned("x")
+        self.net, self.drop, self.tuned = mlp(), Dropout("x"), Hyperparameter("x")
 
     def forward(self, x):
         return self.net(x)
@@ -419,7 +491,7 @@ class Sleeping(nn.Module):
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
-        self.net, self.scale = mlp(), Tuned("x")
+        self.net, self.scale = mlp(), Hyperparameter("x")
 
     def forward(self, x):
         return self.net(x) * self.scale()
@@ -461,21 +533,33 @@ def numpy_loss(model, batch, hp):
 
 
 UNSTACKABLE = {
-    r"\.item\(\)": lambda m, b, hp: cross_entropy(m, b, hp) * (1 + 0 * cross_entropy(m, b, hp).item()),
-    "data-dependent control flow": lambda m, b, hp: cross_entropy(m, b, hp) * (2 if cross_entropy(m, b, hp) > 0 else 1),
-    "aten::nonzero": lambda m, b, hp: cross_entropy(m, [t[torch.nonzero(b[1])[:, 0]] for t in b], hp),
+    r"\.item\(\)": lambda m, b, hp: (
+        cross_entropy(m, b, hp) * (1 + 0 * cross_entropy(m, b, hp).item())
+    ),
+    "data-dependent control flow": lambda m, b, hp: (
+        cross_entropy(m, b, hp) * (2 if cross_entropy(m, b, hp) > 0 else 1)
+    ),
+    "aten::nonzero": lambda m, b, hp: cross_entropy(
+        m, [t[torch.nonzero(b[1])[:, 0]] for t in b], hp
+    ),
     "boolean mask": lambda m, b, hp: cross_entropy(m, [t[b[1] > 0] for t in b], hp),
     "Cannot access data pointer": numpy_loss,
-    "the hyperparameter 'kind' is no number": lambda m, b, hp: cross_entropy(m, b, hp) * (2 if hp["kind"] == "a" else 1),
+    "the hyperparameter 'kind' is no number": lambda m, b, hp: (
+        cross_entropy(m, b, hp) * (2 if hp["kind"] == "a" else 1)
+    ),
 }
 
 
 @pytest.mark.parametrize("what", UNSTACKABLE)
 def test_what_cannot_be_stacked_is_named_with_what_will_do(what):
-    space = {"lr": mopbt.LogGrid(0.01, 0.1, 3)} | ({"kind": mopbt.Categorical(["a", "b"])} if "kind" in what else {})
+    space = {"lr": mopbt.LogGrid(0.01, 0.1, 3)} | (
+        {"kind": mopbt.Categorical(["a", "b"])} if "kind" in what else {}
+    )
     task = make_task(loss=UNSTACKABLE[what], space=space)
     task.check()  # a loop can
-    with pytest.raises(CannotStack, match=f"cannot be stacked: .*{what}.*The engine 'pool' will do."):
+    with pytest.raises(
+        CannotStack, match=f"cannot be stacked: .*{what}.*The engine 'pool' will do."
+    ):
         task.check_stack()
 
 
@@ -499,12 +583,23 @@ def test_a_model_that_draws_in_evaluation_can_be_stacked():
 
 def test_layout_names_what_differs():
     layout = Layout.of(mlp())
-    members = [{"model": mlp(width).state_dict(), "optimizer": {}, "updates": 0} for width in (8, 9)]
-    with pytest.raises(TaskError, match=r"'0.weight' must have the shape \(8, 6\) in every member, got \(9, 6\)"):
+    members = [
+        {"model": mlp(width).state_dict(), "optimizer": {}, "updates": 0} for width in (8, 9)
+    ]
+    with pytest.raises(
+        TaskError, match=r"'0.weight' must have the shape \(8, 6\) in every member, got \(9, 6\)"
+    ):
         Stack.of(members, layout, (), CPU)
     with pytest.raises(TaskError, match="'0.weight' .* got nothing"):
         Stack.of(
-            [{"model": {"0.bias": torch.zeros(8)} | {"2.weight": torch.zeros(2, 8)}, "optimizer": {}, "updates": 0}] * 2,
+            [
+                {
+                    "model": {"0.bias": torch.zeros(8)} | {"2.weight": torch.zeros(2, 8)},
+                    "optimizer": {},
+                    "updates": 0,
+                }
+            ]
+            * 2,
             layout,
             (),
             CPU,

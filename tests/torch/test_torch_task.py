@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.torch.nets import COLUMNS, cross_entropy, dropping, dropping_task, make_task, mlp, rows, scores
+from tests.torch.nets import (
+    COLUMNS,
+    cross_entropy,
+    dropping,
+    dropping_task,
+    make_task,
+    mlp,
+    rows,
+    scores,
+)
 from torch import nn
 
 import mopbt
 from mopbt.errors import MissingScore, TaskError, UnreadHyperparameter
 from mopbt.testing import TaskConformance
-from mopbt.torch import SGD, AdamW, Batches, Dropout, TorchTask, Tuned
+from mopbt.torch import SGD, AdamW, Batches, Dropout, Hyperparameter, TorchTask
 
 
 class TestTorchTask(TaskConformance):
@@ -24,14 +33,23 @@ class TestTorchTask(TaskConformance):
 
 class TestWithBatchNorm(TaskConformance):
     def make(self):
-        return make_task(lambda: nn.Sequential(nn.Linear(COLUMNS, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), clip=1.0)
+        return make_task(
+            lambda: nn.Sequential(nn.Linear(COLUMNS, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
+            clip=1.0,
+        )
 
 
 def check_refused(tmp_path, error, message, **options):
     """Check that a run is refused by a message, and that nothing is left of it."""
     for engine in ("local", "auto"):
         with pytest.raises(error, match=message):
-            mopbt.run(make_task(**options), out=tmp_path / "run", population=4, engine=engine, progress=False)
+            mopbt.run(
+                make_task(**options),
+                out=tmp_path / "run",
+                population=4,
+                engine=engine,
+                progress=False,
+            )
     assert not (tmp_path / "run").exists()
 
 
@@ -44,14 +62,38 @@ class Grown(nn.Sequential):
 
 
 BAD = {
-    "the optimizer's `lr` names 'rate'; the space has 'lr'": (ValueError, {"optimizer": SGD(lr="rate")}),
-    "tuned by 'heat'; the space has 'lr'": (TaskError, {"model": lambda: nn.Sequential(mlp(), Dropout("heat"))}),
-    "the score 'recall' must be a number, got 'good'": (TaskError, {"metrics": lambda o, y: {"recall": "good", "specificity": 1}}),
-    "the score 'recall' must be a number, got None": (TaskError, {"metrics": lambda o, y: {"recall": None, "specificity": 1}}),
-    "the score 'recall' must be a number, got tensor": (TaskError, {"metrics": lambda o, y: {"recall": o, "specificity": 1}}),
-    "`metrics` must return a mapping of names to numbers, got 0.5": (TaskError, {"metrics": lambda o, y: 0.5}),
-    "do not give 'specificity', which the objectives name": (MissingScore, {"metrics": lambda o, y: {"recall": 1.0}}),
-    "do not give 'size', which the constraints name": (MissingScore, {"constraints": ["size <= 3"]}),
+    "the optimizer's `lr` names 'rate'; the space has 'lr'": (
+        ValueError,
+        {"optimizer": SGD(lr="rate")},
+    ),
+    "tuned by 'heat'; the space has 'lr'": (
+        TaskError,
+        {"model": lambda: nn.Sequential(mlp(), Dropout("heat"))},
+    ),
+    "the score 'recall' must be a number, got 'good'": (
+        TaskError,
+        {"metrics": lambda o, y: {"recall": "good", "specificity": 1}},
+    ),
+    "the score 'recall' must be a number, got None": (
+        TaskError,
+        {"metrics": lambda o, y: {"recall": None, "specificity": 1}},
+    ),
+    "the score 'recall' must be a number, got tensor": (
+        TaskError,
+        {"metrics": lambda o, y: {"recall": o, "specificity": 1}},
+    ),
+    "`metrics` must return a mapping of names to numbers, got 0.5": (
+        TaskError,
+        {"metrics": lambda o, y: 0.5},
+    ),
+    "do not give 'specificity', which the objectives name": (
+        MissingScore,
+        {"metrics": lambda o, y: {"recall": 1.0}},
+    ),
+    "do not give 'size', which the constraints name": (
+        MissingScore,
+        {"constraints": ["size <= 3"]},
+    ),
     "`evaluate_model` must return a mapping": (
         TaskError,
         {"metrics": None, "validation": None, "evaluate_model": lambda model: None},
@@ -60,16 +102,28 @@ BAD = {
         TaskError,
         {"loss": lambda m, b, hp: nn.functional.cross_entropy(m(b[0]), b[1], reduction="none")},
     ),
-    "`loss` must return a tensor without dimensions, got 0.5": (TaskError, {"loss": lambda m, b, hp: 0.5}),
+    "`loss` must return a tensor without dimensions, got 0.5": (
+        TaskError,
+        {"loss": lambda m, b, hp: 0.5},
+    ),
     "`loss` does not depend on any parameter": (TaskError, {"loss": lambda m, b, hp: b[0].sum()}),
     "in every member": (TaskError, {"model": Grown}),
     "equally many rows, got .64, 60.": (ValueError, {"validation": (rows(64)[0], rows(60)[1])}),
-    "tensors of `test` must have equally many rows": (ValueError, {"test": (rows(64)[0], rows(60)[1])}),
-    r"`validation` must be tensors with rows, such as \(inputs, labels\), got Tensor": (ValueError, {"validation": rows(64)[0]}),
-    "needs `metrics` and `validation` .*and not both": (ValueError, {"evaluate_model": lambda model: {}}),
+    "tensors of `test` must have equally many rows": (
+        ValueError,
+        {"test": (rows(64)[0], rows(60)[1])},
+    ),
+    r"`validation` must be tensors with rows, such as \(inputs, labels\), got Tensor": (
+        ValueError,
+        {"validation": rows(64)[0]},
+    ),
+    "needs `metrics` and `validation` .*and not both": (
+        ValueError,
+        {"evaluate_model": lambda model: {}},
+    ),
     "needs `metrics` and `validation` .* or `evaluate_model`": (ValueError, {"metrics": None}),
     "`clip` must be a number above 0": (ValueError, {"clip": 0.0}),
-    "`max_step` .*must be a multiple of `interval`": (ValueError, {"interval": 3}),
+    "`steps` .*must be a multiple of `interval`": (ValueError, {"interval": 3}),
     "no parameters to train": (TaskError, {"model": nn.Identity}),
 }
 
@@ -147,7 +201,9 @@ def test_a_checkpoint_is_a_safetensors_file_of_model_and_optimizer():
     member = task.train(task.init(0), {"lr": 0.1, "dropout": 0.5, "balance": 1.0}, 0, 1, 2)
     tensors = safetensors.torch.load(task.dump(member))
     assert torch.equal(tensors["model.0.weight"], member["model"]["0.weight"])
-    assert torch.equal(tensors["optimizer.exp_avg_sq.0.weight"], member["optimizer"]["exp_avg_sq"]["0.weight"])
+    assert torch.equal(
+        tensors["optimizer.exp_avg_sq.0.weight"], member["optimizer"]["exp_avg_sq"]["0.weight"]
+    )
     assert len(tensors) == 3 * len(dropping().state_dict())
     assert task.load(task.dump(member))["updates"] == task.data.updates
 
@@ -156,7 +212,9 @@ def test_optimizer_state_travels_with_an_exploit():
     task = make_task(optimizer=SGD(lr="lr", momentum=0.99), updates=1)
     donor = task.train(task.init(0), {"lr": 0.5}, 0, 1, 2)
     still = {**donor, "optimizer": {}}
-    with_state, without = (task.train(task.load(task.dump(m)), {"lr": 0.5}, 1, 2, 3) for m in (donor, still))
+    with_state, without = (
+        task.train(task.load(task.dump(m)), {"lr": 0.5}, 1, 2, 3) for m in (donor, still)
+    )
     moved = [m["model"]["0.weight"] - donor["model"]["0.weight"] for m in (with_state, without)]
     carried = 0.5 * 0.99 * donor["optimizer"]["momentum_buffer"]["0.weight"]
     torch.testing.assert_close(moved[0] - moved[1], -carried, rtol=1e-3, atol=1e-5)
@@ -186,9 +244,12 @@ def test_shared_data_may_have_several_inputs_in_the_loss():
 
 
 def test_a_model_learns():
-    task = make_task(optimizer=AdamW(lr="lr"), max_step=30, interval=30, model=lambda: mlp(32))
+    task = make_task(optimizer=AdamW(lr="lr"), steps=30, interval=30, model=lambda: mlp(32))
     start = task.init(0)
-    assert task.evaluate(task.train(start, {"lr": 0.02}, 0, 30, 1))["loss"] < 0.75 * task.evaluate(start)["loss"]
+    assert (
+        task.evaluate(task.train(start, {"lr": 0.02}, 0, 30, 1))["loss"]
+        < 0.75 * task.evaluate(start)["loss"]
+    )
 
 
 @pytest.mark.slow
@@ -213,23 +274,25 @@ task = TorchTask(
     lambda: Net(),
     loss=lambda model, batch, hp: nn.functional.cross_entropy(model(batch[0]), batch[1]),
     data=Batches(x, y, batch_size=32), space={"lr": mopbt.LogGrid(0.01, 0.1, 5), "p": mopbt.Grid(0, 0.5, 3)},
-    objectives={"a": "max", "b": "max"}, max_step=2, optimizer=AdamW(lr="lr"),
+    objectives={"a": "max", "b": "max"}, steps=2, optimizer=AdamW(lr="lr"),
     metrics=lambda out, y: {"a": (out.argmax(1) == y).float().mean(), "b": -out.abs().mean()}, validation=(x, y), device="cpu",
 )
-for engine in (mopbt.PoolEngine(1), mopbt.VectorisedEngine(1, stack=4)):
+for engine in (mopbt.PoolEngine(1), mopbt.VectorizedEngine(1, stack=4)):
     results = mopbt.run(task, out=None, population=4, engine=engine, progress=False)
     Net().load_state_dict(results.load(results.front()[0])["model"])
     print("reports", len(results), "failures", len(results.failures()))
 """
     )
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["reports 8 failures 0"] * 2
 
 
 def test_names_are_public():
     assert isinstance(make_task(), TorchTask)
-    assert Tuned("a").name == "a"
+    assert Hyperparameter("a").name == "a"
     assert cross_entropy(mlp(), rows(8), {}).dim() == 0
 
 
@@ -249,7 +312,9 @@ def test_mixed_precision_trains_in_full_precision_weights(way):
     members = [task.init(0), task.init(1)]
     values = [{"lr": 0.1}, {"lr": 0.1}]
     if way == "loop":
-        trained = [task.train(member, own, 0, 1, 7) for member, own in zip(members, values, strict=True)]
+        trained = [
+            task.train(member, own, 0, 1, 7) for member, own in zip(members, values, strict=True)
+        ]
     else:
         trained = task.train_many(members, values, [0, 0], [7, 7])
     full = make_task().train(members[0], values[0], 0, 1, 7)

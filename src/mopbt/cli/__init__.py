@@ -6,30 +6,50 @@ import sys
 import traceback
 from types import FrameType
 
-from mopbt.cli import running  # isort: skip  # the commands, in the order in which `mopbt --help` lists them
-from mopbt.cli import reading  # isort: skip
-from mopbt.cli import seeing  # isort: skip
-from mopbt.cli import choosing  # isort: skip
-from mopbt.cli import exporting  # isort: skip
-from mopbt.cli import listing  # isort: skip
-from mopbt.cli import comparing  # isort: skip
+from mopbt.cli import run  # isort: skip  # the commands, in the order in which `mopbt --help` lists them
+from mopbt.cli import inspect  # isort: skip
+from mopbt.cli import report  # isort: skip
+from mopbt.cli import pick  # isort: skip
+from mopbt.cli import export  # isort: skip
+from mopbt.cli import list  # isort: skip
+from mopbt.cli import compare  # isort: skip
 from mopbt.cli.app import Terminated, app
 from mopbt.errors import MopbtError
 
-__all__ = ["app", "choosing", "comparing", "exporting", "listing", "main", "reading", "running", "seeing"]
+__all__ = [
+    "app",
+    "pick",
+    "compare",
+    "export",
+    "list",
+    "main",
+    "inspect",
+    "run",
+    "report",
+]
 
 
 def main() -> None:
     """Run the command line: errors are messages, and become exit codes."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app(args=[argument for argument in sys.argv[1:] if argument != "--traceback"], prog_name="mopbt")
+        app(
+            args=[argument for argument in sys.argv[1:] if argument != "--traceback"],
+            prog_name="mopbt",
+        )
     except (MopbtError, ValueError, TypeError, OSError) as error:
-        where = "; the same command with --traceback shows where it comes from" if hasattr(error, "__notes__") else ""
+        where = (
+            "; the same command with --traceback shows where it comes from"
+            if hasattr(error, "__notes__")
+            else ""
+        )
         _explain(error, f"{error}{where}")
         sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
     except Exception as error:  # of a task's own code, or a defect
-        _explain(error, f"{type(error).__name__}: {error}; the same command with --traceback shows where it comes from")
+        _explain(
+            error,
+            f"{type(error).__name__}: {error}; the same command with --traceback shows where it comes from",
+        )
         sys.exit(1)
 
 

@@ -21,8 +21,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.", show_default=False)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The run's directory.", show_default=False)
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
@@ -39,8 +43,13 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+        ),
     ] = False,
-    show_traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from (anywhere).")] = False,
+    show_traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from (anywhere).")
+    ] = False,
 ) -> None:
     """Train a population under several conflicting objectives, and get a front of trained models."""

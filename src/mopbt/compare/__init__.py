@@ -6,9 +6,18 @@ without an end of their own get the time of the slowest run of another one (pape
 each in a process and on a core of its own.
 """
 
-from mopbt.compare.board import seconds_left
-from mopbt.compare.conducting import compare, recompute
-from mopbt.compare.evaluations import Comparison, RunData
-from mopbt.compare.experiment import Contender, Experiment, PlannedRun
+from mopbt.compare.collect import Comparison, RunData
+from mopbt.compare.execute import compare, recompute
+from mopbt.compare.plan import AlgorithmEntry, Experiment, PlannedRun
+from mopbt.compare.progress import seconds_left
 
-__all__ = ["Comparison", "Contender", "Experiment", "PlannedRun", "RunData", "compare", "recompute", "seconds_left"]
+__all__ = [
+    "Comparison",
+    "AlgorithmEntry",
+    "Experiment",
+    "PlannedRun",
+    "RunData",
+    "compare",
+    "recompute",
+    "seconds_left",
+]

@@ -17,14 +17,14 @@ import numpy as np
 
 from mopbt.errors import CorruptCheckpoint, MopbtError, TaskError
 from mopbt.objectives import signed, total_violation
+from mopbt.problem import Problem, Task, Values
 from mopbt.rng import derived_seed
 from mopbt.state import Job, Report
 from mopbt.stores.base import Checkpoints
-from mopbt.task import Problem, Task, Values
 
 
 @dataclass(frozen=True)
-class Work:
+class RunContext:
     """What an engine works on."""
 
     task: Task[Any]
@@ -40,7 +40,7 @@ class Engine(Protocol):
     def capacity(self) -> int:
         """Return how many jobs the engine takes at a time."""
 
-    def start(self, work: Work) -> None:
+    def start(self, work: RunContext) -> None:
         """Get ready for a run."""
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
@@ -56,7 +56,7 @@ class Engine(Protocol):
         """Give everything back; jobs that have not reported are abandoned."""
 
 
-class Warm:
+class ModelCache:
     """Models that are still in memory, by the checkpoint that holds the same state; the oldest go first."""
 
     def __init__(self, limit: int) -> None:
@@ -83,13 +83,20 @@ class Warm:
         return self._models[id][0] if id is not None and id in self._models else None
 
 
-Bundle = list[tuple[Job, str]]  # jobs that are carried out together, each with the checksum of the checkpoint it starts from
+Bundle = list[
+    tuple[Job, str]
+]  # jobs that are carried out together, each with the checksum of the checkpoint it starts from
 
 
 def bundled(jobs: Iterable[Job], checksums: Mapping[int, str], stack: int) -> list[Bundle]:
     """Return jobs in bundles of at most `stack`: in every generation, and after a crash, the same members come together."""
-    members = groupby(sorted(jobs, key=lambda job: (job.trial, job.id)), key=lambda job: job.trial // stack)
-    return [[(job, checksums.get(job.start, "") if job.start is not None else "") for job in bundle] for _, bundle in members]
+    members = groupby(
+        sorted(jobs, key=lambda job: (job.trial, job.id)), key=lambda job: job.trial // stack
+    )
+    return [
+        [(job, checksums.get(job.start, "") if job.start is not None else "") for job in bundle]
+        for _, bundle in members
+    ]
 
 
 @dataclass(frozen=True)
@@ -103,15 +110,15 @@ class Trained:
     error: str = ""
 
 
-def perform(work: Work, job: Job, checksum: str, warm: Warm) -> Report:
+def run_job(work: RunContext, job: Job, checksum: str, warm: ModelCache) -> Report:
     """Carry out a job: restore or build the model, train it for an interval, evaluate it, and save it."""
     return saved(work, _train_alone(work, job, checksum, warm))
 
 
-def saved(work: Work, trained: Trained) -> Report:
+def saved(work: RunContext, trained: Trained) -> Report:
     """Make a trained model durable and return its report."""
     if trained.error:
-        return Report(trained.job.id, took=trained.seconds, error=trained.error)
+        return Report(trained.job.id, duration=trained.seconds, error=trained.error)
     began = time.perf_counter()
     checksum = work.checkpoints.save(trained.job.id, trained.data)
     return Report(
@@ -120,11 +127,11 @@ def saved(work: Work, trained: Trained) -> Report:
         violation=total_violation(work.problem.constraints, trained.scores),
         scores=trained.scores,
         checksum=checksum,
-        took=trained.seconds + time.perf_counter() - began,
+        duration=trained.seconds + time.perf_counter() - began,
     )
 
 
-def train(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
+def train(work: RunContext, bundle: Bundle, warm: ModelCache) -> list[Trained]:
     """Carry out jobs up to what is to be saved: together where the task can, else one by one.
 
     What goes wrong in the task's own code makes a failed job; a broken contract ends the run.
@@ -140,13 +147,15 @@ def train(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
     return [_train_alone(work, job, checksum, warm) for job, checksum in bundle]
 
 
-def _train_alone(work: Work, job: Job, checksum: str, warm: Warm) -> Trained:
+def _train_alone(work: RunContext, job: Job, checksum: str, warm: ModelCache) -> Trained:
     began = time.perf_counter()
     try:
         had_torch = "torch" in sys.modules
         model, scores, data = _trained_model(work, job, checksum, warm)
-        if not had_torch and "torch" in sys.modules:  # imported midway, so it was not seeded: once more, from the same start
-            model, scores, data = _trained_model(work, job, checksum, Warm(0))
+        if (
+            not had_torch and "torch" in sys.modules
+        ):  # imported midway, so it was not seeded: once more, from the same start
+            model, scores, data = _trained_model(work, job, checksum, ModelCache(0))
     except CorruptCheckpoint as error:
         return Trained(job, time.perf_counter() - began, error=str(error))
     except MopbtError:
@@ -157,12 +166,16 @@ def _train_alone(work: Work, job: Job, checksum: str, warm: Warm) -> Trained:
     return Trained(job, time.perf_counter() - began, scores, data)
 
 
-def _trained_model(work: Work, job: Job, checksum: str, warm: Warm) -> tuple[Any, dict[str, float], bytes]:
+def _trained_model(
+    work: RunContext, job: Job, checksum: str, warm: ModelCache
+) -> tuple[Any, dict[str, float], bytes]:
     task, values = work.task, Values(work.problem.space.decode(job.config))
     seed = _training_seed(work, job)
     with global_seeds(_first_seed(work, job)):
         model = _model(work, job, checksum, warm)
-        seed_globals(seed)  # anew: loading a model may draw random numbers, taking a warm one does not
+        seed_globals(
+            seed
+        )  # anew: loading a model may draw random numbers, taking a warm one does not
         trained = task.train(model, values, job.begin, job.end, seed)
         model = model if trained is None else trained
         scores = _measured(work, task.evaluate(model))
@@ -170,7 +183,7 @@ def _trained_model(work: Work, job: Job, checksum: str, warm: Warm) -> tuple[Any
         return model, scores, _dumped(task, model)
 
 
-def _train_stack(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
+def _train_stack(work: RunContext, bundle: Bundle, warm: ModelCache) -> list[Trained]:
     """Train all jobs of a bundle as one program; its randomness belongs to the bundle, whose jobs are always the same."""
     began, task = time.perf_counter(), cast(Any, work.task)
     jobs = [job for job, _ in bundle]
@@ -180,7 +193,9 @@ def _train_stack(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
         with global_seeds(_first_seed(work, job)):
             models.append(_model(work, job, checksum, warm))
     with global_seeds(derived_seed(work.seed, "stack", jobs[0].trial, jobs[0].begin, len(jobs))):
-        models = task.train_many(models, values, [job.begin for job in jobs], [_training_seed(work, job) for job in jobs])
+        models = task.train_many(
+            models, values, [job.begin for job in jobs], [_training_seed(work, job) for job in jobs]
+        )
         scores = [_measured(work, measured) for measured in task.evaluate_many(models)]
         for value, own in zip(values, scores, strict=True):
             _check_read(work, value, own)
@@ -188,31 +203,35 @@ def _train_stack(work: Work, bundle: Bundle, warm: Warm) -> list[Trained]:
     for job, model, dump in zip(jobs, models, data, strict=True):
         warm.put(job.id, model, len(dump))
     seconds = (time.perf_counter() - began) / len(jobs)
-    return [Trained(job, seconds, own, dump) for job, own, dump in zip(jobs, scores, data, strict=True)]
+    return [
+        Trained(job, seconds, own, dump) for job, own, dump in zip(jobs, scores, data, strict=True)
+    ]
 
 
-def _model(work: Work, job: Job, checksum: str, warm: Warm) -> Any:
+def _model(work: RunContext, job: Job, checksum: str, warm: ModelCache) -> Any:
     if job.start is None:
         return work.task.init(_first_seed(work, job))
-    model = warm.look(job.start) if getattr(work.task, "functional", False) else warm.take(job.start)
+    model = (
+        warm.look(job.start) if getattr(work.task, "functional", False) else warm.take(job.start)
+    )
     return work.task.load(work.checkpoints.load(job.start, checksum)) if model is None else model
 
 
-def _first_seed(work: Work, job: Job) -> int:
+def _first_seed(work: RunContext, job: Job) -> int:
     return derived_seed(work.seed, "init", job.trial)
 
 
-def _training_seed(work: Work, job: Job) -> int:
+def _training_seed(work: RunContext, job: Job) -> int:
     return derived_seed(work.seed, "train", job.trial, job.begin)
 
 
-def _check_read(work: Work, values: Values, scores: Mapping[str, float]) -> None:
+def _check_read(work: RunContext, values: Values, scores: Mapping[str, float]) -> None:
     """Raise UnreadHyperparameter where training has not read all values, unless it diverged and perhaps gave up before."""
     if all(map(math.isfinite, signed(work.problem.objectives, scores))):
         values.check_read()
 
 
-def _measured(work: Work, scores: Any) -> dict[str, float]:
+def _measured(work: RunContext, scores: Any) -> dict[str, float]:
     """Return checked scores, and make sure before anything is saved that nothing is missing from them."""
     checked = checked_scores(scores)
     signed(work.problem.objectives, checked)
@@ -223,7 +242,9 @@ def _measured(work: Work, scores: Any) -> dict[str, float]:
 def _dumped(task: Task[Any], model: Any) -> bytes:
     data = task.dump(model)
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise TaskError(f"`dump` must return bytes, got {type(data).__name__}; mopbt.dumps(...) makes bytes of arrays and dicts")
+        raise TaskError(
+            f"`dump` must return bytes, got {type(data).__name__}; mopbt.dumps(...) makes bytes of arrays and dicts"
+        )
     return bytes(data)
 
 
@@ -269,10 +290,12 @@ def seed_globals(seed: int) -> None:
 def _has_accelerator() -> bool:
     """Tell whether PyTorch has more than the CPU's generator to seed; it takes milliseconds to note down a seed for later."""
     torch = sys.modules["torch"]
-    return bool(torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available())
+    return bool(
+        torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available()
+    )
 
 
-class Deaths:
+class CrashTracker:
     """How often workers died with which jobs at hand, and what becomes of these.
 
     Which job killed a worker is not known before one dies with that job alone: while a job is trained, the one before it is still
@@ -287,11 +310,18 @@ class Deaths:
         """Tell whether a worker has died with one of the jobs at hand."""
         return any(job.id in self._times for job, _ in bundle)
 
-    def count(self, bundles: Iterable[Bundle], who: str, why: str) -> tuple[list[Bundle], list[Report]]:
+    def count(
+        self, bundles: Iterable[Bundle], who: str, why: str
+    ) -> tuple[list[Bundle], list[Report]]:
         """Return what is tried again after a death, and reports of what is not; `who` died is told there, and `why`."""
         at_hand = [item for bundle in bundles for item in bundle]
         for job, _ in at_hand:
             self._times[job.id] = self._times.get(job.id, 0) + 1
         if len(at_hand) == 1 and self._times[id := at_hand[0][0].id] > self._retries:
-            return [], [Report(id, error=f"the {who} died {self._times[id]} times while it carried out this job ({why})")]
+            return [], [
+                Report(
+                    id,
+                    error=f"the {who} died {self._times[id]} times while it carried out this job ({why})",
+                )
+            ]
         return [[item] for item in at_hand], []

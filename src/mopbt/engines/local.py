@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mopbt.engines.base import Warm, Work, perform
+from mopbt.engines.base import ModelCache, RunContext, run_job
 from mopbt.state import Job, Report
 
 
@@ -18,21 +18,23 @@ class LocalEngine:
     def __init__(self, *, warm_bytes: int = 2**28) -> None:
         self._warm_bytes = warm_bytes
 
-    def start(self, work: Work) -> None:
+    def start(self, work: RunContext) -> None:
         """Get ready for a run."""
         self._work = work
-        self._warm = Warm(self._warm_bytes)
+        self._warm = ModelCache(self._warm_bytes)
         self._jobs: deque[tuple[Job, str]] = deque()
         self._began = time.monotonic()
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
         """Put jobs in line."""
-        self._jobs.extend((job, checksums.get(job.start, "") if job.start is not None else "") for job in jobs)
+        self._jobs.extend(
+            (job, checksums.get(job.start, "") if job.start is not None else "") for job in jobs
+        )
 
     def collect(self, timeout: float | None = None) -> list[Report]:
         """Carry out the next job."""
         job, checksum = self._jobs.popleft()
-        report = perform(self._work, job, checksum, self._warm)
+        report = run_job(self._work, job, checksum, self._warm)
         return [replace(report, seconds=self.elapsed())]
 
     def elapsed(self) -> float:
@@ -42,4 +44,4 @@ class LocalEngine:
     def close(self) -> None:
         """Forget the models in memory."""
         self._jobs.clear()
-        self._warm = Warm(0)
+        self._warm = ModelCache(0)

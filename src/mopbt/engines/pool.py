@@ -17,12 +17,18 @@ from typing import Any
 
 import cloudpickle
 
-from mopbt.engines.base import Bundle, Deaths, Work, bundled
+from mopbt.engines.base import Bundle, CrashTracker, RunContext, bundled
 from mopbt.engines.worker import receive, send
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 _AHEAD = 2  # bundles a worker has at hand: the next one is there before the driver has written down the last
 _SHORT = 0.5  # seconds that a bundle takes for this to pay
 
@@ -33,9 +39,13 @@ class _Worker:
 
     process: subprocess.Popen[bytes]
     bundles: deque[Bundle] = field(default_factory=deque)  # the first one is running
-    warm: set[int | None] = field(default_factory=set)  # checkpoints of which it may still hold the model
+    warm: set[int | None] = field(
+        default_factory=set
+    )  # checkpoints of which it may still hold the model
     ready: bool = False
-    outbox: "queue.SimpleQueue[bytes | None]" = field(default_factory=queue.SimpleQueue)  # None ends its speaker
+    outbox: "queue.SimpleQueue[bytes | None]" = field(
+        default_factory=queue.SimpleQueue
+    )  # None ends its speaker
     listener: threading.Thread | None = None
 
 
@@ -45,10 +55,25 @@ class PoolEngine:
     A worker that dies is replaced and its job runs again, at most `retries` times; then the job is reported as failed.
     """
 
-    def __init__(self, workers: int | None = None, *, threads: int | None = 1, retries: int = 2, warm_bytes: int = 2**28) -> None:
-        for name, value, least in (("workers", workers, 1), ("threads", threads, 1), ("retries", retries, 0)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        threads: int | None = 1,
+        retries: int = 2,
+        warm_bytes: int = 2**28,
+    ) -> None:
+        for name, value, least in (
+            ("workers", workers, 1),
+            ("threads", threads, 1),
+            ("retries", retries, 0),
+        ):
+            if value is not None and (
+                not isinstance(value, int) or isinstance(value, bool) or value < least
+            ):
+                raise ValueError(
+                    f"`{name}` must be a whole number of at least {least}, got {value!r}"
+                )
         self.workers = workers or available_cores()
         self._threads = threads
         self._retries = retries
@@ -65,7 +90,7 @@ class PoolEngine:
         """Return how many jobs the engine takes at a time."""
         return self.workers * self.stack * _AHEAD
 
-    def start(self, work: Work) -> None:
+    def start(self, work: RunContext) -> None:
         """Get ready for a run; workers start with the first jobs."""
         try:
             payload = pickled(work)
@@ -78,7 +103,7 @@ class PoolEngine:
         self._setup = pickle.dumps((payload, self._warm_bytes))
         self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
         self._pending: deque[Bundle] = deque()
-        self._deaths = Deaths(self._retries)
+        self._deaths = CrashTracker(self._retries)
         self._false_starts = 0
         self._began = time.monotonic()
         self._ahead = _AHEAD
@@ -91,8 +116,10 @@ class PoolEngine:
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
         """Hand jobs to workers, or put them in line."""
         self._pending.extend(bundled(jobs, checksums, self.stack))
-        while len(self._crew) < min(self.workers, len(self._pending) + sum(len(w.bundles) > 0 for w in self._crew)):
-            self._hire()
+        while len(self._crew) < min(
+            self.workers, len(self._pending) + sum(len(w.bundles) > 0 for w in self._crew)
+        ):
+            self._spawn()
         self._dispatch()
 
     def collect(self, timeout: float | None = None) -> list[Report]:
@@ -108,7 +135,11 @@ class PoolEngine:
             except queue.Empty:
                 return reports
             try:
-                heard = self._died(worker) if message is None else self._heard(worker, pickle.loads(message))
+                heard = (
+                    self._died(worker)
+                    if message is None
+                    else self._heard(worker, pickle.loads(message))
+                )
             except MopbtError as error:
                 if not reports:
                     raise
@@ -123,14 +154,19 @@ class PoolEngine:
         for worker in crew:
             worker.process.kill()
         for worker in crew:
-            _bury(worker)
+            _reap(worker)
 
-    def _hire(self) -> None:
+    def _spawn(self) -> None:
         environment = dict(os.environ)
         if self._threads is not None:
             environment |= dict.fromkeys(THREADS, str(self._threads))
         command = f"import sys; sys.path[:] = {self._path!r}; from mopbt.engines.worker import main; main()"
-        process = subprocess.Popen([sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
         worker = _Worker(process)
         self._crew.append(worker)
         worker.listener = threading.Thread(target=_listen, args=(worker, self._inbox), daemon=True)
@@ -141,12 +177,18 @@ class PoolEngine:
     def _dispatch(self) -> None:
         for depth in range(1, self._ahead + 1):  # first a bundle for each, then a second one
             for worker in self._crew:
-                if len(worker.bundles) < depth and not any(map(self._deaths.is_suspect, worker.bundles)):
+                if len(worker.bundles) < depth and not any(
+                    map(self._deaths.is_suspect, worker.bundles)
+                ):
                     self._assign(worker)
 
     def _assign(self, worker: _Worker) -> None:
         """Give a worker the bundle of which it still has the most models in memory, else the first one; suspects by themselves."""
-        fit = [bundle for bundle in self._pending if not (worker.bundles and self._deaths.is_suspect(bundle))]
+        fit = [
+            bundle
+            for bundle in self._pending
+            if not (worker.bundles and self._deaths.is_suspect(bundle))
+        ]
         if not fit:
             return
         bundle = max(fit, key=lambda bundle: sum(job.start in worker.warm for job, _ in bundle))
@@ -165,7 +207,7 @@ class PoolEngine:
         worker.bundles.popleft()
         worker.warm |= {report.job for report in message}
         # A second bundle saves milliseconds; behind a long one it would wait while others are idle.
-        self._ahead = _AHEAD if sum(report.took for report in message) < _SHORT else 1
+        self._ahead = _AHEAD if sum(report.duration for report in message) < _SHORT else 1
         return message
 
     def _died(self, worker: _Worker) -> list[Report]:
@@ -173,16 +215,18 @@ class PoolEngine:
         if worker not in self._crew:
             return []
         self._crew.remove(worker)
-        code = _bury(worker)
+        code = _reap(worker)
         if not worker.ready:
             self._false_starts += 1
             if self._false_starts > self._retries:
-                raise WorkerFailed(f"worker processes end before they are ready (exit code {code}); see what they print above")
+                raise WorkerFailed(
+                    f"worker processes end before they are ready (exit code {code}); see what they print above"
+                )
         again, reports = list(worker.bundles), list[Report]()
         if worker.ready:
             again, reports = self._deaths.count(again, "worker process", f"exit code {code}")
         self._pending.extendleft(reversed(again))
-        self._hire()
+        self._spawn()
         return reports
 
 
@@ -200,7 +244,7 @@ def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> C
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def pickled(work: Work) -> bytes:
+def pickled(work: RunContext) -> bytes:
     """Return the work as bytes that another process can read, also where a script or a notebook defines its task."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(work)
@@ -223,7 +267,7 @@ def _speak(worker: _Worker) -> None:
         worker.process.stdin.close()
 
 
-def _bury(worker: _Worker) -> int:
+def _reap(worker: _Worker) -> int:
     worker.outbox.put(None)
     code = worker.process.wait()
     assert worker.listener is not None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
-from mopbt.engines.base import Bundle, Deaths, Warm, Work, bundled, train
+from mopbt.engines.base import Bundle, CrashTracker, ModelCache, RunContext, bundled, train
 from mopbt.engines.pool import pickled
 from mopbt.engines.worker import keep_memory, saved_or_failed
 from mopbt.errors import CannotStack, CorruptCheckpoint, MissingExtra, MopbtError, WorkerFailed
@@ -28,23 +28,31 @@ from mopbt.state import Job, Report
 _AHEAD = 2  # bundles an actor has at hand: it trains the second while the first is being saved and reported
 _SHORT = 0.5  # seconds that an actor takes for a bundle for this to pay
 _LOOK = 2.0  # seconds between two looks at the size of the cluster
-_PROBE = -1  # the checkpoint by which actors see whether they share the driver's storage; no job has this id
+_PROBE = (
+    -1
+)  # the checkpoint by which actors see whether they share the driver's storage; no job has this id
 
 
 class Actor:
     """What a Ray actor holds and does; its calls overlap, but one at a time trains."""
 
-    def prepare(self, payload: bytes, path: list[str], warm_bytes: int, probe: str) -> MopbtError | None:
+    def prepare(
+        self, payload: bytes, path: list[str], warm_bytes: int, probe: str
+    ) -> MopbtError | None:
         """Read the task, and make sure that the storage is the driver's."""
         keep_memory()
         sys.path.extend(entry for entry in path if entry not in sys.path)
         self._turn = threading.Lock()
-        self._warm = Warm(warm_bytes)
+        self._warm = ModelCache(warm_bytes)
         try:
-            self._work: Work = pickle.loads(payload)
+            self._work: RunContext = pickle.loads(payload)
         except Exception as error:
-            remedy = "put the task in a module that all nodes can import (see RayEngine's `runtime_env`)"
-            return WorkerFailed(f"{_here()} cannot read the task: {type(error).__name__}: {error}; {remedy}")
+            remedy = (
+                "put the task in a module that all nodes can import (see RayEngine's `runtime_env`)"
+            )
+            return WorkerFailed(
+                f"{_here()} cannot read the task: {type(error).__name__}: {error}; {remedy}"
+            )
         try:
             self._work.checkpoints.load(_PROBE, probe)
         except CorruptCheckpoint as error:
@@ -52,7 +60,7 @@ class Actor:
             return WorkerFailed(f"{_here()} does not see the run's checkpoints: {error}; {remedy}")
         return None
 
-    def carry_out(self, bundle: Bundle) -> list[Report] | MopbtError:
+    def execute(self, bundle: Bundle) -> list[Report] | MopbtError:
         """Train a bundle, and make it durable while the next one trains."""
         try:
             with self._turn:
@@ -61,7 +69,9 @@ class Actor:
         except MopbtError as error:
             return error
         except Exception as error:  # a store that is broken in an unforeseen way
-            return WorkerFailed(f"{_here()} cannot save a checkpoint: {type(error).__name__}: {error}")
+            return WorkerFailed(
+                f"{_here()} cannot save a checkpoint: {type(error).__name__}: {error}"
+            )
 
 
 @dataclass(eq=False)
@@ -69,10 +79,14 @@ class _Worker:
     """An actor as the driver sees it."""
 
     actor: Any
-    bundles: deque[tuple[Any, Bundle]] = field(default_factory=deque)  # with the references of their answers, the oldest first
+    bundles: deque[tuple[Any, Bundle]] = field(
+        default_factory=deque
+    )  # with the references of their answers, the oldest first
     ready: bool = False
-    ahead: int = 1  # how many bundles it gets at a time: more than one when it has shown that it is quick
-    pace: float = 0.0  # seconds that its last bundle took
+    ahead: int = (
+        1  # how many bundles it gets at a time: more than one when it has shown that it is quick
+    )
+    pace: float = 0.0  # seconds that its last bundle duration
 
 
 class RayEngine:
@@ -98,19 +112,39 @@ class RayEngine:
         warm_bytes: int = 2**28,
         patience: float = 600.0,
     ) -> None:
-        for name, value, least in (("workers", workers, 1), ("stack", stack, 1), ("retries", retries, 0)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
+        for name, value, least in (
+            ("workers", workers, 1),
+            ("stack", stack, 1),
+            ("retries", retries, 0),
+        ):
+            if value is not None and (
+                not isinstance(value, int) or isinstance(value, bool) or value < least
+            ):
+                raise ValueError(
+                    f"`{name}` must be a whole number of at least {least}, got {value!r}"
+                )
         needs = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
         for name, amount in (*needs.items(), ("patience", patience)):
-            if isinstance(amount, bool) or not isinstance(amount, Real) or not 0 <= amount < math.inf:
-                raise ValueError(f"the amount of {name} must be a number of at least 0, got {amount!r}")
+            if (
+                isinstance(amount, bool)
+                or not isinstance(amount, Real)
+                or not 0 <= amount < math.inf
+            ):
+                raise ValueError(
+                    f"the amount of {name} must be a number of at least 0, got {amount!r}"
+                )
         if workers is None and not any(needs.values()):
-            raise ValueError("`workers` must be given where an actor needs no CPU, GPU or other resource: any number would fit")
+            raise ValueError(
+                "`workers` must be given where an actor needs no CPU, GPU or other resource: any number would fit"
+            )
         self.workers = workers
         self._address = address
         self._needs = needs
-        self._options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources or {})}
+        self._options: dict[str, Any] = {
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+            "resources": dict(resources or {}),
+        }
         self._stack = stack
         self._runtime_env = dict(runtime_env or {})
         self._retries = retries
@@ -129,10 +163,12 @@ class RayEngine:
         """Return how many jobs the engine takes at a time."""
         return self._wanted * self.stack * _AHEAD
 
-    def start(self, work: Work) -> None:
+    def start(self, work: RunContext) -> None:
         """Connect to Ray and get ready for a run; actors start with the first jobs."""
         if self.stack > 1 and not hasattr(work.task, "train_many"):
-            raise CannotStack(f"the task {work.problem.name!r} has no `train_many`, so it cannot be stacked; leave `stack` at 1")
+            raise CannotStack(
+                f"the task {work.problem.name!r} has no `train_many`, so it cannot be stacked; leave `stack` at 1"
+            )
         try:
             self._payload = pickled(work)
         except Exception as error:
@@ -143,15 +179,21 @@ class RayEngine:
         self._ray = _ray()
         self._probe = work.checkpoints.save(_PROBE, os.urandom(16))
         self._connected = self._connect()
-        code = {} if self._connected or not self._runtime_env else {"runtime_env": self._runtime_env}
-        self._kind = self._ray.remote(max_concurrency=_AHEAD, max_restarts=0, **self._options, **code)(Actor)
+        code = (
+            {} if self._connected or not self._runtime_env else {"runtime_env": self._runtime_env}
+        )
+        self._kind = self._ray.remote(
+            max_concurrency=_AHEAD, max_restarts=0, **self._options, **code
+        )(Actor)
         self._checkpoints = work.checkpoints
         self._path = [os.path.abspath(entry) for entry in sys.path]
         self._sent: Any = None  # the payload in Ray's object store
         self._calls: dict[Any, _Worker] = {}  # by the references of their answers
         self._pending: deque[Bundle] = deque()
-        self._warm: dict[int | None, _Worker] = {}  # who may still have the model of a checkpoint in memory
-        self._deaths = Deaths(self._retries)
+        self._warm: dict[
+            int | None, _Worker
+        ] = {}  # who may still have the model of a checkpoint in memory
+        self._deaths = CrashTracker(self._retries)
         self._false_starts = 0
         self._broken: MopbtError | None = None
         self._began = self._hopeful = time.monotonic()
@@ -165,7 +207,7 @@ class RayEngine:
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
         """Hand jobs to actors, or put them in line."""
         self._pending.extend(bundled(jobs, checksums, self.stack))
-        self._hire()
+        self._spawn()
         self._dispatch()
 
     def collect(self, timeout: float | None = None) -> list[Report]:
@@ -178,7 +220,7 @@ class RayEngine:
             for answer in self._answers(deadline - time.monotonic()):
                 reports += self._take(answer)
             self._look()
-            self._hire()
+            self._spawn()
             self._dispatch()
             if time.monotonic() >= deadline:
                 break
@@ -200,9 +242,18 @@ class RayEngine:
         """Connect to Ray and return whether this is ours to undo."""
         if self._ray.is_initialized():
             return False
-        own = {"include_dashboard": False} if self._address is None and "RAY_ADDRESS" not in os.environ else {}
+        own = (
+            {"include_dashboard": False}
+            if self._address is None and "RAY_ADDRESS" not in os.environ
+            else {}
+        )
         try:
-            self._ray.init(self._address, runtime_env=self._runtime_env or None, logging_level=logging.WARNING, **own)
+            self._ray.init(
+                self._address,
+                runtime_env=self._runtime_env or None,
+                logging_level=logging.WARNING,
+                **own,
+            )
         except Exception as error:
             where = f"Ray at {self._address}" if self._address else "Ray"
             raise WorkerFailed(
@@ -235,7 +286,9 @@ class RayEngine:
     def _heard(self, worker: _Worker, answer: Any) -> list[Report]:
         try:
             message: list[Report] | MopbtError | None = self._ray.get(answer)
-        except self._ray.exceptions.RayError as error:  # the actor or its node is dead, or what was sent is lost
+        except (
+            self._ray.exceptions.RayError
+        ) as error:  # the actor or its node is dead, or what was sent is lost
             return self._died(worker, error)
         if isinstance(message, MopbtError):
             raise message
@@ -246,7 +299,7 @@ class RayEngine:
         worker.bundles = deque(item for item in worker.bundles if item[0] != answer)
         self._warm |= dict.fromkeys((report.job for report in message), worker)
         # A second bundle hides the time of saving; behind a long one, or on a slow node, it would wait while others are idle.
-        worker.pace = sum(report.took for report in message)
+        worker.pace = sum(report.duration for report in message)
         worker.ahead = _AHEAD if worker.pace < _SHORT else 1
         return message
 
@@ -277,18 +330,32 @@ class RayEngine:
         self._looked = now
         if self.workers is None:
             has = self._ray.cluster_resources()
-            self._wanted = max(min(int(has.get(name, 0) / amount + 1e-9) for name, amount in self._needs.items() if amount), 1)
+            self._wanted = max(
+                min(
+                    int(has.get(name, 0) / amount + 1e-9)
+                    for name, amount in self._needs.items()
+                    if amount
+                ),
+                1,
+            )
         if any(worker.ready for worker in self._crew) or not self._pending:
             self._hopeful = now
         elif now - self._hopeful > self._patience:
-            asked = ", ".join(f"{amount:g} {name}" for name, amount in self._needs.items() if amount) or "nothing"
-            has = ", ".join(f"{amount:g} {name}" for name, amount in self._ray.available_resources().items() if name in self._needs)
+            asked = (
+                ", ".join(f"{amount:g} {name}" for name, amount in self._needs.items() if amount)
+                or "nothing"
+            )
+            has = ", ".join(
+                f"{amount:g} {name}"
+                for name, amount in self._ray.available_resources().items()
+                if name in self._needs
+            )
             raise WorkerFailed(
                 f"no Ray actor could start for {self._patience:g} seconds: each needs {asked}, free are {has or 'none of these'}; "
                 f"add nodes, ask for less, or raise `patience`"
             )
 
-    def _hire(self) -> None:
+    def _spawn(self) -> None:
         """Ask for actors: as many as there is work for, if they are wanted."""
         busy = sum(len(worker.bundles) > 0 for worker in self._crew)
         for _ in range(min(self._wanted, len(self._pending) + busy) - len(self._crew)):
@@ -296,21 +363,42 @@ class RayEngine:
                 self._sent = self._ray.put(self._payload)
             worker = _Worker(self._kind.remote())
             self._crew.append(worker)
-            self._calls[worker.actor.prepare.remote(self._sent, self._path, self._warm_bytes, self._probe)] = worker
+            self._calls[
+                worker.actor.prepare.remote(self._sent, self._path, self._warm_bytes, self._probe)
+            ] = worker
 
     def _dispatch(self) -> None:
         for depth in range(1, _AHEAD + 1):  # first a bundle for each, then a second one
-            idle = {worker for worker in self._crew if worker.ready and len(worker.bundles) < min(depth, worker.ahead)}
-            idle -= {worker for worker in idle for _, bundle in worker.bundles if self._deaths.is_suspect(bundle)}
-            limit = max(_SHORT, 2 * min((worker.pace for worker in idle if worker.pace), default=0.0))
-            fit = [bundle for bundle in self._pending if depth == 1 or not self._deaths.is_suspect(bundle)]
+            idle = {
+                worker
+                for worker in self._crew
+                if worker.ready and len(worker.bundles) < min(depth, worker.ahead)
+            }
+            idle -= {
+                worker
+                for worker in idle
+                for _, bundle in worker.bundles
+                if self._deaths.is_suspect(bundle)
+            }
+            limit = max(
+                _SHORT, 2 * min((worker.pace for worker in idle if worker.pace), default=0.0)
+            )
+            fit = [
+                bundle
+                for bundle in self._pending
+                if depth == 1 or not self._deaths.is_suspect(bundle)
+            ]
             for bundle in list(fit) if idle else ():
                 home = self._home(bundle)
-                if home in idle and home.pace <= limit:  # not to a slow node while a quick one is idle
+                if (
+                    home in idle and home.pace <= limit
+                ):  # not to a slow node while a quick one is idle
                     idle.remove(home)
                     fit.remove(bundle)
                     self._assign(home, bundle)
-            for worker, bundle in zip(sorted(idle, key=lambda worker: worker.pace), fit, strict=False):
+            for worker, bundle in zip(
+                sorted(idle, key=lambda worker: worker.pace), fit, strict=False
+            ):
                 self._assign(worker, bundle)
 
     def _home(self, bundle: Bundle) -> _Worker | None:
@@ -322,7 +410,7 @@ class RayEngine:
         self._pending.remove(bundle)
         for job, _ in bundle:
             self._warm.pop(job.start, None)
-        reference = worker.actor.carry_out.remote(bundle)
+        reference = worker.actor.execute.remote(bundle)
         worker.bundles.append((reference, bundle))
         self._calls[reference] = worker
 

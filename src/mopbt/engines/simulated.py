@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mopbt.engines.base import Engine, Work
+from mopbt.engines.base import Engine, RunContext
 from mopbt.engines.local import LocalEngine
 from mopbt.rng import stream
 from mopbt.state import Job, Report
@@ -23,7 +23,7 @@ class PerStep:
         _check("seconds", self.seconds, self.seconds > 0, "a number above 0")
         _check("overhead", self.overhead, self.overhead >= 0, "a number of at least 0")
 
-    def __call__(self, work: Work, job: Job) -> float:
+    def __call__(self, work: RunContext, job: Job) -> float:
         """Return the seconds of a job."""
         return self.overhead + self.seconds * (job.end - job.begin)
 
@@ -34,7 +34,7 @@ class PerConfiguration:
 
     seconds: Callable[[Mapping[str, Any]], float]
 
-    def __call__(self, work: Work, job: Job) -> float:
+    def __call__(self, work: RunContext, job: Job) -> float:
         """Return the seconds of a job."""
         seconds = self.seconds(work.problem.space.decode(job.config))
         _check("seconds", seconds, seconds > 0, "a function whose values are above 0")
@@ -52,7 +52,7 @@ class Lognormal:
         _check("seconds", self.seconds, self.seconds > 0, "a number above 0")
         _check("spread", self.spread, self.spread >= 0, "a number of at least 0")
 
-    def __call__(self, work: Work, job: Job) -> float:
+    def __call__(self, work: RunContext, job: Job) -> float:
         """Return the seconds of a job."""
         factor = stream(work.seed, "cost", job.trial, job.begin).lognormal(0.0, self.spread)
         return self.seconds * float(factor) * (job.end - job.begin)
@@ -60,7 +60,7 @@ class Lognormal:
 
 @dataclass(frozen=True)
 class Measured:
-    """A job takes the time that it really took here, times a factor. Runs are then as repeatable as this machine is."""
+    """A job takes the time that it really duration here, times a factor. Runs are then as repeatable as this machine is."""
 
     factor: float = 1.0
 
@@ -68,7 +68,7 @@ class Measured:
         _check("factor", self.factor, self.factor > 0, "a number above 0")
 
 
-Cost = Callable[[Work, Job], float]
+Cost = Callable[[RunContext, Job], float]
 
 
 class SimulatedEngine:
@@ -95,9 +95,19 @@ class SimulatedEngine:
         restart: float = 0.0,
         engine: Engine | None = None,
     ) -> None:
-        _check("workers", workers, isinstance(workers, int) and workers >= 1, "a whole number of at least 1")
+        _check(
+            "workers",
+            workers,
+            isinstance(workers, int) and workers >= 1,
+            "a whole number of at least 1",
+        )
         _check("deaths", deaths, 0 <= deaths < 1, "a probability below 1")
-        _check("retries", retries, isinstance(retries, int) and retries >= 0, "a whole number of at least 0")
+        _check(
+            "retries",
+            retries,
+            isinstance(retries, int) and retries >= 0,
+            "a whole number of at least 0",
+        )
         _check("restart", restart, restart >= 0, "a number of at least 0")
         if speeds is not None:
             fit = len(speeds) == workers and all(speed > 0 for speed in speeds)
@@ -120,12 +130,14 @@ class SimulatedEngine:
         """Tell whether the training happens in this process."""
         return bool(getattr(self._engine, "in_process", False))
 
-    def start(self, work: Work) -> None:
+    def start(self, work: RunContext) -> None:
         """Get ready for a run."""
         self._work = work
         self._now = self._began = 0.0
         self._free = list(range(self.capacity))  # a heap: the first free worker takes the next job
-        self._placed: dict[int, tuple[Job, int, float]] = {}  # with the worker and the time at which it began
+        self._placed: dict[
+            int, tuple[Job, int, float]
+        ] = {}  # with the worker and the time at which it began
         self._ends: list[tuple[float, int]] = []  # a heap of the times at which jobs end
         self._end_of: dict[int, float] = {}
         self._lost: set[int] = set()
@@ -141,10 +153,12 @@ class SimulatedEngine:
                     self._time(job.id, 0.0)
             for report in exchange.reports:
                 if isinstance(self._cost, Measured):
-                    self._time(report.job, report.took)
+                    self._time(report.job, report.duration)
                 self._lost.discard(report.job)
                 self._finish(report.job)
-            self._began = max([self._began, exchange.stopped, *(report.seconds for report in exchange.reports)])
+            self._began = max(
+                [self._began, exchange.stopped, *(report.seconds for report in exchange.reports)]
+            )
         self._now = max(self._now, self._began)
         self._ends = [(end, id) for end, id in self._ends if id in self._placed]
         heapq.heapify(self._ends)
@@ -191,10 +205,14 @@ class SimulatedEngine:
             )
         self._placed[job.id] = (job, heapq.heappop(self._free), self._now)
 
-    def _time(self, id: int, took: float) -> None:
+    def _time(self, id: int, duration: float) -> None:
         """Enter when a job ends."""
         job, worker, began = self._placed[id]
-        cost = self._cost.factor * took if isinstance(self._cost, Measured) else self._cost(self._work, job)
+        cost = (
+            self._cost.factor * duration
+            if isinstance(self._cost, Measured)
+            else self._cost(self._work, job)
+        )
         spent = self._lived(job, cost / self._speeds[worker])
         self._end_of[id] = began + spent
         heapq.heappush(self._ends, (began + spent, id))
@@ -222,7 +240,7 @@ class SimulatedEngine:
                 self._reports[report.job] = report
                 wanted.discard(report.job)
                 if isinstance(self._cost, Measured):
-                    self._time(report.job, report.took)
+                    self._time(report.job, report.duration)
 
     def _report(self, id: int) -> Report:
         if id not in self._lost:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any
 
-from mopbt.engines.base import Trained, Warm, Work, saved, train
+from mopbt.engines.base import ModelCache, RunContext, Trained, saved, train
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Report
 
@@ -47,7 +47,11 @@ def _listen(stream: IO[bytes], inbox: "queue.SimpleQueue[bytes]") -> None:
 
 
 _KEEPING = {-3: 2**30, -1: 2**31 - 1, -2: 2**26}  # mmap threshold, trim threshold, top pad
-_USUAL = {-3: 2**25, -1: 2**26, -2: 2**17}  # what glibc comes to by itself in a process that works with large blocks
+_USUAL = {
+    -3: 2**25,
+    -1: 2**26,
+    -2: 2**17,
+}  # what glibc comes to by itself in a process that works with large blocks
 
 
 def keep_memory() -> None:
@@ -66,7 +70,9 @@ def memory_kept() -> Iterator[None]:
 
 
 def _tune_malloc(options: Mapping[int, int]) -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
+    mallopt = (
+        getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
+    )
     if mallopt is not None:
         for option, value in options.items():
             mallopt(option, value)
@@ -75,7 +81,9 @@ def _tune_malloc(options: Mapping[int, int]) -> None:
 def main() -> None:
     """Serve one driver until it goes away."""
     keep_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides what happens
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the driver decides what happens
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -86,14 +94,18 @@ def main() -> None:
         work, warm = _prepare(inbox.get())
     except Exception as error:
         remedy = "put the task in a module that worker processes can import, or use engine='local'"
-        failure = WorkerFailed(f"a worker process cannot read the task: {type(error).__name__}: {error}; {remedy}")
+        failure = WorkerFailed(
+            f"a worker process cannot read the task: {type(error).__name__}: {error}; {remedy}"
+        )
         send(sink, pickle.dumps(failure))
         return
     gc.freeze()
     gc.enable()
     send(sink, pickle.dumps(None))
     line = source.fileno(), sink.fileno()
-    os.register_at_fork(after_in_child=partial(_close, line))  # else a child of the task's would keep the line open
+    os.register_at_fork(
+        after_in_child=partial(_close, line)
+    )  # else a child of the task's would keep the line open
     _serve(work, warm, inbox.get, lambda answer: _answer(sink, answer))
 
 
@@ -109,12 +121,17 @@ def _answer(sink: IO[bytes], answer: Any) -> None:
         os._exit(0)  # the driver is gone; the journal knows nothing of this job, so it runs again
 
 
-def _prepare(message: bytes) -> tuple[Work, Warm]:
+def _prepare(message: bytes) -> tuple[RunContext, ModelCache]:
     work, warm_bytes = pickle.loads(message)
-    return pickle.loads(work), Warm(warm_bytes)
+    return pickle.loads(work), ModelCache(warm_bytes)
 
 
-def _serve(work: Work, warm: Warm, next_message: Callable[[], bytes], answer: Callable[[Any], None]) -> None:
+def _serve(
+    work: RunContext,
+    warm: ModelCache,
+    next_message: Callable[[], bytes],
+    answer: Callable[[Any], None],
+) -> None:
     """Train one bundle after the other; a thread makes the last ones durable meanwhile, and reports them when they are."""
     waiting: queue.Queue[list[Trained] | MopbtError] = queue.Queue(maxsize=2)
     threading.Thread(target=_save, args=(work, waiting.get, answer), daemon=True).start()
@@ -126,20 +143,34 @@ def _serve(work: Work, warm: Warm, next_message: Callable[[], bytes], answer: Ca
             waiting.put(error)  # after what is done already
 
 
-def _save(work: Work, next_done: Callable[[], list[Trained] | MopbtError], answer: Callable[[Any], None]) -> None:
+def _save(
+    work: RunContext,
+    next_done: Callable[[], list[Trained] | MopbtError],
+    answer: Callable[[Any], None],
+) -> None:
     while True:
         done = next_done()
         try:
-            answer(done if isinstance(done, MopbtError) else [saved_or_failed(work, trained) for trained in done])
+            answer(
+                done
+                if isinstance(done, MopbtError)
+                else [saved_or_failed(work, trained) for trained in done]
+            )
         except MopbtError as error:
             answer(error)
-        except Exception as error:  # a store that is broken: without an answer the driver would wait for ever
-            answer(WorkerFailed(f"a worker process cannot save a checkpoint: {type(error).__name__}: {error}"))
+        except (
+            Exception
+        ) as error:  # a store that is broken: without an answer the driver would wait for ever
+            answer(
+                WorkerFailed(
+                    f"a worker process cannot save a checkpoint: {type(error).__name__}: {error}"
+                )
+            )
 
 
-def saved_or_failed(work: Work, trained: Trained) -> Report:
+def saved_or_failed(work: RunContext, trained: Trained) -> Report:
     """Make a trained model durable; where that cannot be done, the job has failed."""
     try:
         return saved(work, trained)
     except OSError:
-        return Report(trained.job.id, took=trained.seconds, error=traceback.format_exc())
+        return Report(trained.job.id, duration=trained.seconds, error=traceback.format_exc())

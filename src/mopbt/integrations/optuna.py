@@ -24,7 +24,10 @@ def to_optuna(results: Results, storage: Any = None, *, name: str | None = None)
     """
     optuna = _optuna()
     chosen = name or (results.path.name if results.path else results.problem.name)
-    directions = ["maximize" if objective.direction == "max" else "minimize" for objective in results.problem.objectives]
+    directions = [
+        "maximize" if objective.direction == "max" else "minimize"
+        for objective in results.problem.objectives
+    ]
     try:
         study = optuna.create_study(study_name=chosen, storage=storage, directions=directions)
     except optuna.exceptions.DuplicatedStudyError:
@@ -33,13 +36,21 @@ def to_optuna(results: Results, storage: Any = None, *, name: str | None = None)
             f"that one"
         ) from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # names of objectives are, for years
+        warnings.simplefilter(
+            "ignore", optuna.exceptions.ExperimentalWarning
+        )  # names of objectives are, for years
         study.set_metric_names([objective.name for objective in results.problem.objectives])
     settings = results.settings
-    for key, value in {"task": settings.problem.name, "algorithm": dict(settings.algorithm), "seed": settings.seed}.items():
+    for key, value in {
+        "task": settings.problem.name,
+        "algorithm": dict(settings.algorithm),
+        "seed": settings.seed,
+    }.items():
         study.set_user_attr(key, value)
     records = results.records()
-    numbers = {record["job"]: number for number, record in enumerate(records)}  # of the study's trials
+    numbers = {
+        record["job"]: number for number, record in enumerate(records)
+    }  # of the study's trials
     since = datetime.datetime.now() - datetime.timedelta(seconds=results.seconds)
     study.add_trials([_trial(optuna, results, record, numbers, since) for record in records])
     return study
@@ -57,40 +68,71 @@ def distribution_of(domain: Domain) -> Any:
             return kinds.FloatDistribution(domain.lo, domain.hi, log=True)
         case _Listed():
             return kinds.CategoricalDistribution(domain.values)
-    raise ValueError(f"a domain must be one of Grid, LogGrid, Ordinal, Categorical, Float, Int, got {domain!r}")
+    raise ValueError(
+        f"a domain must be one of Grid, LogGrid, Ordinal, Categorical, Float, Int, got {domain!r}"
+    )
 
 
-def _trial(optuna: Any, results: Results, record: Mapping[str, Any], numbers: Mapping[int, int], since: datetime.datetime) -> Any:
-    values = [record.get(f"score.{objective.name}", math.nan) for objective in results.problem.objectives]
+def _trial(
+    optuna: Any,
+    results: Results,
+    record: Mapping[str, Any],
+    numbers: Mapping[int, int],
+    since: datetime.datetime,
+) -> Any:
+    values = [
+        record.get(f"score.{objective.name}", math.nan) for objective in results.problem.objectives
+    ]
     is_sound = not any(map(math.isnan, values))  # Optuna takes infinities, and no NaN
     trial = optuna.trial.create_trial(
         state=optuna.trial.TrialState.COMPLETE if is_sound else optuna.trial.TrialState.FAIL,
         values=values if is_sound else None,
         params={name: record[f"config.{name}"] for name in results.problem.space},
-        distributions={name: distribution_of(domain) for name, domain in results.problem.space.items()},
+        distributions={
+            name: distribution_of(domain) for name, domain in results.problem.space.items()
+        },
         user_attrs=_about(record, numbers),
-        system_attrs={"constraints": [record["violation"]]} if results.problem.constraints and is_sound else {},
+        system_attrs={"constraints": [record["violation"]]}
+        if results.problem.constraints and is_sound
+        else {},
         intermediate_values=_curve(results, record) if is_sound and len(values) == 1 else {},
     )
     trial.datetime_complete = since + datetime.timedelta(seconds=record["seconds"])
-    trial.datetime_start = trial.datetime_complete - datetime.timedelta(seconds=record["took"])
+    trial.datetime_start = trial.datetime_complete - datetime.timedelta(seconds=record["duration"])
     return trial
 
 
 def _about(record: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
     """Return what Optuna has no place of its own for."""
-    scores = {name.removeprefix("score."): str(value) for name, value in record.items() if name.startswith("score.")}
-    about = {"job": record["job"], "trial": record["trial"], "step": record["end"], "scores": scores}
+    scores = {
+        name.removeprefix("score."): str(value)
+        for name, value in record.items()
+        if name.startswith("score.")
+    }
+    about = {
+        "job": record["job"],
+        "trial": record["trial"],
+        "step": record["end"],
+        "scores": scores,
+    }
     if record["start"] is not None:
-        about |= {"parent": numbers[record["start"]], "exploited": record["parent"] != record["trial"]}
+        about |= {
+            "parent": numbers[record["start"]],
+            "exploited": record["parent"] != record["trial"],
+        }
     return about | ({"error": record["error"]} if record["error"] else {})
 
 
 def _curve(results: Results, record: Mapping[str, Any]) -> dict[int, float]:
     """Return the objective over the steps of a model's lineage; Optuna knows such curves for one objective alone."""
     (objective,) = results.problem.objectives
-    scores = {ancestor.end: ancestor.scores.get(objective.name) for ancestor in results.lineage(record["job"])}
-    return {end: score for end, score in scores.items() if score is not None}  # one may be lost with a line of the journal
+    scores = {
+        ancestor.end: ancestor.scores.get(objective.name)
+        for ancestor in results.lineage(record["job"])
+    }
+    return {
+        end: score for end, score in scores.items() if score is not None
+    }  # one may be lost with a line of the journal
 
 
 def _optuna() -> Any:

@@ -25,18 +25,19 @@ from ray.tune.result import SHOULD_CHECKPOINT, TIME_TOTAL_S, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchGenerator
 
-from mopbt.algorithms import Algorithm, MoAsha, MoPbt, algorithm_of, options_of
+from mopbt import algorithms
+from mopbt.algorithms import Algorithm, algorithm_of, options_of
 from mopbt.archive import Archive, entry_of
 from mopbt.errors import MissingExtra, RunMismatch, Stalled, TaskError
-from mopbt.integrations.ray_experiment import Experiment, Log
+from mopbt.integrations.ray_tune_results import Experiment, Log
 from mopbt.objectives import Constraint, Direction, signed, total_violation
+from mopbt.problem import make_problem
+from mopbt.run_config import RunConfig
 from mopbt.schedulers.asha import Asha
 from mopbt.schedulers.base import Scheduler
-from mopbt.settings import Settings
 from mopbt.space import Domain
-from mopbt.state import Job, Report, State, needed, ordered, updated
+from mopbt.state import Job, Report, State, required_checkpoints, updated, with_jobs
 from mopbt.stores.base import Exchange
-from mopbt.task import make_problem
 
 __all__ = ["MOASHA", "MOPBT", "Experiment", "check_version"]
 
@@ -65,8 +66,10 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
     ) -> None:
         check_version()
         super().__init__()
-        limits: dict[str, Any] = {"interval": interval, "max_step": max_t, "reference": reference}
-        self._problem = make_problem(name="ray-tune", space=space, objectives=objectives, constraints=constraints, **limits)
+        limits: dict[str, Any] = {"interval": interval, "steps": max_t, "reference": reference}
+        self._problem = make_problem(
+            name="ray-tune", space=space, objectives=objectives, constraints=constraints, **limits
+        )
         if self._count in options:
             raise ValueError(f"`{self._count}` is `num_samples` in TuneConfig; leave it out here")
         self._options = options
@@ -79,7 +82,9 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         self._results: dict[int, Mapping[str, Any]] = {}  # of members that are being saved
         self._held: set[int] = set()  # members without an order that keep their actor
         self._orders: dict[int, Job] = {}
-        self._paths: dict[int, str] = {}  # of checkpoints, by job, seen from the experiment's folder
+        self._paths: dict[
+            int, str
+        ] = {}  # of checkpoints, by job, seen from the experiment's folder
         self._obsolete: set[str] = set()
         self._archive = Archive()
         self._idle = 0
@@ -93,7 +98,9 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         """Make a trial a member: a new one, one of a restored experiment, or one that Tune tries again."""
         if self._log is None:
             self._begin(tune_controller, trial)
-        index = self._members.get(trial.trial_id, next(i for i in range(len(self._trials) + 1) if i not in self._trials))
+        index = self._members.get(
+            trial.trial_id, next(i for i in range(len(self._trials) + 1) if i not in self._trials)
+        )
         if self._trials.get(index) is trial:
             self._retry(tune_controller, trial, index)
             return
@@ -125,7 +132,11 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         job = self._job(index)
         if self._is_over(index):  # it was stopped here
             return
-        if job is not None and result.get(TRAINING_ITERATION, 0) == job.end and _iteration(trial) == job.end:
+        if (
+            job is not None
+            and result.get(TRAINING_ITERATION, 0) == job.end
+            and _iteration(trial) == job.end
+        ):
             self._results[index] = result
             self._report(trial, index, job)
         self._leave(index, "Tune ended the trial before its interval was over and saved")
@@ -140,7 +151,10 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         """Take in the reports of those that are saved, decide, and return a member that can go on."""
         for index, trial in self._trials.items():
             if trial.status == Trial.ERROR and not self._is_over(index):
-                self._leave(index, "the trial failed, and FailureConfig(max_failures=...) does not let it try again")
+                self._leave(
+                    index,
+                    "the trial failed, and FailureConfig(max_failures=...) does not let it try again",
+                )
         for index in [index for index in self._results if self._is_saved(self._trials[index])]:
             job = self._job(index)
             assert job is not None
@@ -149,7 +163,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         chosen = self._next(tune_controller)
         if chosen is None and self._somebody_waits():
             self._release(tune_controller)
-        self._check_hope(chosen)
+        self._abort_if_all_failed(chosen)
         return chosen
 
     def debug_string(self) -> str:
@@ -164,14 +178,16 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         """Return the next step at or after this one at which a member is saved and judged."""
         return step
 
-    def _settings(self, algorithm: Algorithm) -> Settings:
-        return Settings(self._problem, options_of(algorithm), self._seed)
+    def _settings(self, algorithm: Algorithm) -> RunConfig:
+        return RunConfig(self._problem, options_of(algorithm), self._seed)
 
     # Beginning, and going on after a restore.
 
     def _begin(self, controller: Any, trial: Trial) -> None:
         if isinstance(controller.search_alg, SearchGenerator):
-            raise ValueError(f"{type(self).__name__} proposes configurations itself; leave `search_alg` out of TuneConfig")
+            raise ValueError(
+                f"{type(self).__name__} proposes configurations itself; leave `search_alg` out of TuneConfig"
+            )
         log = Log(trial.storage.storage_filesystem, trial.storage.experiment_fs_path)
         recorded = log.settings()
         members = self._samples if recorded is None else _members_of(recorded)
@@ -179,7 +195,9 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         if recorded is None:
             log.write("run.toml", self._settings(algorithm).to_toml())
         elif differences := recorded.differences(self._settings(algorithm)):
-            raise RunMismatch(f"{log.folder} was started with other settings: {'; '.join(differences)}; use another `name`")
+            raise RunMismatch(
+                f"{log.folder} was started with other settings: {'; '.join(differences)}; use another `name`"
+            )
         self._decider: Scheduler = algorithm.scheduler(self._problem)
         self._size = members
         self._state = State(self._seed)
@@ -189,13 +207,19 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         self._began = time.monotonic() - self._seconds
         self._log = log
         if self._members and trial.trial_id not in self._members:
-            raise RunMismatch(f"{log.folder} belongs to another experiment; use Tuner.restore to go on with it, or another `name`")
+            raise RunMismatch(
+                f"{log.folder} belongs to another experiment; use Tuner.restore to go on with it, or another `name`"
+            )
 
     def _check_trial(self, trial: Trial, index: int) -> None:
         if 0 <= self._size <= index:
-            raise ValueError(f"the experiment has more than {self._size} trials; leave grid_search out of `param_space`")
+            raise ValueError(
+                f"the experiment has more than {self._size} trials; leave grid_search out of `param_space`"
+            )
         if trial.run_metadata.checkpoint_manager.checkpoint_config.num_to_keep is not None:
-            raise ValueError("leave `num_to_keep` out of CheckpointConfig: checkpoints go when neither front nor members need them")
+            raise ValueError(
+                "leave `num_to_keep` out of CheckpointConfig: checkpoints go when neither front nor members need them"
+            )
         given = [name for name in self._problem.space if name in trial.config]
         if given and trial.trial_id not in self._members:
             raise ValueError(
@@ -205,7 +229,9 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
     def _admit(self, trial: Trial, index: int) -> None:
         """Give a member its order; who has none waits, as it did before a restore."""
         storage = trial.storage
-        storage.current_checkpoint_index = max(storage.current_checkpoint_index, _last_index(storage))  # overwrite nothing
+        storage.current_checkpoint_index = max(
+            storage.current_checkpoint_index, _last_index(storage)
+        )  # overwrite nothing
         if index >= len(self._state.trials):
             jobs = self._decider.ask(self._state, len(self._state.trials) + 1)
             self._order(next(job for job in jobs if job.trial == index))
@@ -231,14 +257,18 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         return self._status(index) in ("finished", "stopped")
 
     def _is_saved(self, trial: Trial) -> bool:
-        return trial.status == Trial.PAUSED or (trial.status == Trial.RUNNING and not trial.is_saving)
+        return trial.status == Trial.PAUSED or (
+            trial.status == Trial.RUNNING and not trial.is_saving
+        )
 
     def _somebody_waits(self) -> bool:
         """Tell whether a member waits for a place to train."""
         busy = {job.trial for job in self._state.outstanding.values()}
         for index, trial in self._trials.items():
             is_ready = index in busy or self._status(index) == "ready"
-            if trial.status == Trial.PENDING or (trial.status == Trial.PAUSED and is_ready and index not in self._results):
+            if trial.status == Trial.PENDING or (
+                trial.status == Trial.PAUSED and is_ready and index not in self._results
+            ):
                 return True
         return False
 
@@ -261,7 +291,9 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
                 f"trial {trial.trial_id} saved no checkpoint at iteration {job.end}, the end of its interval: a training function "
                 f"must pass `checkpoint=` to tune.report whenever {self._problem.interval} more iterations are done"
             )
-        names = [o.name for o in self._problem.objectives] + [c.name for c in self._problem.constraints]
+        names = [o.name for o in self._problem.objectives] + [
+            c.name for c in self._problem.constraints
+        ]
         report = Report(
             job.id,
             objectives=signed(self._problem.objectives, result),
@@ -285,18 +317,32 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
 
     def _next(self, controller: Any) -> Trial | None:
         """Let members with an actor train on, and return one that needs a place."""
-        waiting = {i: trial for i, trial in self._trials.items() if trial.status == Trial.PAUSED and i not in self._results}
-        jobs = self._decider.ask(self._state, len(self._state.trials) + 1) if waiting or self._held else ()
+        waiting = {
+            i: trial
+            for i, trial in self._trials.items()
+            if trial.status == Trial.PAUSED and i not in self._results
+        }
+        jobs = (
+            self._decider.ask(self._state, len(self._state.trials) + 1)
+            if waiting or self._held
+            else ()
+        )
         held = [job for job in jobs if job.trial in self._held]
         paused = [job for job in jobs if job.trial in waiting]
         for job in filter(self._goes_on, held):
             self._held.discard(job.trial)
             self._order(job)
             _train(controller, self._trials[job.trial])
-        self._change_places(controller, [job for job in held if job.trial in self._held], may_wait=bool(paused))
+        self._change_places(
+            controller, [job for job in held if job.trial in self._held], may_wait=bool(paused)
+        )
         for job in self._state.outstanding.values():  # those that Tune has not taken yet come first
             trial = self._trials.get(job.trial)
-            if trial is not None and trial.status == Trial.PAUSED and job.trial not in self._results:
+            if (
+                trial is not None
+                and trial.status == Trial.PAUSED
+                and job.trial not in self._results
+            ):
                 return trial
         if not paused:
             return None
@@ -327,12 +373,18 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
     def _stop_those_at_their_end(self, controller: Any) -> None:
         over = self._decider.done(self._state)
         for index, trial in self._trials.items():
-            if (trial.status == Trial.PAUSED or index in self._held) and (over or self._is_over(index)):
+            if (trial.status == Trial.PAUSED or index in self._held) and (
+                over or self._is_over(index)
+            ):
                 self._held.discard(index)
                 controller.stop_trial(trial)
 
-    def _check_hope(self, chosen: Trial | None) -> None:
-        idle = [trial.status == Trial.PAUSED or i in self._held for i, trial in self._trials.items() if not trial.is_finished()]
+    def _abort_if_all_failed(self, chosen: Trial | None) -> None:
+        idle = [
+            trial.status == Trial.PAUSED or i in self._held
+            for i, trial in self._trials.items()
+            if not trial.is_finished()
+        ]
         self._idle = self._idle + 1 if chosen is None and idle and all(idle) else 0
         if self._idle > IDLE:
             raise Stalled(
@@ -355,24 +407,36 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         self._paths |= {int(job): path for job, path in record.get("paths", {}).items()}
         for exchange in map(Exchange.from_json, record["exchanges"]):
             self._orders |= {job.id: job for job in exchange.jobs}
-            self._state = ordered(self._state, exchange.jobs) if exchange.jobs else self._state
+            self._state = with_jobs(self._state, exchange.jobs) if exchange.jobs else self._state
             for report in exchange.reports:
                 self._state = self._decider.tell(self._state, report)
                 self._seconds = max(self._seconds, report.seconds)
                 if (entry := entry_of(report)) is not None:
                     self._archive.enter(entry)
-        rows = [self._state.trials[index] for index in record.get("left", ()) if index < len(self._state.trials)]
+        rows = [
+            self._state.trials[index]
+            for index in record.get("left", ())
+            if index < len(self._state.trials)
+        ]
         self._state = updated(self._state, [replace(row, status="finished") for row in rows])
 
     def _drop(self) -> None:
         """Remove checkpoints that no member and no point of the front needs, one report after they are obsolete."""
-        keep = {self._paths[job] for job in needed(self._state) | {e.job for e in self._archive.front} if job in self._paths}
+        keep = {
+            self._paths[job]
+            for job in required_checkpoints(self._state) | {e.job for e in self._archive.front}
+            if job in self._paths
+        }
         seen: set[str] = set()
         for trial in self._trials.values():
             root = trial.storage.experiment_fs_path
-            tracked = trial.run_metadata.checkpoint_manager.best_checkpoint_results  # all, in a list that is Tune's own
+            tracked = (
+                trial.run_metadata.checkpoint_manager.best_checkpoint_results
+            )  # all, in a list that is Tune's own
             for saved in [
-                saved for saved in tracked if saved.checkpoint is not None and saved is not trial.latest_checkpoint_result
+                saved
+                for saved in tracked
+                if saved.checkpoint is not None and saved is not trial.latest_checkpoint_result
             ]:
                 path = posixpath.relpath(saved.checkpoint.path, root)
                 if path in keep or path == _latest_path(trial):
@@ -397,19 +461,28 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
             return
         storage = trial.storage
         path = posixpath.join(storage.experiment_fs_path, self._paths[job.start])
-        if trial.checkpoint is None or trial.checkpoint.path != path or _iteration(trial) != job.begin:
-            metrics = {TRAINING_ITERATION: job.begin, TIME_TOTAL_S: (trial.last_result or {}).get(TIME_TOTAL_S, 0.0)}
-            manager._latest_checkpoint_result = _TrainingResult(Checkpoint(path, storage.storage_filesystem), metrics)
+        if (
+            trial.checkpoint is None
+            or trial.checkpoint.path != path
+            or _iteration(trial) != job.begin
+        ):
+            metrics = {
+                TRAINING_ITERATION: job.begin,
+                TIME_TOTAL_S: (trial.last_result or {}).get(TIME_TOTAL_S, 0.0),
+            }
+            manager._latest_checkpoint_result = _TrainingResult(
+                Checkpoint(path, storage.storage_filesystem), metrics
+            )
 
 
 class MOPBT(_TuneScheduler):
     """Multi-objective population based training of the `num_samples` trials of an experiment.
 
-    A member is saved, judged and perhaps replaced every `interval` iterations, until `max_t`. `options` are those of `MoPbt`
+    A member is saved, judged and perhaps replaced every `interval` iterations, until `max_t`. `options` are those of `MOPBT`
     (`fraction`, `explore`, `resample`, `asynchronous`, `within`, ...).
     """
 
-    _algorithm = MoPbt.name
+    _algorithm = algorithms.MOPBT.name
     _count = "population"
 
 
@@ -417,15 +490,17 @@ class MOASHA(_TuneScheduler):
     """Multi-objective asynchronous successive halving of the `num_samples` trials of an experiment.
 
     A trial is saved and judged after `grace` intervals, then after `eta` times as many each time, and at `max_t`. `options` are
-    those of `MoAsha` (`eta`, `grace`, `kind`, `within`, `scale`).
+    those of `MOASHA` (`eta`, `grace`, `kind`, `within`, `scale`).
     """
 
-    _algorithm = MoAsha.name
+    _algorithm = algorithms.MOASHA.name
     _count = "trials"
 
     def _until(self, step: int) -> int:
         assert isinstance(self._decider, Asha)
-        return min((rung for rung in self._decider.rungs if rung >= step), default=self._problem.max_step)
+        return min(
+            (rung for rung in self._decider.rungs if rung >= step), default=self._problem.steps
+        )
 
 
 def check_version(version: str = ray.__version__) -> None:
@@ -439,7 +514,7 @@ def check_version(version: str = ray.__version__) -> None:
         )
 
 
-def _members_of(settings: Settings) -> int:
+def _members_of(settings: RunConfig) -> int:
     algorithm = settings.algorithm
     return int(algorithm.get("population", algorithm.get("trials", -1)))
 
@@ -455,13 +530,19 @@ def _iteration(trial: Trial) -> float:
 
 
 def _latest_path(trial: Trial) -> str:
-    return posixpath.relpath(trial.checkpoint.path, trial.storage.experiment_fs_path) if trial.checkpoint is not None else ""
+    return (
+        posixpath.relpath(trial.checkpoint.path, trial.storage.experiment_fs_path)
+        if trial.checkpoint is not None
+        else ""
+    )
 
 
 def _last_index(storage: Any) -> int:
     """Return the number of the last checkpoint that a trial's folder holds."""
     if storage.trial_dir_name is None:  # it is new
         return -1
-    found = storage.storage_filesystem.get_file_info(pyarrow.fs.FileSelector(storage.trial_fs_path, allow_not_found=True))
+    found = storage.storage_filesystem.get_file_info(
+        pyarrow.fs.FileSelector(storage.trial_fs_path, allow_not_found=True)
+    )
     numbers = [re.fullmatch(r"checkpoint_(\d+)", info.base_name) for info in found]
     return max((int(number[1]) for number in numbers if number), default=-1)

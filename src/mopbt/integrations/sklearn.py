@@ -21,9 +21,9 @@ from mopbt.engines.pool import PoolEngine, available_cores
 from mopbt.errors import MissingExtra, UnreadHyperparameter
 from mopbt.objectives import Constraint, Direction
 from mopbt.progress import Watch
-from mopbt.results import Front, Point, read_settings
+from mopbt.results import Front, Point, read_run_config
 from mopbt.rng import derived_seed, stream
-from mopbt.run import run
+from mopbt.runner import run
 from mopbt.space import Domain, Space
 
 try:
@@ -51,7 +51,7 @@ class EstimatorTask:
     scorers: Mapping[str, Callable[..., float]]
     train_rows: tuple[Any, Any]  # X and y; y is None where there is none
     validation_rows: tuple[Any, Any]
-    max_step: int
+    steps: int
     interval: int
     resource: str | None = None
     classes: Any = None
@@ -68,12 +68,16 @@ class EstimatorTask:
         """Return the estimator, not fitted."""
         return clone(self.estimator)
 
-    def train(self, model: Any, values: Mapping[str, Any], begin: int, end: int, seed: int) -> Any:
+    def train(self, model: Any, hp: Mapping[str, Any], begin: int, end: int, seed: int) -> Any:
         """Set the hyperparameters, and let the estimator learn from the training rows."""
-        model = self.load(self.dump(model)).set_params(**values)  # its bytes must not tell whether it came from a checkpoint
+        model = self.load(self.dump(model)).set_params(
+            **hp
+        )  # its bytes must not tell whether it came from a checkpoint
         _reach_optimizer(model)
         if self.resource is not None:
-            model.set_params(**{"warm_start": True, self.resource: end}, **_random_states(model, seed))
+            model.set_params(
+                **{"warm_start": True, self.resource: end}, **_random_states(model, seed)
+            )
             return model.fit(*self._learned_from)
         for step in range(begin, end):
             model.set_params(**_random_states(model, derived_seed(seed, "partial_fit", step)))
@@ -82,7 +86,10 @@ class EstimatorTask:
 
     def evaluate(self, model: Any) -> Mapping[str, float]:
         """Score the estimator on the validation rows."""
-        return {name: float(scorer(model, *self.validation_rows)) for name, scorer in self.scorers.items()}
+        return {
+            name: float(scorer(model, *self.validation_rows))
+            for name, scorer in self.scorers.items()
+        }
 
     def dump(self, model: Any) -> bytes:
         """Return the estimator as a pickle; once through it, so that equal states give equal bytes."""
@@ -101,10 +108,18 @@ class EstimatorTask:
         """
         known = self.estimator.get_params()
         if unknown := [name for name in self.space if name not in known]:
-            raise ValueError(f"`space` names {unknown[0]!r}, which the estimator lacks; it has {', '.join(sorted(known))}")
+            raise ValueError(
+                f"`space` names {unknown[0]!r}, which the estimator lacks; it has {', '.join(sorted(known))}"
+            )
         n = _num_samples(self.train_rows[0])
-        probe = replace(self, train_rows=_rows(self.train_rows, np.linspace(0, n - 1, min(n, PROBED), dtype=int)))
-        configs = [Space(self.space).decode(config) for config in Space(self.space).stratified(8, stream(0, "probe"))]
+        probe = replace(
+            self,
+            train_rows=_rows(self.train_rows, np.linspace(0, n - 1, min(n, PROBED), dtype=int)),
+        )
+        configs = [
+            Space(self.space).decode(config)
+            for config in Space(self.space).stratified(8, stream(0, "probe"))
+        ]
         self.evaluate(probe.train(self.init(0), configs[0], 0, self.interval, 0))
         for name in self.space:
             if not any(probe._has_effect(name, values, configs) for values in configs):
@@ -113,14 +128,16 @@ class EstimatorTask:
                     f"the space, or tune a parameter that the estimator reads anew in each step"
                 )
 
-    def _has_effect(self, name: str, values: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> bool:
-        others = [config[name] for config in configs if config[name] != values[name]]
-        start = self.dump(self.train(self.init(0), values, 0, self.interval, 0))
-        learned = [self._learned(start, {**values, name: value}) for value in (values[name], *others[:1])]
+    def _has_effect(
+        self, name: str, hp: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        others = [config[name] for config in configs if config[name] != hp[name]]
+        start = self.dump(self.train(self.init(0), hp, 0, self.interval, 0))
+        learned = [self._learned(start, {**hp, name: value}) for value in (hp[name], *others[:1])]
         return len(set(learned)) > 1 or not others
 
-    def _learned(self, start: bytes, values: Mapping[str, Any]) -> bytes:
-        model = self.train(self.load(start), values, self.interval, 2 * self.interval, 1)
+    def _learned(self, start: bytes, hp: Mapping[str, Any]) -> bytes:
+        model = self.train(self.load(start), hp, self.interval, 2 * self.interval, 1)
         told = {"_optimizer", *model.get_params(deep=False)}  # these change by being told
         return self.dump({name: value for name, value in vars(model).items() if name not in told})
 
@@ -130,21 +147,33 @@ class EstimatorTask:
         return (x,) if y is None else (x, y)
 
     def _classes(self, model: Any) -> dict[str, Any]:
-        return {"classes": self.classes} if "classes" in inspect.signature(model.partial_fit).parameters else {}
+        return (
+            {"classes": self.classes}
+            if "classes" in inspect.signature(model.partial_fit).parameters
+            else {}
+        )
 
 
 def _reach_optimizer(model: Any) -> None:
     """Hand new rates on to the optimizer that a multi-layer perceptron keeps from its first step on."""
     optimizer: Any = getattr(model, "_optimizer", None)
     for name, value in model.get_params(deep=False).items() if optimizer is not None else ():
-        if name in vars(optimizer) and getattr(optimizer, name) != value and not isinstance(value, str):
+        if (
+            name in vars(optimizer)
+            and getattr(optimizer, name) != value
+            and not isinstance(value, str)
+        ):
             setattr(optimizer, name, value)
             if name == "learning_rate_init":
                 optimizer.learning_rate = value
 
 
 def _random_states(model: Any, seed: int) -> dict[str, int]:
-    names = [name for name in model.get_params() if name == "random_state" or name.endswith("__random_state")]
+    names = [
+        name
+        for name in model.get_params()
+        if name == "random_state" or name.endswith("__random_state")
+    ]
     return {name: seed % 2**32 for name in names}
 
 
@@ -155,7 +184,10 @@ def _rows(parts: tuple[Any, Any], indices: Any) -> tuple[Any, Any]:
 
 def _chosen_has(method: str) -> Callable[["MOPBTSearch"], bool]:
     def check(search: "MOPBTSearch") -> bool:
-        getattr(search.best_estimator_ if hasattr(search, "best_estimator_") else search.estimator, method)
+        getattr(
+            search.best_estimator_ if hasattr(search, "best_estimator_") else search.estimator,
+            method,
+        )
         return True
 
     return check
@@ -225,23 +257,39 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         seed = self._seed()
         task = self._task(X, y, seed)
         engine = "local" if self._workers == 1 else PoolEngine(self._workers)
-        how: dict[str, Any] = {"algorithm": self.algorithm, "population": self.population, "engine": engine}
+        how: dict[str, Any] = {
+            "algorithm": self.algorithm,
+            "population": self.population,
+            "engine": engine,
+        }
         results = run(task, out=self.out, seed=seed, progress=self.progress, **how)
-        results.task = replace(task, train_rows=(None, None), validation_rows=(None, None))  # the rows are the caller's
+        results.task = replace(
+            task, train_rows=(None, None), validation_rows=(None, None)
+        )  # the rows are the caller's
         self.results_, self.front_ = results, results.front()
         self.choice_ = self._ruled(self.front_)
         self.estimators_ = [results.load(point) for point in self.front_]
         self.best_estimator_ = results.load(self.choice_)
-        self.best_params_ = dict(self.choice_.values)
+        self.best_params_ = dict(self.choice_.hp)
         for name in ("n_features_in_", "feature_names_in_", "classes_"):
             if hasattr(self.best_estimator_, name):
                 setattr(self, name, getattr(self.best_estimator_, name))
         return self
 
-    def pick(self, how: Any = None, *, where: str | Constraint | Sequence[str | Constraint] = (), best: str | None = None) -> Any:
+    def pick(
+        self,
+        how: Any = None,
+        *,
+        where: str | Constraint | Sequence[str | Constraint] = (),
+        best: str | None = None,
+    ) -> Any:
         """Return the trained estimator of another choice, as `Front.pick` makes it; the search itself predicts as before."""
         check_is_fitted(self)
-        return self.estimators_[[point.job for point in self.front_].index(self.front_.pick(how, where=where, best=best).job)]
+        return self.estimators_[
+            [point.job for point in self.front_].index(
+                self.front_.pick(how, where=where, best=best).job
+            )
+        ]
 
     @available_if(_chosen_has("predict"))
     def predict(self, X: Any) -> Any:
@@ -270,7 +318,14 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
-        for name in ("estimator_type", "classifier_tags", "regressor_tags", "transformer_tags", "target_tags", "input_tags"):
+        for name in (
+            "estimator_type",
+            "classifier_tags",
+            "regressor_tags",
+            "transformer_tags",
+            "target_tags",
+            "input_tags",
+        ):
             setattr(tags, name, deepcopy(getattr(own, name)))
         return tags
 
@@ -284,23 +339,29 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         if self.n_jobs is None:
             return 1
         if not isinstance(self.n_jobs, int) or isinstance(self.n_jobs, bool) or self.n_jobs == 0:
-            raise ValueError(f"`n_jobs` must be a whole number, -1 for all cores, or None, got {self.n_jobs!r}")
+            raise ValueError(
+                f"`n_jobs` must be a whole number, -1 for all cores, or None, got {self.n_jobs!r}"
+            )
         return self.n_jobs if self.n_jobs > 0 else max(available_cores() + 1 + self.n_jobs, 1)
 
     def _seed(self) -> int:
         """Return the seed of split and search: where it is left to chance, that of the run that `out` has already."""
         begun = self.out is not None and (Path(self.out) / "run.toml").is_file()
         if begun and not isinstance(self.random_state, Integral):
-            return read_settings(Path(self.out)).seed  # type: ignore[arg-type]
+            return read_run_config(Path(self.out)).seed  # type: ignore[arg-type]
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _task(self, x: Any, y: Any, seed: int) -> EstimatorTask:
         x, y = indexable(x, y)
         if y is None and get_tags(self.estimator).target_tags.required:
-            raise ValueError(f"{type(self.estimator).__name__} requires y to be passed, but the target y is None; use fit(X, y)")
+            raise ValueError(
+                f"{type(self.estimator).__name__} requires y to be passed, but the target y is None; use fit(X, y)"
+            )
         if is_classifier(self.estimator):
             check_classification_targets(y)
-            y = column_or_1d(y, warn=True) if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y  # a column is split by class, too
+            y = (
+                column_or_1d(y, warn=True) if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
+            )  # a column is split by class, too
         self._check_estimator()
         train, validation = self._split(x, y, seed)
         return EstimatorTask(
@@ -309,7 +370,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             scorers=_scorers(self.scoring),
             train_rows=_rows((x, y), train),
             validation_rows=_rows((x, y), validation),
-            max_step=self.steps,
+            steps=self.steps,
             interval=self.interval,
             resource=self.resource,
             classes=np.unique(y) if is_classifier(self.estimator) else None,
@@ -333,9 +394,13 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             )
         wanted = [] if self.resource is None else ["warm_start", self.resource]
         if missing := [name for name in wanted if name not in self.estimator.get_params()]:
-            raise ValueError(f"`resource` must count the steps of an estimator with `warm_start`; {kind} has no {missing[0]!r}")
+            raise ValueError(
+                f"`resource` must count the steps of an estimator with `warm_start`; {kind} has no {missing[0]!r}"
+            )
         if self.resource is not None and self.resource in self.space:
-            raise ValueError(f"`resource` {self.resource!r} counts the steps, so it cannot be tuned; take it out of `space`")
+            raise ValueError(
+                f"`resource` {self.resource!r} counts the steps, so it cannot be tuned; take it out of `space`"
+            )
 
     def _split(self, x: Any, y: Any, seed: int) -> tuple[Any, Any]:
         """Return the rows for training and for validation."""
@@ -343,9 +408,17 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             train, validation = next(iter(self.validation.split(x, y)))
             return train, validation
         if not isinstance(self.validation, float) or not 0 < self.validation < 1:
-            raise ValueError(f"`validation` must be a share between 0 and 1, such as 0.25, or a splitter, got {self.validation!r}")
-        counts = np.unique(y, return_counts=True)[1] if is_classifier(self.estimator) and np.ndim(y) == 1 else np.ones(1)
-        kind = StratifiedShuffleSplit if counts.min() > 1 else ShuffleSplit  # each class must be in both parts
+            raise ValueError(
+                f"`validation` must be a share between 0 and 1, such as 0.25, or a splitter, got {self.validation!r}"
+            )
+        counts = (
+            np.unique(y, return_counts=True)[1]
+            if is_classifier(self.estimator) and np.ndim(y) == 1
+            else np.ones(1)
+        )
+        kind = (
+            StratifiedShuffleSplit if counts.min() > 1 else ShuffleSplit
+        )  # each class must be in both parts
         train, validation = next(kind(1, test_size=self.validation, random_state=seed).split(x, y))
         return train, validation
 
@@ -368,7 +441,11 @@ def _identity(part: Any) -> str:
 def _scorers(scoring: Any) -> dict[str, Callable[..., float]]:
     """Return the scorers by name."""
     named = (
-        scoring if isinstance(scoring, Mapping) else {name: name for name in scoring} if isinstance(scoring, list | tuple) else {}
+        scoring
+        if isinstance(scoring, Mapping)
+        else {name: name for name in scoring}
+        if isinstance(scoring, list | tuple)
+        else {}
     )
     if not named:
         raise ValueError(

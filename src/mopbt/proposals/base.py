@@ -20,9 +20,9 @@ class History:
     pending: tuple[Config, ...] = ()
 
     @property
-    def sound(self) -> list[int]:
+    def is_finite(self) -> list[int]:
         """Return the rows whose results can be ranked."""
-        return [i for i, result in enumerate(self.results) if result.sound]
+        return [i for i, result in enumerate(self.results) if result.is_finite]
 
     def objectives(self, rows: list[int]) -> NDArray[np.float64]:
         """Return the objectives (n, K) of sound rows, larger is better."""

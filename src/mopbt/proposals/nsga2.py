@@ -21,7 +21,7 @@ ATTEMPTS = 10  # at a child that is not a duplicate; a small space may have none
 
 
 @dataclass(frozen=True)
-class Nsga2:
+class NSGA2Proposal:
     """Propose children of parents that won binary tournaments by front and crowding distance.
 
     Crossover takes each hyperparameter from either parent; mutation then moves each of the d hyperparameters with probability
@@ -36,9 +36,19 @@ class Nsga2:
     crossover: float = 0.9
 
     def __post_init__(self) -> None:
-        if not isinstance(self.population, int) or isinstance(self.population, bool) or self.population < 2:
-            raise ValueError(f"`population` must be a whole number of at least 2, got {self.population!r}")
-        if isinstance(self.crossover, bool) or not isinstance(self.crossover, int | float) or not 0 <= self.crossover <= 1:
+        if (
+            not isinstance(self.population, int)
+            or isinstance(self.population, bool)
+            or self.population < 2
+        ):
+            raise ValueError(
+                f"`population` must be a whole number of at least 2, got {self.population!r}"
+            )
+        if (
+            isinstance(self.crossover, bool)
+            or not isinstance(self.crossover, int | float)
+            or not 0 <= self.crossover <= 1
+        ):
             raise ValueError(f"`crossover` must be in [0, 1], got {self.crossover!r}")
 
     def __call__(self, space: Space, history: History, n: int, rng: Generator) -> list[Config]:
@@ -51,7 +61,14 @@ class Nsga2:
         taken = {*history.configs, *history.pending}
         return [self._new_child(space, pool, places, taken, rng) for _ in range(n)]
 
-    def _new_child(self, space: Space, pool: list[Config], places: NDArray[np.intp], taken: set[Config], rng: Generator) -> Config:
+    def _new_child(
+        self,
+        space: Space,
+        pool: list[Config],
+        places: NDArray[np.intp],
+        taken: set[Config],
+        rng: Generator,
+    ) -> Config:
         """Return a child, and add it to those that are taken."""
         for _ in range(ATTEMPTS):
             child = mutated(space, self._crossed(pool, places, rng), rng)
@@ -73,7 +90,7 @@ def survivors(history: History, population: int) -> list[int]:
     kept: list[int] = []
     for begin in range(0, len(history.configs), population):
         rows = range(begin, min(begin + population, len(history.configs)))
-        kept = _best(history, kept + [i for i in rows if history.results[i].sound], population)
+        kept = _best(history, kept + [i for i in rows if history.results[i].is_finite], population)
     return kept
 
 

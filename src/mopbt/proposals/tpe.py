@@ -21,9 +21,7 @@ from mopbt.space import Config, Domain, Float, Int, Position, Space
 Density = NDArray[np.float64]
 
 CHOICE = 0.9  # what a kernel of Aitchison and Aitken leaves on its own choice; the authors' code's
-POINT = (
-    1e-6  # the share of the range down to which a whole number's cell is more than a point; the mass of less is lost in rounding
-)
+POINT = 1e-6  # the share of the range down to which a whole number's cell is more than a point; the mass of less is lost in rounding
 NARROWEST = 0.01  # kernel, as a share of the range, however many positions were seen
 
 
@@ -57,8 +55,14 @@ class Tpe:
     def __post_init__(self) -> None:
         if not _is_number(self.gamma) or not 0 < self.gamma < 1:
             raise ValueError(f"`gamma` must be in (0, 1), got {self.gamma!r}")
-        if not isinstance(self.candidates, int) or isinstance(self.candidates, bool) or self.candidates < 1:
-            raise ValueError(f"`candidates` must be a whole number of at least 1, got {self.candidates!r}")
+        if (
+            not isinstance(self.candidates, int)
+            or isinstance(self.candidates, bool)
+            or self.candidates < 1
+        ):
+            raise ValueError(
+                f"`candidates` must be a whole number of at least 1, got {self.candidates!r}"
+            )
         if not _is_number(self.random) or not 0 <= self.random <= 1:
             raise ValueError(f"`random` must be in [0, 1], got {self.random!r}")
 
@@ -71,14 +75,17 @@ class Tpe:
 
     def enough(self, space: Space, history: History) -> bool:
         """Tell whether densities are fitted to this history: it needs more than 2 d + 1 sound rows for d hyperparameters."""
-        return len(history.sound) > 2 * len(space) + 1
+        return len(history.is_finite) > 2 * len(space) + 1
 
     def _fitted(self, space: Space, history: History) -> list[tuple[Parzen, Parzen]]:
         """Return l and g of each hyperparameter."""
         good = good_rows(history, self.gamma)
         bad = sorted(set(range(len(history.configs))) - set(good))
         return [
-            (parzen(domain, [history.configs[i][d] for i in good]), parzen(domain, [history.configs[i][d] for i in bad]))
+            (
+                parzen(domain, [history.configs[i][d] for i in good]),
+                parzen(domain, [history.configs[i][d] for i in bad]),
+            )
             for d, domain in enumerate(space.values())
         ]
 
@@ -94,7 +101,7 @@ class Tpe:
 
 def good_rows(history: History, gamma: float) -> list[int]:
     """Return the best floor(gamma n) of the n sound rows, at least one if there is any, best first."""
-    sound = history.sound
+    sound = history.is_finite
     if not sound:
         return []
     size = max(math.floor(round(gamma * len(sound), 9)), 1)  # 0.29 * 100 is 28.999999999999996
@@ -117,7 +124,9 @@ class ListedParzen:
     def __init__(self, size: int, positions: Sequence[Position]) -> None:
         seen = np.bincount(np.array(positions, dtype=np.intp), minlength=size)
         others = len(positions) - seen
-        self.chances = (1 / size + CHOICE * seen + (1 - CHOICE) / (size - 1) * others) / (len(positions) + 1)
+        self.chances = (1 / size + CHOICE * seen + (1 - CHOICE) / (size - 1) * others) / (
+            len(positions) + 1
+        )
 
     def draw(self, n: int, rng: Generator) -> list[Position]:
         """Draw `n` indices of the list."""
@@ -133,14 +142,16 @@ class RangedParzen:
 
     Args:
         domain: The density is that of its scale's share in [0, 1]; a whole number owns a cell of the scale.
-        positions: The kernels' centres, (m,).
+        positions: The kernels' centers, (m,).
     """
 
     def __init__(self, domain: Float | Int, positions: Sequence[Position]) -> None:
         self.domain = domain
-        self.centres = np.sort(np.array([domain.to_unit(p) for p in positions], dtype=float))
-        self.widths = bandwidths(self.centres)
-        self._within = _mass_below(1.0, self.centres, self.widths) - _mass_below(0.0, self.centres, self.widths)
+        self.centers = np.sort(np.array([domain.to_unit(p) for p in positions], dtype=float))
+        self.widths = bandwidths(self.centers)
+        self._within = _mass_below(1.0, self.centers, self.widths) - _mass_below(
+            0.0, self.centers, self.widths
+        )
 
     def draw(self, n: int, rng: Generator) -> list[Position]:
         """Draw `n` positions of the domain."""
@@ -149,49 +160,59 @@ class RangedParzen:
     def density(self, positions: Sequence[Position]) -> Density:
         """Return the density (n,) of the scale at real numbers (n,), or its mean (n,) over the cells of whole numbers (n,)."""
         if isinstance(self.domain, Int):
-            values, places = np.unique(positions, return_inverse=True)  # a short range is drawn again and again
+            values, places = np.unique(
+                positions, return_inverse=True
+            )  # a short range is drawn again and again
             return self._over_cells(values.tolist())[places]
         return self._at(positions)
 
     def _at(self, positions: Sequence[Position]) -> Density:
         shares = np.array([[self.domain.to_unit(p)] for p in positions])
-        kernels = np.exp(-0.5 * ((shares - self.centres) / self.widths) ** 2) / (self.widths * math.sqrt(2 * math.pi))
+        kernels = np.exp(-0.5 * ((shares - self.centers) / self.widths) ** 2) / (
+            self.widths * math.sqrt(2 * math.pi)
+        )
         return self._mixed(kernels)
 
     def _over_cells(self, positions: list[int]) -> Density:
-        cells = np.array([[[self.domain.to_unit(p - 0.5)], [self.domain.to_unit(p + 0.5)]] for p in positions])
+        cells = np.array(
+            [[[self.domain.to_unit(p - 0.5)], [self.domain.to_unit(p + 0.5)]] for p in positions]
+        )
         spans = cells[:, 1] - cells[:, 0]
         density, wide = self._at(positions), spans[:, 0] > POINT
-        masses = _mass_below(cells[wide, 1], self.centres, self.widths) - _mass_below(cells[wide, 0], self.centres, self.widths)
+        masses = _mass_below(cells[wide, 1], self.centers, self.widths) - _mass_below(
+            cells[wide, 0], self.centers, self.widths
+        )
         density[wide] = self._mixed(masses / spans[wide])
         return density
 
     def _mixed(self, kernels: Density) -> Density:
         """Return the mean (n,) of the uniform kernel and the others (n, m), scaled for what was cut off from them."""
-        return np.asarray((1.0 + (kernels / self._within).sum(axis=-1)) / (len(self.centres) + 1))
+        return np.asarray((1.0 + (kernels / self._within).sum(axis=-1)) / (len(self.centers) + 1))
 
     def _draw_share(self, rng: Generator) -> float:
-        kernel = int(rng.integers(len(self.centres) + 1))
-        if kernel == len(self.centres):
+        kernel = int(rng.integers(len(self.centers) + 1))
+        if kernel == len(self.centers):
             return float(rng.random())
-        while True:  # a centre lies within the range, and so does at least a third of its kernel
-            share = float(rng.normal(self.centres[kernel], self.widths[kernel]))
+        while True:  # a center lies within the range, and so does at least a third of its kernel
+            share = float(rng.normal(self.centers[kernel], self.widths[kernel]))
             if 0 <= share <= 1:
                 return share
 
 
-def bandwidths(centres: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the width (m,) of the kernel at each of the sorted centres (m,): the distance to the farther of its neighbours.
+def bandwidths(centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the width (m,) of the kernel at each of the sorted centers (m,): the distance to the farther of its neighbors.
 
-    The ends of the range are neighbours too. No kernel is narrower than the share 1 / (m + 1) of the range, down to 0.01.
+    The ends of the range are neighbors too. No kernel is narrower than the share 1 / (m + 1) of the range, down to 0.01.
     """
-    gaps = np.diff(centres, prepend=0.0, append=1.0)
-    return np.maximum(np.maximum(gaps[:-1], gaps[1:]), max(NARROWEST, 1 / (len(centres) + 1)))
+    gaps = np.diff(centers, prepend=0.0, append=1.0)
+    return np.maximum(np.maximum(gaps[:-1], gaps[1:]), max(NARROWEST, 1 / (len(centers) + 1)))
 
 
-def _mass_below(share: float | Density, centres: NDArray[np.float64], widths: NDArray[np.float64]) -> Density:
+def _mass_below(
+    share: float | Density, centers: NDArray[np.float64], widths: NDArray[np.float64]
+) -> Density:
     """Return which part of each Gaussian lies below a share, or below each of some shares (n, 1)."""
-    z = (share - centres) / (widths * math.sqrt(2))
+    z = (share - centers) / (widths * math.sqrt(2))
     masses = (z > 0).astype(float)
     near = np.abs(z) < 6  # beyond that nothing is left, and most kernels are narrow
     masses[near] = [0.5 + 0.5 * math.erf(v) for v in z[near].tolist()]

@@ -4,14 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mopbt.problem import Problem
 from mopbt.proposals.base import History, Propose
 from mopbt.ranking import Rank
 from mopbt.rng import stream
-from mopbt.rungs import ETA, at_rung, best_of, places_to_promote, places_to_stay, rung_steps
 from mopbt.schedulers.base import next_intervals
 from mopbt.space import Config
-from mopbt.state import Job, Report, State, Status, Trial, recorded, updated
-from mopbt.task import Problem
+from mopbt.state import Job, Report, State, Status, Trial, updated, with_report
+from mopbt.successive_halving import (
+    ETA,
+    at_rung,
+    best_of,
+    places_to_promote,
+    places_to_stay,
+    rung_steps,
+)
 
 AshaKind = Literal["stopping", "promotion"]
 
@@ -31,26 +38,30 @@ class Asha:
     eta: int = ETA
     grace: int = 1  # intervals before the first rung
     trials: int | None = None  # how many to start; None: as many as the budget lets
-    enough: int | None = None  # results at a rung from which proposals can learn; None: they learn from nothing
+    enough: int | None = (
+        None  # results at a rung from which proposals can learn; None: they learn from nothing
+    )
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """Return the steps at which trials are compared."""
-        return rung_steps(self.problem.interval, self.problem.max_step, grace=self.grace, eta=self.eta)
+        return rung_steps(self.problem.interval, self.problem.steps, grace=self.grace, eta=self.eta)
 
     @property
-    def jobs_in_all(self) -> int | None:
+    def total_jobs(self) -> int | None:
         """Return None: how long trials last depends on what they measure."""
         return None
 
     @property
-    def endless(self) -> bool:
+    def needs_budget(self) -> bool:
         """Tell whether only a budget ends it."""
         return self.trials is None
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals: first of the trials under way, then of those that are promoted, then of new ones."""
-        under_way = sorted((t for t in state.trials if t.status == "ready"), key=lambda t: (-t.step, t.id))
+        under_way = sorted(
+            (t for t in state.trials if t.status == "ready"), key=lambda t: (-t.step, t.id)
+        )
         chosen = under_way[: max(slots, 0)]
         if self.kind == "promotion" and len(chosen) < slots:
             chosen += self._promoted(state, slots - len(chosen))
@@ -61,8 +72,10 @@ class Asha:
     def tell(self, state: State, report: Report) -> State:
         """Enter a report; at a rung, decide."""
         id = state.outstanding[report.job].trial
-        state = recorded(state, report, status="waiting")
-        return updated(state, [replace(state.trials[id], status=self._next(state, state.trials[id]))])
+        state = with_report(state, report, status="waiting")
+        return updated(
+            state, [replace(state.trials[id], status=self._next(state, state.trials[id]))]
+        )
 
     def done(self, state: State) -> bool:
         """Tell whether all trials have started and nobody can go on."""
@@ -72,9 +85,9 @@ class Asha:
         return not going_on and not (self.kind == "promotion" and self._promoted(state, 1))
 
     def _next(self, state: State, trial: Trial) -> Status:
-        if not trial.sound:
+        if not trial.is_finite:
             return "stopped"
-        if trial.step >= self.problem.max_step:
+        if trial.step >= self.problem.steps:
             return "finished"
         if trial.step not in self.rungs:
             return "ready"
@@ -85,7 +98,10 @@ class Asha:
     def _best(self, state: State, step: int, places: Callable[[int, int], int]) -> set[int]:
         results = at_rung(state, step)
         ids, rng = list(results), stream(state.seed, "rank", step, len(results))
-        return {ids[row] for row in best_of(list(results.values()), places(len(ids), self.eta), self.rank, rng)}
+        return {
+            ids[row]
+            for row in best_of(list(results.values()), places(len(ids), self.eta), self.rank, rng)
+        }
 
     def _promoted(self, state: State, most: int) -> list[Trial]:
         """Return trials that wait at a rung and are among its best, the highest rung first."""
@@ -113,5 +129,7 @@ class Asha:
         for step in reversed(self.rungs):
             results = at_rung(state, step)
             if len(results) >= self.enough:
-                return History(tuple(state.trials[id].config for id in results), tuple(results.values()))
+                return History(
+                    tuple(state.trials[id].config for id in results), tuple(results.values())
+                )
         return History()

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from mopbt.problem import Problem
 from mopbt.state import Job, Report, State, Trial
-from mopbt.task import Problem
 
 
 class Scheduler(Protocol):
@@ -14,11 +14,11 @@ class Scheduler(Protocol):
     """
 
     @property
-    def jobs_in_all(self) -> int | None:
+    def total_jobs(self) -> int | None:
         """Return how many jobs a whole run has; None where that is not known beforehand."""
 
     @property
-    def endless(self) -> bool:
+    def needs_budget(self) -> bool:
         """Tell whether only a budget ends a run."""
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
@@ -34,6 +34,13 @@ class Scheduler(Protocol):
 def next_intervals(state: State, trials: Iterable[Trial], problem: Problem) -> tuple[Job, ...]:
     """Return a job for each of these trials: one more interval from where it stands."""
     return tuple(
-        Job(state.jobs + i, trial.id, trial.config, trial.checkpoint, trial.step, trial.step + problem.interval)
+        Job(
+            state.jobs + i,
+            trial.id,
+            trial.config,
+            trial.checkpoint,
+            trial.step,
+            trial.step + problem.interval,
+        )
         for i, trial in enumerate(trials)
     )

@@ -11,14 +11,14 @@ from numpy.random import Generator
 
 from mopbt.exploit import quantile_size, truncation
 from mopbt.explore import Explore
+from mopbt.problem import Problem
 from mopbt.proposals.base import History
 from mopbt.proposals.uniform import Stratified, Uniform
 from mopbt.ranking import Rank
 from mopbt.rng import stream
 from mopbt.schedulers.base import next_intervals
 from mopbt.space import Config
-from mopbt.state import Job, Report, State, Trial, recorded, updated
-from mopbt.task import Problem
+from mopbt.state import Job, Report, State, Trial, updated, with_report
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,22 @@ class Pbt:
     population: int = 32
     fraction: float = 0.25
     asynchronous: bool = False
-    inherit_step: bool = False  # an exploiting member goes on at its donor's step if that is ahead; else at its own
+    inherit_step: bool = (
+        False  # an exploiting member goes on at its donor's step if that is ahead; else at its own
+    )
     start: Literal["stratified", "iid"] = "stratified"
 
     @property
-    def jobs_in_all(self) -> int | None:
+    def total_jobs(self) -> int | None:
         """Return how many jobs a whole run has."""
-        return None if self.inherit_step else self.population * self.problem.max_step // self.problem.interval
+        return (
+            None
+            if self.inherit_step
+            else self.population * self.problem.steps // self.problem.interval
+        )
 
     @property
-    def endless(self) -> bool:
+    def needs_budget(self) -> bool:
         """Return False: a population is trained to its end."""
         return False
 
@@ -59,7 +65,7 @@ class Pbt:
     def tell(self, state: State, report: Report) -> State:
         """Enter a report; exploit and explore when it is time."""
         trial = state.outstanding[report.job].trial
-        state = recorded(state, report, status="waiting")
+        state = with_report(state, report, status="waiting")
         if self.asynchronous:
             return self._decide(state, [state.trials[trial]])
         if state.outstanding or len(state.trials) < self.population:  # first, as this is cheap
@@ -69,7 +75,9 @@ class Pbt:
 
     def done(self, state: State) -> bool:
         """Tell whether all members are fully trained."""
-        return len(state.trials) == self.population and all(t.status == "finished" for t in state.trials)
+        return len(state.trials) == self.population and all(
+            t.status == "finished" for t in state.trials
+        )
 
     @staticmethod
     def _ready(state: State) -> bool:
@@ -82,8 +90,8 @@ class Pbt:
 
     def _decide(self, state: State, deciding: Sequence[Trial]) -> State:
         """Let the deciding members go on, take over from a donor, or finish."""
-        over = [t for t in deciding if t.step >= self.problem.max_step]
-        deciding = [t for t in deciding if t.step < self.problem.max_step]
+        over = [t for t in deciding if t.step >= self.problem.steps]
+        deciding = [t for t in deciding if t.step < self.problem.steps]
         donors = self._donors(state, deciding)
         after = [replace(t, status="finished") for t in over]
         after += [self._successor(state, t, donors.get(t.id)) for t in deciding]
@@ -93,8 +101,15 @@ class Pbt:
         """Return the donor of each deciding member that is to be replaced."""
         if not deciding:
             return {}
-        live = [(t, latest) for t in state.trials if t.status != "finished" and (latest := t.latest) is not None]
-        sound, failed = [(t, r) for t, r in live if r.sound], [t for t, r in live if not r.sound]
+        live = [
+            (t, latest)
+            for t in state.trials
+            if t.status != "finished" and (latest := t.latest) is not None
+        ]
+        sound, failed = (
+            [(t, r) for t, r in live if r.is_finite],
+            [t for t, r in live if not r.is_finite],
+        )
         if not sound:
             return {}
         moment = (deciding[0].id, deciding[0].step) if self.asynchronous else (deciding[0].step,)
@@ -105,7 +120,9 @@ class Pbt:
             stream(state.seed, "rank", *moment),
             (size, len(live) - size),
         )
-        ranked = {t.id: t for t in [*(sound[i][0] for i in order), *failed]}  # who failed is worse than all others
+        ranked = {
+            t.id: t for t in [*(sound[i][0] for i in order), *failed]
+        }  # who failed is worse than all others
         replaced = truncation(
             list(ranked),
             lambda id: self._stream(state, "exploit", ranked[id]),
@@ -116,12 +133,20 @@ class Pbt:
         return {loser: ranked[donor] for loser, donor in replaced.items()}
 
     def _successor(self, state: State, trial: Trial, donor: Trial | None) -> Trial:
-        if donor is None and trial.sound:
+        if donor is None and trial.is_finite:
             return replace(trial, status="ready")
-        source = donor or trial  # nobody is sound: try again from its last checkpoint with another configuration
-        config = self.explore(self.problem.space, source.config, self._stream(state, "explore", trial))
-        step = max(source.step, trial.step) if self.inherit_step else trial.step  # going back, a run might never end
-        return replace(trial, status="ready", config=config, checkpoint=source.checkpoint, step=step)
+        source = (
+            donor or trial
+        )  # nobody is sound: try again from its last checkpoint with another configuration
+        config = self.explore(
+            self.problem.space, source.config, self._stream(state, "explore", trial)
+        )
+        step = (
+            max(source.step, trial.step) if self.inherit_step else trial.step
+        )  # going back, a run might never end
+        return replace(
+            trial, status="ready", config=config, checkpoint=source.checkpoint, step=step
+        )
 
     @staticmethod
     def _stream(state: State, decision: str, trial: Trial) -> Generator:
@@ -129,7 +154,9 @@ class Pbt:
 
 
 @lru_cache(maxsize=4)
-def initial_configs(problem: Problem, n: int, seed: int, start: Literal["stratified", "iid"]) -> tuple[Config, ...]:
+def initial_configs(
+    problem: Problem, n: int, seed: int, start: Literal["stratified", "iid"]
+) -> tuple[Config, ...]:
     """Return the first `n` configurations of a run, the same for every algorithm with this seed."""
     propose = Stratified() if start == "stratified" else Uniform()
     return tuple(propose(problem.space, History(), n, stream(seed, "population")))

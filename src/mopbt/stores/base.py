@@ -87,5 +87,7 @@ def checked(place: object, id: int, data: bytes | None, checksum: str) -> bytes:
             f"somebody removed it; read the front again, and where it still has {id}, {again}"
         )
     if checksum_of(data) != checksum:
-        raise CorruptCheckpoint(f"checkpoint {place} is damaged: its bytes do not fit the checksum in the journal; {again}")
+        raise CorruptCheckpoint(
+            f"checkpoint {place} is damaged: its bytes do not fit the checksum in the journal; {again}"
+        )
     return data

@@ -96,12 +96,19 @@ class DirectoryStore:
     """
 
     def __init__(
-        self, path: Path | str, *, mend: Mend | None = None, durable: bool = True, checkpoints: Checkpoints | None = None
+        self,
+        path: Path | str,
+        *,
+        mend: Mend | None = None,
+        durable: bool = True,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.path = Path(path)
         try:
             (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            self._lock = Lock(self.path / "lock", f"`mopbt show {self.path}` looks at a run while it goes on")
+            self._lock = Lock(
+                self.path / "lock", f"`mopbt show {self.path}` looks at a run while it goes on"
+            )
         except OSError as error:
             raise cannot_write(error, self.path) from error
         try:
@@ -112,11 +119,18 @@ class DirectoryStore:
         except BaseException:
             self._lock.release()
             raise
-        self.checkpoints = checkpoints or DirectoryCheckpoints(self.path / "checkpoints", durable=durable)
-        places = {(self.path, pattern) for pattern in ("run.toml.*.tmp", "journal.*.tmp", "checkpoints/*.ckpt.*.tmp")}
+        self.checkpoints = checkpoints or DirectoryCheckpoints(
+            self.path / "checkpoints", durable=durable
+        )
+        places = {
+            (self.path, pattern)
+            for pattern in ("run.toml.*.tmp", "journal.*.tmp", "checkpoints/*.ckpt.*.tmp")
+        }
         if isinstance(self.checkpoints, DirectoryCheckpoints):  # which may be elsewhere
             places.add((self.checkpoints.path, "*.ckpt.*.tmp"))
-        for leftover in (file for place, pattern in places for file in place.glob(pattern)):  # of a process that was killed
+        for leftover in (
+            file for place, pattern in places for file in place.glob(pattern)
+        ):  # of a process that was killed
             leftover.unlink(missing_ok=True)
         sync_directory(self.path)
 
@@ -156,10 +170,12 @@ class DirectoryStore:
         lines = read_lines(self.journal)
         if None not in lines:
             return
-        mended = b"".join(map(encode_line, mend(lines)))
+        repair_journal = b"".join(map(encode_line, mend(lines)))
         number = next(n for n in count(1) if not (self.path / f"journal.damaged-{n}").exists())
-        write_atomically(self.path / f"journal.damaged-{number}", self.journal.read_bytes())  # first: a kill must lose neither
-        write_atomically(self.journal, mended)
+        write_atomically(
+            self.path / f"journal.damaged-{number}", self.journal.read_bytes()
+        )  # first: a kill must lose neither
+        write_atomically(self.journal, repair_journal)
 
 
 class Lock:
@@ -181,7 +197,9 @@ class Lock:
         else:
             holder = _text(self._file) or "another process"
             self._file.close()
-            raise RunLocked(f"{path.parent} is being driven by {holder}; wait for it, stop it, or use another directory ({hint})")
+            raise RunLocked(
+                f"{path.parent} is being driven by {holder}; wait for it, stop it, or use another directory ({hint})"
+            )
         _HELD.add(self)
         self._file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -232,6 +250,10 @@ def holder_of(path: Path | str) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # nobody can lock, and so drive, anything there
+        if error.errno in (
+            errno.ENOLCK,
+            errno.ENOSYS,
+            errno.EOPNOTSUPP,
+        ):  # nobody can lock, and so drive, anything there
             return ""
         raise

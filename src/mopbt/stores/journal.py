@@ -68,7 +68,9 @@ def check_order(exchanges: Sequence[Exchange], path: Path) -> None:
         outstanding -= reported
         done |= reported
         for job in exchange.jobs:
-            follows &= job.id >= jobs and job.trial <= trials and job.start in done  # a mended journal may leave out numbers
+            follows &= (
+                job.id >= jobs and job.trial <= trials and job.start in done
+            )  # a mended journal may leave out numbers
             jobs, trials = job.id + 1, max(trials, job.trial + 1)
             outstanding.add(job.id)
         if not follows:
@@ -109,7 +111,9 @@ class JournalWriter:
             self._write(line)
             if self._durable:
                 os.fsync(self._fd)
-        except BaseException as error:  # a full disk, or Ctrl-C in the middle: nothing is left of the line
+        except (
+            BaseException
+        ) as error:  # a full disk, or Ctrl-C in the middle: nothing is left of the line
             os.ftruncate(self._fd, self._length)
             if isinstance(error, OSError):
                 raise cannot_write(error, self._path) from error
@@ -141,6 +145,10 @@ class JournalWriter:
 def cannot_write(error: OSError, path: Path) -> StoreError:
     """Return what ends a run, rather than counting against a member: that nothing can be written, why, and what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(f"no space left to write {path}; nothing reported is lost: free some space, then run the same again")
+        return StorageFull(
+            f"no space left to write {path}; nothing reported is lost: free some space, then run the same again"
+        )
     why = error.strerror or str(error)
-    return StoreError(f"cannot write {path}: {why}; nothing reported is lost: make it writable, then run the same again")
+    return StoreError(
+        f"cannot write {path}: {why}; nothing reported is lost: make it writable, then run the same again"
+    )

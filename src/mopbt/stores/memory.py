@@ -20,7 +20,9 @@ class MemoryCheckpoints:
     def load(self, id: int, checksum: str) -> bytes:
         """Return the bytes, or raise CorruptCheckpoint if they are gone or do not fit the checksum."""
         if id not in self._data or checksum_of(self._data[id]) != checksum:
-            raise CorruptCheckpoint(f"checkpoint {id} is not there, or is not the one that was reported")
+            raise CorruptCheckpoint(
+                f"checkpoint {id} is not there, or is not the one that was reported"
+            )
         return self._data[id]
 
     def drop(self, ids: Iterable[int]) -> None:

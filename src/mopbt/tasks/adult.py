@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from mopbt.errors import MissingExtra
 
 NUMERIC = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
-CATEGORICAL = ("workclass", "education", "marital-status", "occupation", "relationship", "race", "sex", "native-country")
+CATEGORICAL = (
+    "workclass",
+    "education",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "native-country",
+)
 TRAINVAL = 32_561  # rows of adult.data; the rest is adult.test
 
 Part = Literal["train", "val", "test"]
@@ -31,7 +40,9 @@ class Adult:
     """All 48,842 rows, and which of them are for training, validation and testing; the arrays cannot be written to."""
 
     numeric: NDArray[np.float64]  # (n, 6), in the order of NUMERIC
-    categorical: NDArray[np.str_]  # (n, 8), in the order of CATEGORICAL; a missing value is the category "?"
+    categorical: NDArray[
+        np.str_
+    ]  # (n, 8), in the order of CATEGORICAL; a missing value is the category "?"
     labels: NDArray[np.bool_]  # (n,), more than 50K
     male: NDArray[np.bool_]  # (n,), the sex, which fairness is measured by
     train: Rows  # (26048,)
@@ -45,14 +56,16 @@ class Adult:
     def rows(self, part: Part) -> Rows:
         """Return the row numbers of a part of the data."""
         if part not in get_args(Part):
-            raise ValueError(f"`part` must be one of {', '.join(map(repr, get_args(Part)))}, got {part!r}")
+            raise ValueError(
+                f"`part` must be one of {', '.join(map(repr, get_args(Part)))}, got {part!r}"
+            )
         rows: Rows = getattr(self, part)
         return rows
 
 
 @dataclass(frozen=True, eq=False)
 class Preprocessing:
-    """How columns become numbers: standardised, coded or one-hot. Make one with `Preprocessing.fit(data)`."""
+    """How columns become numbers: standardized, coded or one-hot. Make one with `Preprocessing.fit(data)`."""
 
     mean: NDArray[np.float64]  # (6,)
     deviation: NDArray[np.float64]  # (6,)
@@ -62,15 +75,21 @@ class Preprocessing:
     def fit(data: Adult) -> "Preprocessing":
         """Learn means, deviations and categories from the training rows."""
         numeric, columns = data.numeric[data.train], data.categorical[data.train].T
-        return Preprocessing(numeric.mean(axis=0), numeric.std(axis=0), tuple(np.unique(column) for column in columns))
+        return Preprocessing(
+            numeric.mean(axis=0),
+            numeric.std(axis=0),
+            tuple(np.unique(column) for column in columns),
+        )
 
-    def standardised(self, data: Adult, rows: Rows) -> NDArray[np.float64]:
+    def standardized(self, data: Adult, rows: Rows) -> NDArray[np.float64]:
         """Return the numeric columns with mean 0 and deviation 1 in training, shape (rows, 6)."""
         return np.asarray((data.numeric[rows] - self.mean) / self.deviation)
 
     def codes(self, data: Adult, rows: Rows) -> NDArray[np.int64]:
         """Return the categorical columns as numbers, shape (rows, 8); one that training lacks gets the code after the last."""
-        columns = [_coded(data.categorical[rows, j], known) for j, known in enumerate(self.categories)]
+        columns = [
+            _coded(data.categorical[rows, j], known) for j, known in enumerate(self.categories)
+        ]
         return np.column_stack(columns)
 
     def one_hot(self, data: Adult, rows: Rows) -> NDArray[np.float64]:
@@ -105,7 +124,9 @@ def load_adult() -> Adult:
 def _read_columns() -> dict[str, NDArray[np.str_]]:
     packed = files("mopbt.tasks").joinpath("data", "adult.csv.gz").read_bytes()
     head, *rows = csv.reader(io.StringIO(gzip.decompress(packed).decode()))
-    return {name: np.array(column) for name, column in zip(head, zip(*rows, strict=True), strict=True)}
+    return {
+        name: np.array(column) for name, column in zip(head, zip(*rows, strict=True), strict=True)
+    }
 
 
 def _split(labels: NDArray[np.bool_]) -> tuple[Rows, Rows]:
@@ -113,7 +134,9 @@ def _split(labels: NDArray[np.bool_]) -> tuple[Rows, Rows]:
     require_sklearn("the split of the Adult data")
     from sklearn.model_selection import train_test_split
 
-    split: list[Any] = train_test_split(np.arange(len(labels)), test_size=0.2, random_state=1, stratify=labels)
+    split: list[Any] = train_test_split(
+        np.arange(len(labels)), test_size=0.2, random_state=1, stratify=labels
+    )
     return split[0], split[1]
 
 

@@ -24,7 +24,7 @@ class AdultLinear:
 
     name: str = "adult-linear"
     interval: int = 1
-    max_step: int = 40
+    steps: int = 40
 
     def __post_init__(self) -> None:
         require_sklearn("adult-linear")  # in the driver already, not first in a worker
@@ -53,11 +53,13 @@ class AdultLinear:
         x, _ = features("train")
         return _classifier(np.zeros((1, x.shape[1])), np.zeros(1), 1.0)
 
-    def train(self, model: Classifier, values: Mapping[str, Any], begin: int, end: int, seed: int) -> Classifier:
+    def train(
+        self, model: Classifier, hp: Mapping[str, Any], begin: int, end: int, seed: int
+    ) -> Classifier:
         """Go through the training rows once for each step, in a new order each time."""
         x, y = features("train")
-        weights = np.where(y, values["positive_weight"], 1 - values["positive_weight"])
-        model.set_params(alpha=values["weight_decay"], eta0=values["learning_rate"])
+        weights = np.where(y, hp["positive_weight"], 1 - hp["positive_weight"])
+        model.set_params(alpha=hp["weight_decay"], eta0=hp["learning_rate"])
         for step in range(begin, end):
             model.set_params(random_state=int(stream(seed, "rows", step).integers(2**31)))
             model.partial_fit(x, y, sample_weight=weights)
@@ -65,7 +67,9 @@ class AdultLinear:
 
     def evaluate(self, model: Classifier) -> dict[str, float]:
         """Measure precision, recall and accuracy on the validation rows and, as ``test/...``, on the test rows."""
-        return _measured(model, "val") | {f"test/{name}": score for name, score in _measured(model, "test").items()}
+        return _measured(model, "val") | {
+            f"test/{name}": score for name, score in _measured(model, "test").items()
+        }
 
     def dump(self, model: Classifier) -> bytes:
         """Return the weights and the number of updates as a safetensors file."""
@@ -79,10 +83,10 @@ class AdultLinear:
 
 @cache
 def features(part: Part) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return standardised numeric and one-hot categorical columns (n, 108) and the labels (n,) of a part of the data."""
+    """Return standardized numeric and one-hot categorical columns (n, 108) and the labels (n,) of a part of the data."""
     data = load_adult()
     rows, preprocessing = data.rows(part), _preprocessing()
-    x = np.hstack([preprocessing.standardised(data, rows), preprocessing.one_hot(data, rows)])
+    x = np.hstack([preprocessing.standardized(data, rows), preprocessing.one_hot(data, rows)])
     x.flags.writeable = False
     return x, data.labels[rows]
 

@@ -20,11 +20,13 @@ from torch import Tensor
 
 from mopbt.rng import stream
 from mopbt.space import Domain, Grid, Ordinal
-from mopbt.tasks.operations import MOVES, OPERATIONS, crop_and_flip, cut_out, operated
-from mopbt.torch.batches import Batch
+from mopbt.tasks.image_ops import MOVES, OPERATIONS, crop_and_flip, cut_out, operated
+from mopbt.torch.data import Batch
 
 MAGNITUDES = range(10)
-_FACTORS = tuple(0.01 + 1.99 * m / 9 for m in MAGNITUDES)  # 0 is the strong end of these: nearly black, grey, flat or smooth
+_FACTORS = tuple(
+    0.01 + 1.99 * m / 9 for m in MAGNITUDES
+)  # 0 is the strong end of these: nearly black, gray, flat or smooth
 STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "brightness": _FACTORS,
     "color": _FACTORS,
@@ -67,7 +69,7 @@ class Policy(Protocol):
     def space(self) -> dict[str, Domain]:
         """Return the policy's hyperparameters."""
 
-    def plan(self, values: Mapping[str, float], images: int, rng: Generator) -> Plan:
+    def plan(self, hp: Mapping[str, float], images: int, rng: Generator) -> Plan:
         """Draw the operations of some images; what is drawn does not depend on the values."""
 
 
@@ -88,11 +90,11 @@ class RandAugment:
         """Return both hyperparameters."""
         return {self.count: Ordinal(range(5)), self.magnitude: Ordinal(MAGNITUDES)}
 
-    def plan(self, values: Mapping[str, float], images: int, rng: Generator) -> Plan:
+    def plan(self, hp: Mapping[str, float], images: int, rng: Generator) -> Plan:
         """Draw the operations of some images."""
         drawn = rng.random((images, len(OPERATIONS))).argsort(axis=1)[:, :4]
-        operations = np.where(np.arange(4) < _whole(values, self.count, 4), drawn, _NONE)
-        return Plan(operations, np.full_like(operations, _whole(values, self.magnitude, 9)))
+        operations = np.where(np.arange(4) < _whole(hp, self.count, 4), drawn, _NONE)
+        return Plan(operations, np.full_like(operations, _whole(hp, self.magnitude, 9)))
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,14 @@ class PerOperation:
                 space[f"{name}_magnitude"] = Ordinal(MAGNITUDES)
         return space | {f"op_{i}": Grid(0, 1, 10) for i in (1, 2, 3)}
 
-    def plan(self, values: Mapping[str, float], images: int, rng: Generator) -> Plan:
+    def plan(self, hp: Mapping[str, float], images: int, rng: Generator) -> Plan:
         """Draw the operations of some images."""
-        going_on = rng.random((images, 3)) < [values[f"op_{i}"] for i in (1, 2, 3)]
+        going_on = rng.random((images, 3)) < [hp[f"op_{i}"] for i in (1, 2, 3)]
         drawn, chance = rng.integers(len(OPERATIONS), size=(images, 3)), rng.random((images, 3))
-        probabilities = np.array([values[f"{name}_probability"] for name in OPERATIONS])
-        magnitudes = np.array([_whole(values, f"{n}_magnitude", 9) if n in STRENGTHS else 0 for n in OPERATIONS])
+        probabilities = np.array([hp[f"{name}_probability"] for name in OPERATIONS])
+        magnitudes = np.array(
+            [_whole(hp, f"{n}_magnitude", 9) if n in STRENGTHS else 0 for n in OPERATIONS]
+        )
         applied = np.logical_and.accumulate(going_on, axis=1) & (chance < probabilities[drawn])
         return Plan(np.where(applied, drawn, _NONE), magnitudes[drawn])
 
@@ -140,16 +144,16 @@ class Cutout:
         """Return both hyperparameters."""
         return {self.probability: Grid(0, 1, 10), self.magnitude: Ordinal(MAGNITUDES)}
 
-    def sides(self, values: Mapping[str, float], images: int, rng: Generator) -> Integers:
+    def sides(self, hp: Mapping[str, float], images: int, rng: Generator) -> Integers:
         """Draw which images get a square, and return the sides (B,), which are 0 where there is none."""
-        chosen = rng.random(images) < values[self.probability]
-        return np.where(chosen, SIDES[_whole(values, self.magnitude, 9)], 0)
+        chosen = rng.random(images) < hp[self.probability]
+        return np.where(chosen, SIDES[_whole(hp, self.magnitude, 9)], 0)
 
 
-def _whole(values: Mapping[str, float], name: str, most: int) -> int:
-    number = round(values[name])
+def _whole(hp: Mapping[str, float], name: str, most: int) -> int:
+    number = round(hp[name])
     if not 0 <= number <= most:
-        raise ValueError(f"the hyperparameter {name!r} must be from 0 to {most}, got {values[name]:g}")
+        raise ValueError(f"the hyperparameter {name!r} must be from 0 to {most}, got {hp[name]:g}")
     return number
 
 
@@ -161,7 +165,7 @@ class Augmentation:
     """What is done to the images of a batch, its first tensor, in this order; for ``Batches(..., augment=...)``.
 
     Images are tensors (B, 3, H, W) of uint8, or of numbers in [0, 1], which are rounded to 256 levels. What comes out are numbers
-    in [0, 1], normalised if `mean` and `deviation` are given; Cutout's squares are 0 after that.
+    in [0, 1], normalized if `mean` and `deviation` are given; Cutout's squares are 0 after that.
 
     The same images in the same order, with the same hyperparameters, always come out the same; what an image gets changes with
     the images around it. A batch of one image would be the same in every pass.
@@ -171,7 +175,7 @@ class Augmentation:
         crop: By how many pixels, at most, an image moves at random in each direction; a crop of the image padded by as many.
         flip: Mirror every other image, at random.
         cutout: Whether there are squares cut out, and by which hyperparameters.
-        mean: Of the channels, to normalise by.
+        mean: Of the channels, to normalize by.
         deviation: Of the channels.
         reach: What distances in pixels are multiplied by: those of translations, of `crop` and of Cutout's squares, which are meant
             for images of 32 pixels.
@@ -187,16 +191,27 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if not 0 < self.reach < np.inf:
-            raise ValueError(f"`reach` must be a positive number, such as 0.5 for images of 16 pixels, got {self.reach!r}")
+            raise ValueError(
+                f"`reach` must be a positive number, such as 0.5 for images of 16 pixels, got {self.reach!r}"
+            )
         if not isinstance(self.crop, int) or self.crop < 0:
-            raise ValueError(f"`crop` must be a whole number of pixels of at least 0, got {self.crop!r}")
+            raise ValueError(
+                f"`crop` must be a whole number of pixels of at least 0, got {self.crop!r}"
+            )
         if (self.mean is None) != (self.deviation is None):
-            raise ValueError(f"`mean` and `deviation` go together, got {self.mean!r} and {self.deviation!r}")
+            raise ValueError(
+                f"`mean` and `deviation` go together, got {self.mean!r} and {self.deviation!r}"
+            )
 
     @property
     def space(self) -> dict[str, Domain]:
         """Return the hyperparameters of policy and Cutout."""
-        return {name: domain for part in (self.policy, self.cutout) if part is not None for name, domain in part.space.items()}
+        return {
+            name: domain
+            for part in (self.policy, self.cutout)
+            if part is not None
+            for name, domain in part.space.items()
+        }
 
     @cached_property
     def _tuned(self) -> tuple[str, ...]:
@@ -210,11 +225,13 @@ class Augmentation:
         return (_Augmented.apply(images, values, self), *others)  # type: ignore[no-untyped-call]
 
     def plain(self, images: Tensor) -> Tensor:
-        """Return images as evaluation sees them: numbers, normalised, and nothing else."""
+        """Return images as evaluation sees them: numbers, normalized, and nothing else."""
         numbers = images.float().div_(255) if images.dtype == torch.uint8 else images
         if self.mean is None or self.deviation is None:
             return numbers
-        mean, deviation = (numbers.new_tensor(part)[:, None, None] for part in (self.mean, self.deviation))
+        mean, deviation = (
+            numbers.new_tensor(part)[:, None, None] for part in (self.mean, self.deviation)
+        )
         return (numbers - mean) / deviation
 
     def of_members(self, images: Tensor, values: Tensor) -> Tensor:
@@ -225,25 +242,46 @@ class Augmentation:
         n, levels = len(values), _as_levels(images)
         shared = images.dim() == 4
         names = [_name(levels)] * n if shared else [_name(own) for own in levels]
-        draws = [self._drawn(*args, levels.shape[-4:]) for args in zip(names, values.tolist(), strict=True)]
+        draws = [
+            self._drawn(*args, levels.shape[-4:])
+            for args in zip(names, values.tolist(), strict=True)
+        ]
         joined = Draws(*(torch.cat(parts).to(images.device) for parts in zip(*draws, strict=True)))
         stacked = levels.expand(n, *levels.shape) if shared else levels
         return self._applied(stacked.flatten(0, 1), joined).view(stacked.shape)
 
     def _drawn(self, name: int, values: Sequence[float], shape: torch.Size) -> "Draws":
         """Draw all that happens to a member's images; how many numbers are drawn does not depend on its hyperparameters."""
-        rng, own, (rows, _, height, width) = stream(name, "augment"), dict(zip(self._tuned, values, strict=True)), shape
-        plan = Plan(*np.full((2, rows, 0), _NONE)) if self.policy is None else self.policy.plan(own, rows, rng)
+        rng, own, (rows, _, height, width) = (
+            stream(name, "augment"),
+            dict(zip(self._tuned, values, strict=True)),
+            shape,
+        )
+        plan = (
+            Plan(*np.full((2, rows, 0), _NONE))
+            if self.policy is None
+            else self.policy.plan(own, rows, rng)
+        )
         signs = np.where(rng.random(plan.operations.shape) < 0.5, -1, 1)
-        strengths = _TABLE[plan.operations, plan.magnitudes] * np.where(_BOTH_WAYS[plan.operations], signs, 1)
-        strengths = np.where(_IN_PIXELS[plan.operations], np.rint(strengths * self.reach), strengths)
+        strengths = _TABLE[plan.operations, plan.magnitudes] * np.where(
+            _BOTH_WAYS[plan.operations], signs, 1
+        )
+        strengths = np.where(
+            _IN_PIXELS[plan.operations], np.rint(strengths * self.reach), strengths
+        )
         crop = round(self.crop * self.reach)
         shifts = rng.integers(-crop, crop + 1, size=(rows, 2))
         flips = (rng.random(rows) < 0.5) & self.flip
-        centres = rng.integers((height, width), size=(rows, 2))
-        sides = np.zeros(rows, dtype=np.int64) if self.cutout is None else self.cutout.sides(own, rows, rng)
+        centers = rng.integers((height, width), size=(rows, 2))
+        sides = (
+            np.zeros(rows, dtype=np.int64)
+            if self.cutout is None
+            else self.cutout.sides(own, rows, rng)
+        )
         sides = (sides * self.reach).astype(np.int64) // 2 * 2
-        return Draws(*map(torch.from_numpy, (plan.operations, strengths, shifts, flips, centres, sides)))
+        return Draws(
+            *map(torch.from_numpy, (plan.operations, strengths, shifts, flips, centers, sides))
+        )
 
     def _applied(self, images: Tensor, draws: "Draws") -> Tensor:
         for operations, strengths in zip(draws.operations.T, draws.strengths.T, strict=True):
@@ -251,7 +289,7 @@ class Augmentation:
         if self.crop or self.flip:
             images = crop_and_flip(images, draws.shifts, draws.flips)
         numbers = self.plain(images)
-        return numbers if self.cutout is None else cut_out(numbers, draws.centres, draws.sides)
+        return numbers if self.cutout is None else cut_out(numbers, draws.centers, draws.sides)
 
 
 class Draws(NamedTuple):
@@ -261,12 +299,16 @@ class Draws(NamedTuple):
     strengths: Tensor  # (B, slots)
     shifts: Tensor  # (B, 2), down and right
     flips: Tensor  # (B,)
-    centres: Tensor  # (B, 2), y and x
+    centers: Tensor  # (B, 2), y and x
     sides: Tensor  # (B,)
 
 
 def _as_levels(images: Tensor) -> Tensor:
-    return images if images.dtype == torch.uint8 else (images * 255).round().clamp(0, 255).to(torch.uint8)
+    return (
+        images
+        if images.dtype == torch.uint8
+        else (images * 255).round().clamp(0, 255).to(torch.uint8)
+    )
 
 
 def _name(images: Tensor) -> int:
@@ -286,8 +328,14 @@ class _Augmented(torch.autograd.Function):
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, images: Tensor, values: Tensor, augmentation: Augmentation) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: Any, images: Tensor, values: Tensor, augmentation: Augmentation
+    ) -> tuple[Tensor, int]:
         if in_dims[0] is not None:
             images = images.movedim(in_dims[0], 0)
-        values = values.expand(info.batch_size, -1) if in_dims[1] is None else values.movedim(in_dims[1], 0)
+        values = (
+            values.expand(info.batch_size, -1)
+            if in_dims[1] is None
+            else values.movedim(in_dims[1], 0)
+        )
         return augmentation.of_members(images, values), 0

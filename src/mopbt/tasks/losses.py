@@ -21,7 +21,7 @@ Model = Any  # an nn.Module, or what stands for one inside a stack: called for l
 
 
 def weighted_cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Return the cross entropy of logits (n, 2) where class 0 weighs `weight` and class 1 the rest to 1: little favours recall."""
+    """Return the cross entropy of logits (n, 2) where class 0 weighs `weight` and class 1 the rest to 1: little favors recall."""
     return F.cross_entropy(logits, y, weight=torch.stack([weight, 1 - weight]))
 
 
@@ -42,7 +42,14 @@ def _mean(p: Tensor, rows: Tensor) -> Tensor:
 
 
 def trades(
-    model: Model, x: Tensor, y: Tensor, beta: Tensor, *, epsilon: float = EPSILON, step: float = STEP, steps: int = TRAINING_STEPS
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    beta: Tensor,
+    *,
+    epsilon: float = EPSILON,
+    step: float = STEP,
+    steps: int = TRAINING_STEPS,
 ) -> Tensor:
     """Return the TRADES loss (Zhang et al. 2019) of images (n, ...) in [0, 1]: cross entropy + beta KL(f(x) || f(x')).
 
@@ -73,23 +80,38 @@ def pgd(
     steps: int = EVALUATION_STEPS,
 ) -> Tensor:
     """Return images (n, ...) within epsilon of `x` and [0, 1] that projected gradient ascent from `start` makes hard to tell."""
-    return _ascended(model, x, start, lambda logits: F.cross_entropy(logits, y), epsilon, step, steps)
+    return _ascended(
+        model, x, start, lambda logits: F.cross_entropy(logits, y), epsilon, step, steps
+    )
 
 
 def _trades_attack(model: Model, x: Tensor, epsilon: float, step: float, steps: int) -> Tensor:
     with evaluating(model), torch.no_grad():
         target = model(x)
     start = x + 0.001 * torch.randn_like(x)  # at x itself the divergence has no slope
-    return _ascended(model, x, start, lambda logits: divergence(target, logits), epsilon, step, steps)
+    return _ascended(
+        model, x, start, lambda logits: divergence(target, logits), epsilon, step, steps
+    )
 
 
 def _ascended(
-    model: Model, x: Tensor, at: Tensor, loss: Callable[[Tensor], Tensor], epsilon: float, step: float, steps: int
+    model: Model,
+    x: Tensor,
+    at: Tensor,
+    loss: Callable[[Tensor], Tensor],
+    epsilon: float,
+    step: float,
+    steps: int,
 ) -> Tensor:
     low, high = (x - epsilon).clamp(min=0), (x + epsilon).clamp(max=1)
     with evaluating(model), torch.no_grad():
         for _ in range(steps):
-            at = torch.minimum(torch.maximum(at + step * _slope(lambda images: loss(model(images)), at).sign(), low), high)
+            at = torch.minimum(
+                torch.maximum(
+                    at + step * _slope(lambda images: loss(model(images)), at).sign(), low
+                ),
+                high,
+            )
     return at
 
 

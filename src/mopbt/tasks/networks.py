@@ -21,7 +21,7 @@ class FTTransformer(nn.Module):
     feature of c categories has the codes 0 to c - 1; c, and every other number, stands for a category that is not known, which has
     an embedding of its own.
 
-    The defaults are the paper's network. Blocks are normalised at their inputs, but for the first attention; the activation is
+    The defaults are the paper's network. Blocks are normalized at their inputs, but for the first attention; the activation is
     ReGLU; the last block computes the class token alone. The class token stands first, where rtdl 0.0.13, which the paper used,
     put it last: attention does not know places, so this changes nothing but the order of sums.
 
@@ -59,11 +59,13 @@ class FTTransformer(nn.Module):
                 Attention(width, heads, attention_dropout),
                 FeedForward(width, hidden, ffn_dropout),
                 residual_dropout,
-                normalised=i > 0,
+                normalized=i > 0,
             )
             for i in range(_at_least("blocks", blocks, 1))
         )
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, _at_least("outputs", outputs, 1)))
+        self.head = nn.Sequential(
+            nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, _at_least("outputs", outputs, 1))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, outputs) of rows (B, features)."""
@@ -88,16 +90,22 @@ class Tokens(nn.Module):
         self.numeric = numeric
         self.register_buffer("unknown", torch.tensor(sizes, dtype=torch.int64), persistent=False)
         starts = [0, *accumulate(size + 1 for size in sizes)]
-        self.register_buffer("offsets", torch.tensor(starts[:-1], dtype=torch.int64), persistent=False)
+        self.register_buffer(
+            "offsets", torch.tensor(starts[:-1], dtype=torch.int64), persistent=False
+        )
         self.token = _drawn(1, _at_least("width", width, 1))
         self.weight = _drawn(numeric, width) if numeric else None
-        self.table = _drawn(starts[-1], width) if sizes else None  # of all categories, feature by feature
+        self.table = (
+            _drawn(starts[-1], width) if sizes else None
+        )  # of all categories, feature by feature
         self.bias = _drawn(numeric + len(sizes), width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return tokens (B, 1 + features, width)."""
         if x.dim() != 2 or x.shape[1] != len(self.bias):
-            raise ValueError(f"FTTransformer takes rows of {len(self.bias)} columns, got a tensor of shape {tuple(x.shape)}")
+            raise ValueError(
+                f"FTTransformer takes rows of {len(self.bias)} columns, got a tensor of shape {tuple(x.shape)}"
+            )
         parts, n = [self.token.expand(len(x), 1, -1)], self.numeric
         if self.weight is not None:
             parts.append(torch.addcmul(self.bias[:n], x[:, :n, None], self.weight))
@@ -115,11 +123,13 @@ class Tokens(nn.Module):
 class Block(nn.Module):
     """Attention, then a feed-forward network, each adding to the tokens."""
 
-    def __init__(self, attention: nn.Module, ffn: "FeedForward", dropout: float | str, *, normalised: bool) -> None:
+    def __init__(
+        self, attention: nn.Module, ffn: "FeedForward", dropout: float | str, *, normalized: bool
+    ) -> None:
         super().__init__()
         width = ffn.output.out_features
         self.attention, self.ffn = attention, ffn
-        self.attention_norm = nn.LayerNorm(width) if normalised else nn.Identity()
+        self.attention_norm = nn.LayerNorm(width) if normalized else nn.Identity()
         self.ffn_norm = nn.LayerNorm(width)
         self.attention_residual, self.ffn_residual = Dropout(dropout), Dropout(dropout)
 
@@ -139,7 +149,9 @@ class Attention(nn.Module):
         if width % _at_least("heads", heads, 1):
             raise ValueError(f"`width` must be a multiple of the heads {heads}, got {width}")
         self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)  # queries, keys and values one below the other: one product, not three
+        self.qkv = nn.Linear(
+            width, 3 * width
+        )  # queries, keys and values one below the other: one product, not three
         self.output = nn.Linear(width, width) if heads > 1 else nn.Identity()
         self.dropout = Dropout(dropout)
         nn.init.zeros_(self.qkv.bias)
@@ -148,11 +160,16 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, queries: int) -> Tensor:
         """Return what the first `queries` of tokens (B, T, width) read, shape (B, queries, width)."""
-        mixed: Tensor = self.output(self._read_by_first(x) if queries == 1 else self._read(x)[:, :queries])
+        mixed: Tensor = self.output(
+            self._read_by_first(x) if queries == 1 else self._read(x)[:, :queries]
+        )
         return mixed
 
     def _read(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, -1)
+        )
         scores = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
         read: Tensor = self.dropout(scores.softmax(-1)) @ v
         return read.transpose(1, 2).flatten(2)
@@ -162,12 +179,18 @@ class Attention(nn.Module):
 
         The bias of the keys adds the same to all scores of a head, which the softmax does not see.
         """
-        wq, wk, wv = self.qkv.weight.view(3, self.heads, -1, x.shape[-1])  # of each head: (width / heads, width)
+        wq, wk, wv = self.qkv.weight.view(
+            3, self.heads, -1, x.shape[-1]
+        )  # of each head: (width / heads, width)
         bq, _, bv = self.qkv.bias.view(3, self.heads, -1)
         q = torch.einsum("bw,hdw->bhd", x[:, 0], wq) + bq
         scores = torch.einsum("bhd,hdw->bhw", q * q.shape[-1] ** -0.5, wk) @ x.transpose(-1, -2)
-        shares = self.dropout(scores.softmax(-1)[:, :, None])[:, :, 0]  # a query's place: the mask is that of `_read`
-        read: Tensor = torch.einsum("bhw,hdw->bhd", shares @ x, wv) + shares.sum(-1, keepdim=True) * bv
+        shares = self.dropout(scores.softmax(-1)[:, :, None])[
+            :, :, 0
+        ]  # a query's place: the mask is that of `_read`
+        read: Tensor = (
+            torch.einsum("bhw,hdw->bhd", shares @ x, wv) + shares.sum(-1, keepdim=True) * bv
+        )
         return read.flatten(1)[:, None]
 
 
@@ -201,17 +224,23 @@ class WideResNet(nn.Module):
     def __init__(self, depth: int = 28, width: int = 2, classes: int = 10) -> None:
         super().__init__()
         if not isinstance(depth, int) or depth < 10 or (depth - 4) % 6:
-            raise ValueError(f"`depth` must be 4 and a multiple of 6, such as 10, 16, 22 or 28, got {depth!r}")
+            raise ValueError(
+                f"`depth` must be 4 and a multiple of 6, such as 10, 16, 22 or 28, got {depth!r}"
+            )
         channels = [16, *(size * _at_least("width", width, 1) for size in (16, 32, 64))]
         self.stem = nn.Conv2d(3, channels[0], 3, padding=1)
         groups = zip(channels, channels[1:], (1, 2, 2), strict=False)
-        self.groups = nn.Sequential(*(_group(inside, out, stride, (depth - 4) // 6) for inside, out, stride in groups))
+        self.groups = nn.Sequential(
+            *(_group(inside, out, stride, (depth - 4) // 6) for inside, out, stride in groups)
+        )
         self.norm = nn.BatchNorm2d(channels[-1])
         self.head = nn.Linear(channels[-1], _at_least("classes", classes, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, classes) of images (B, 3, H, W)."""
-        x = x.movedim(1, -1).contiguous().movedim(-1, 1)  # channels last in memory: CPUs train a fifth faster
+        x = (
+            x.movedim(1, -1).contiguous().movedim(-1, 1)
+        )  # channels last in memory: CPUs train a fifth faster
         x = F.relu(self.norm(self.groups(self.stem(x))))
         outputs: Tensor = self.head(x.mean((2, 3)))
         return outputs
@@ -242,7 +271,9 @@ def _drawn(rows: int, width: int) -> nn.Parameter:
 
 
 def _group(inside: int, out: int, stride: int, blocks: int) -> nn.Sequential:
-    return nn.Sequential(WideBlock(inside, out, stride), *(WideBlock(out, out, 1) for _ in range(blocks - 1)))
+    return nn.Sequential(
+        WideBlock(inside, out, stride), *(WideBlock(out, out, 1) for _ in range(blocks - 1))
+    )
 
 
 def _at_least(name: str, value: int, least: int) -> int:

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Literal
 
 from mopbt import Direction, Domain, Grid, LogGrid
-from mopbt.spelling import meant
-from mopbt.tasks import data
-from mopbt.tasks.rows import PARTS, ImageRows, TabularRows, subset
+from mopbt.messages import did_you_mean
+from mopbt.tasks import registry
+from mopbt.tasks.datasets import PARTS, ImageRows, TabularRows, subset
 
 ScaleName = Literal["paper", "small", "smoke"]
 
@@ -42,9 +42,30 @@ class Scale:
 # one. Its learning rates are measured: docs/tasks.md says how. `smoke` only shows that everything works.
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
-    "small": Scale(rows=2048, validation=2500, test=1500, width=32, depth=1, batch=64, updates=32, steps=50, interval=1, lr=3e-3),
+    "small": Scale(
+        rows=2048,
+        validation=2500,
+        test=1500,
+        width=32,
+        depth=1,
+        batch=64,
+        updates=32,
+        steps=50,
+        interval=1,
+        lr=3e-3,
+    ),
     "smoke": Scale(
-        rows=256, validation=200, test=200, width=8, depth=1, batch=64, updates=2, steps=3, interval=1, lr=1e-3, population=4
+        rows=256,
+        validation=200,
+        test=200,
+        width=8,
+        depth=1,
+        batch=64,
+        updates=2,
+        steps=3,
+        interval=1,
+        lr=1e-3,
+        population=4,
     ),
 }
 _FAIR = {**_TABULAR, "small": replace(_TABULAR["small"], lr=1e-2)}
@@ -76,7 +97,9 @@ SCALES: dict[str, Mapping[str, Scale]] = {
     "images under attack": _ATTACKED,
 }
 
-DROPOUTS: dict[str, Domain] = {f"{where}_dropout": Grid(0, 0.8, 10) for where in ("attention", "ffn", "residual")}
+DROPOUTS: dict[str, Domain] = {
+    f"{where}_dropout": Grid(0, 0.8, 10) for where in ("attention", "ffn", "residual")
+}
 TABULAR_SPACE: dict[str, Domain] = {"weight_decay": LogGrid(1e-6, 0.1, 10, zero=True), **DROPOUTS}
 CLASS_WEIGHT: dict[str, Domain] = {"class_weight": Grid(0.1, 0.9, 10)}
 FAIRNESS_WEIGHT: dict[str, Domain] = {"fairness_weight": LogGrid(0.01, 10, 10, zero=True)}
@@ -116,8 +139,10 @@ class PaperTask:
     def at(self, scale: str = "paper") -> Any:
         """Return the task in a scale, with its data loaded."""
         if scale not in self.scales:
-            near = meant(scale, self.scales)
-            raise ValueError(f"`scale` of {self.name} must be one of {', '.join(map(repr, self.scales))}, got {scale!r}{near}")
+            near = did_you_mean(scale, self.scales)
+            raise ValueError(
+                f"`scale` of {self.name} must be one of {', '.join(map(repr, self.scales))}, got {scale!r}{near}"
+            )
         return self.build(self, self.scales[scale])
 
     @property
@@ -125,13 +150,15 @@ class PaperTask:
         """Return the hyperparameters."""
         weight = ROBUSTNESS_WEIGHT if "robust_accuracy" in self.objectives else FAIRNESS_WEIGHT
         if self.build is tabular:
-            return TABULAR_SPACE | (CLASS_WEIGHT if "precision" in self.objectives else FAIRNESS_WEIGHT)
+            return TABULAR_SPACE | (
+                CLASS_WEIGHT if "precision" in self.objectives else FAIRNESS_WEIGHT
+            )
         space: dict[str, Domain] = _augmentation(self.policy, {}).space
         return space | weight
 
     def data_state(self) -> str:
         """Return whether the data are here, and how to get them if not."""
-        return f"{data.state(self.dataset)}: {data.explain(self.dataset)}"
+        return f"{registry.state(self.dataset)}: {registry.explain(self.dataset)}"
 
     @property
     def reference(self) -> dict[str, float]:
@@ -145,7 +172,7 @@ def _common(task: PaperTask, scale: Scale) -> dict[str, Any]:
         "space": task.space,
         "objectives": task.objectives,
         "reference": task.reference,
-        "max_step": scale.steps,
+        "steps": scale.steps,
         "interval": scale.interval,
         "population": scale.population,
     }
@@ -158,15 +185,22 @@ def tabular(task: PaperTask, scale: Scale) -> Any:
     from mopbt.tasks.networks import FTTransformer
     from mopbt.torch import AdamW, Batches, TorchTask
 
-    table = data.load_tabular(task.dataset)
-    parts = [_rows(getattr(table, part), n) for part, n in zip(PARTS, (scale.rows, scale.validation, scale.test), strict=True)]
+    table = registry.load_tabular(task.dataset)
+    parts = [
+        _rows(getattr(table, part), n)
+        for part, n in zip(PARTS, (scale.rows, scale.validation, scale.test), strict=True)
+    ]
     is_fairness = "dsp" in task.objectives
-    train, validation, test = (tuple(map(torch.from_numpy, _columns(part, is_fairness))) for part in parts)
+    train, validation, test = (
+        tuple(map(torch.from_numpy, _columns(part, is_fairness))) for part in parts
+    )
     dropouts: dict[str, Any] = {name: name for name in DROPOUTS}
     network = partial(
         FTTransformer,
         parts[0].numeric.shape[1],
-        [codes - 1 for codes in table.cardinalities],  # the network adds a place for the unknown itself
+        [
+            codes - 1 for codes in table.cardinalities
+        ],  # the network adds a place for the unknown itself
         blocks=scale.depth,
         width=scale.width,
         hidden=scale.width * 4 // 3,
@@ -193,12 +227,16 @@ def images_for_fairness(task: PaperTask, scale: Scale) -> Any:
     parts = _image_parts(task, scale)
     given = {"crop": 0, "flip": False, "mean": IMAGENET_MEAN, "deviation": IMAGENET_DEVIATION}
     augmentation = _augmentation(task.policy, given | _smaller(scale))
-    tensors = [(torch.from_numpy(p.x), torch.from_numpy(p.y), torch.from_numpy(p.sensitive)) for p in parts]
+    tensors = [
+        (torch.from_numpy(p.x), torch.from_numpy(p.y), torch.from_numpy(p.sensitive)) for p in parts
+    ]
     train, validation, test = tensors
     return TorchTask(
         _wide_resnet(scale, 2),
         loss=fairness_loss,
-        data=Batches(*train, batch_size=scale.batch, updates=scale.updates or None, augment=augmentation),
+        data=Batches(
+            *train, batch_size=scale.batch, updates=scale.updates or None, augment=augmentation
+        ),
         optimizer=_sgd(scale),
         metrics=_fairness,
         validation=(augmentation.plain(validation[0]), *validation[1:]),
@@ -215,7 +253,9 @@ def images_under_attack(task: PaperTask, scale: Scale) -> Any:
 
     train, *measured = _image_parts(task, scale)
     augmentation = _augmentation(task.policy, _smaller(scale))
-    held_out = [(augmentation.plain(torch.from_numpy(p.x)), torch.from_numpy(p.y)) for p in measured]
+    held_out = [
+        (augmentation.plain(torch.from_numpy(p.x)), torch.from_numpy(p.y)) for p in measured
+    ]
     return TorchTask(
         _wide_resnet(scale, int(train.y.max()) + 1),
         loss=partial(robustness_loss, steps=scale.attack),
@@ -257,19 +297,19 @@ def robustness_loss(model: Any, batch: Any, hp: Mapping[str, Any], *, steps: int
 
 
 def _precision_recall(logits: Any, y: Any) -> dict[str, float]:
-    from mopbt.tasks.scores import precision_recall
+    from mopbt.tasks.metrics import precision_recall
 
     return precision_recall(logits, y)
 
 
 def _fairness(logits: Any, y: Any, sensitive: Any) -> dict[str, float]:
-    from mopbt.tasks.scores import fairness
+    from mopbt.tasks.metrics import fairness
 
     return fairness(logits, y, sensitive)
 
 
 def _robustness(model: Any, *, held_out: Any, steps: int) -> dict[str, float]:
-    from mopbt.tasks.scores import robustness
+    from mopbt.tasks.metrics import robustness
 
     scores: dict[str, float] = {}
     for prefix, (x, y) in zip(("", "test/"), held_out, strict=True):
@@ -291,7 +331,9 @@ IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 def _augmentation(policy: str, options: Mapping[str, Any]) -> Any:
     from mopbt.tasks.augment import Augmentation, Cutout, PerOperation, RandAugment
 
-    return Augmentation(RandAugment() if policy == "rand-augment" else PerOperation(), cutout=Cutout(), **options)
+    return Augmentation(
+        RandAugment() if policy == "rand-augment" else PerOperation(), cutout=Cutout(), **options
+    )
 
 
 def _smaller(scale: Scale) -> dict[str, float]:
@@ -325,9 +367,12 @@ def _columns(part: TabularRows, with_groups: bool) -> list[Any]:
 
 
 def _image_parts(task: PaperTask, scale: Scale) -> list[ImageRows]:
-    loaded = data.load_images(task.dataset)
+    loaded = registry.load_images(task.dataset)
     sizes = (scale.rows, scale.validation, scale.test)
-    return [_shrunk(_rows(getattr(loaded, part), n), scale.side) for part, n in zip(PARTS, sizes, strict=True)]
+    return [
+        _shrunk(_rows(getattr(loaded, part), n), scale.side)
+        for part, n in zip(PARTS, sizes, strict=True)
+    ]
 
 
 def _shrunk(part: ImageRows, side: int) -> ImageRows:
@@ -347,21 +392,55 @@ _FT, _WRN = "FT-Transformer on", "WideResNet on"
 _FACES: Any = {"build": images_for_fairness, "policy": "rand-augment"}
 _ATTACK: Any = {"build": images_under_attack, "policy": "rand-augment"}
 
-adult_precision_recall = PaperTask("adult-precision-recall", f"{_FT} Adult", "adult", PRECISION_RECALL, "tabular", tabular)
-higgs_precision_recall = PaperTask("higgs-precision-recall", f"{_FT} Higgs", "higgs", PRECISION_RECALL, "tabular", tabular)
-click_precision_recall = PaperTask(
-    "click-precision-recall", f"{_FT} Click prediction", "click", PRECISION_RECALL, "tabular", tabular
+adult_precision_recall = PaperTask(
+    "adult-precision-recall", f"{_FT} Adult", "adult", PRECISION_RECALL, "tabular", tabular
 )
-adult_fairness = PaperTask("adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular, fair", tabular)
-adult_fairness_3 = PaperTask("adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular, fair", tabular)
-celeba_fairness = PaperTask("celeba-fairness", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS, "images", **_FACES)
-celeba_fairness_3 = PaperTask("celeba-fairness-3", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS_3, "images", **_FACES)
-cifar10_robustness = PaperTask("cifar10-robustness", f"{_WRN} CIFAR-10", "cifar10", ROBUSTNESS, "images under attack", **_ATTACK)
+higgs_precision_recall = PaperTask(
+    "higgs-precision-recall", f"{_FT} Higgs", "higgs", PRECISION_RECALL, "tabular", tabular
+)
+click_precision_recall = PaperTask(
+    "click-precision-recall",
+    f"{_FT} Click prediction",
+    "click",
+    PRECISION_RECALL,
+    "tabular",
+    tabular,
+)
+adult_fairness = PaperTask(
+    "adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular, fair", tabular
+)
+adult_fairness_3 = PaperTask(
+    "adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular, fair", tabular
+)
+celeba_fairness = PaperTask(
+    "celeba-fairness", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS, "images", **_FACES
+)
+celeba_fairness_3 = PaperTask(
+    "celeba-fairness-3", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS_3, "images", **_FACES
+)
+cifar10_robustness = PaperTask(
+    "cifar10-robustness",
+    f"{_WRN} CIFAR-10",
+    "cifar10",
+    ROBUSTNESS,
+    "images under attack",
+    **_ATTACK,
+)
 cifar100_robustness = PaperTask(
-    "cifar100-robustness", f"{_WRN} CIFAR-100", "cifar100", ROBUSTNESS, "images under attack", **_ATTACK
+    "cifar100-robustness",
+    f"{_WRN} CIFAR-100",
+    "cifar100",
+    ROBUSTNESS,
+    "images under attack",
+    **_ATTACK,
 )
 cifar10_robustness_31 = replace(
-    cifar10_robustness, name="cifar10-robustness-31", about=f"{_WRN} CIFAR-10, 31 hyperparameters", policy="per-operation"
+    cifar10_robustness,
+    name="cifar10-robustness-31",
+    about=f"{_WRN} CIFAR-10, 31 hyperparameters",
+    policy="per-operation",
 )
 
-TASKS: dict[str, PaperTask] = {task.name: task for task in list(globals().values()) if isinstance(task, PaperTask)}
+TASKS: dict[str, PaperTask] = {
+    task.name: task for task in list(globals().values()) if isinstance(task, PaperTask)
+}

@@ -2,7 +2,7 @@
 
 A model is a few numbers and a step a few multiplications, so that comparisons over many seeds take seconds. Every problem knows its
 true front, and what constant hyperparameters can reach of it, so that a run can be held against both. Nothing is random but what
-`noise`, `failures` and `nans` ask for. Scores are to be maximised and are above 0 once training is under way: the scalarizations of
+`noise`, `failures` and `nans` ask for. Scores are to be maximized and are above 0 once training is under way: the scalarizations of
 the paper have no use for negative ones.
 
 | problem | what it shows |
@@ -42,7 +42,7 @@ class Learner(NamedTuple):
 class Synthetic(ABC):
     """What the problems share. A subclass says how a learner starts, what a step does to it, and what it scores.
 
-    A learner learns for `max_step` steps in its life, wherever it is copied to: so nothing beats the front by training longer.
+    A learner learns for `steps` steps in its life, wherever it is copied to: so nothing beats the front by training longer.
     Scores are measured with their offset; as ``test/...`` they are also given without, and these never beat the front.
     """
 
@@ -50,7 +50,7 @@ class Synthetic(ABC):
     functional: ClassVar[bool] = True  # training leaves the learner that it starts from as it is
 
     interval: int = 1
-    max_step: int = 50
+    steps: int = 50
     noise: float = 0.0  # standard deviation of each measured score, drawn anew in each interval
     failures: float = 0.0  # the probability that an interval raises an exception
     nans: float = 0.0  # the probability that the scores after an interval are NaN
@@ -82,7 +82,7 @@ class Synthetic(ABC):
         """Return the state of a fresh learner."""
 
     @abstractmethod
-    def _step(self, state: Columns, values: Mapping[str, Any]) -> Columns:
+    def _step(self, state: Columns, hp: Mapping[str, Any]) -> Columns:
         """Return the state after one step; sums and products alone, which are the same for a float and for an array's element."""
 
     @abstractmethod
@@ -105,23 +105,34 @@ class Synthetic(ABC):
         """Start all learners alike; they differ by their hyperparameters."""
         return Learner(self._start(), 0, (0.0,) * len(self.objectives))
 
-    def train(self, model: Learner, values: Mapping[str, Any], begin: int, end: int, seed: int) -> Learner:
+    def train(
+        self, model: Learner, hp: Mapping[str, Any], begin: int, end: int, seed: int
+    ) -> Learner:
         """Take the steps that the learner's age still allows, and draw how its scores will be off."""
-        offsets, own, state = self._offsets(seed), dict(values), model.state
-        steps = max(min(end - begin, self.max_step - model.age), 0)
+        offsets, own, state = self._offsets(seed), dict(hp), model.state
+        steps = max(min(end - begin, self.steps - model.age), 0)
         for _ in range(steps):
             state = self._step(state, own)
         return Learner(state, model.age + steps, offsets)
 
     def train_many(
-        self, models: Sequence[Learner], values: Sequence[Mapping[str, Any]], begins: Sequence[int], seeds: Sequence[int]
+        self,
+        models: Sequence[Learner],
+        hp: Sequence[Mapping[str, Any]],
+        begins: Sequence[int],
+        seeds: Sequence[int],
     ) -> list[Learner]:
         """Train several learners for one interval as arrays with an element for each; the same to the bit as one by one."""
-        if max(model.age for model in models) > self.max_step - self.interval:  # some take fewer steps than others
-            together = zip(models, values, begins, seeds, strict=True)
-            return [self.train(model, own, begin, begin + self.interval, seed) for model, own, begin, seed in together]
+        if (
+            max(model.age for model in models) > self.steps - self.interval
+        ):  # some take fewer steps than others
+            together = zip(models, hp, begins, seeds, strict=True)
+            return [
+                self.train(model, own, begin, begin + self.interval, seed)
+                for model, own, begin, seed in together
+            ]
         columns: Columns = tuple(np.array([model.state for model in models]).T)
-        own = {name: np.array([each[name] for each in values]) for name in values[0]}
+        own = {name: np.array([each[name] for each in hp]) for name in hp[0]}
         for _ in range(self.interval):
             columns = self._step(columns, own)
         states = zip(*(column.tolist() for column in columns), strict=True)
@@ -133,7 +144,10 @@ class Synthetic(ABC):
     def evaluate(self, model: Learner) -> dict[str, float]:
         """Measure the objectives with the offsets of the last interval and, as ``test/...``, without."""
         truth = dict(zip(self.objectives, self._scores(model.state), strict=True))
-        measured = {name: score + offset for (name, score), offset in zip(truth.items(), model.offsets, strict=True)}
+        measured = {
+            name: score + offset
+            for (name, score), offset in zip(truth.items(), model.offsets, strict=True)
+        }
         return measured | {f"test/{name}": score for name, score in truth.items()}
 
     def evaluate_many(self, models: Sequence[Learner]) -> list[dict[str, float]]:
@@ -155,9 +169,13 @@ class Synthetic(ABC):
         if not (self.noise or self.failures or self.nans):
             return (0.0,) * K
         rng = stream(seed, "synthetic")
-        failing, lost = rng.random(2)  # drawn always, so that no option changes what another one does
+        failing, lost = rng.random(
+            2
+        )  # drawn always, so that no option changes what another one does
         if failing < self.failures:
-            raise RuntimeError(f"this interval fails because `failures` is {self.failures}; with 0 none does")
+            raise RuntimeError(
+                f"this interval fails because `failures` is {self.failures}; with 0 none does"
+            )
         noise = rng.normal(0.0, 1.0, K) * self.noise
         return (math.nan,) * K if lost < self.nans else tuple(noise.tolist())
 
@@ -191,9 +209,9 @@ class TwoQuadratics(Synthetic):
     def _start(self) -> tuple[float, ...]:
         return (0.9, 0.9)
 
-    def _step(self, state: Columns, values: Mapping[str, Any]) -> Columns:
+    def _step(self, state: Columns, hp: Mapping[str, Any]) -> Columns:
         x, y = state
-        h0, h1 = self.rate * values["h0"], self.rate * values["h1"]
+        h0, h1 = self.rate * hp["h0"], self.rate * hp["h1"]
         return x - h0 * x + h1 * (1.0 - x), y - (h0 + h1) * y
 
     def _scores(self, state: tuple[float, ...]) -> tuple[float, ...]:
@@ -216,19 +234,23 @@ class Arc(Synthetic):
 
     def best_hypervolume(self, *, constant: bool = False) -> float:
         """Return the area under the arc and of what its ends dominate."""
-        angle = math.pi / 2 * self._lowest  # of the one end; the other is as far from the other axis
-        return self._best_quality(constant) ** 2 * ((math.pi / 2 - 2 * angle) / 2 + math.sin(2 * angle) / 2)
+        angle = (
+            math.pi / 2 * self._lowest
+        )  # of the one end; the other is as far from the other axis
+        return self._best_quality(constant) ** 2 * (
+            (math.pi / 2 - 2 * angle) / 2 + math.sin(2 * angle) / 2
+        )
 
     def _scores(self, state: tuple[float, ...]) -> tuple[float, ...]:
         angle, quality = math.pi / 2 * state[0], self._quality(state[1])
         return quality * math.cos(angle), quality * math.sin(angle)
 
-    def _moved(self, place: Any, values: Mapping[str, Any]) -> Any:
-        return place + self.pull * (values["weight"] - place)
+    def _moved(self, place: Any, hp: Mapping[str, Any]) -> Any:
+        return place + self.pull * (hp["weight"] - place)
 
     @property
     def _lowest(self) -> float:
-        return 0.5 * (1 - self.pull) ** self.max_step
+        return 0.5 * (1 - self.pull) ** self.steps
 
     @abstractmethod
     def _quality(self, left: float) -> float:
@@ -236,7 +258,7 @@ class Arc(Synthetic):
 
     @abstractmethod
     def _best_quality(self, constant: bool) -> float:
-        """Return the best quality after `max_step` steps."""
+        """Return the best quality after `steps` steps."""
 
 
 class Annealing(Arc):
@@ -260,14 +282,16 @@ class Annealing(Arc):
     def best_schedule(self) -> list[float]:
         """Return the best learning rate of each interval: the greedy ones, as less error before never means more error after."""
         error, schedule = self.first_error, []
-        for _ in range(self.max_step // self.interval):
-            error, rate = min((self._after(error, rate, self.interval), rate) for rate in self._rates)
+        for _ in range(self.steps // self.interval):
+            error, rate = min(
+                (self._after(error, rate, self.interval), rate) for rate in self._rates
+            )
             schedule.append(rate)
         return schedule
 
     def best_constant(self) -> float:
         """Return the learning rate that is best if it stays the same."""
-        return min(self._rates, key=lambda rate: self._after(self.first_error, rate, self.max_step))
+        return min(self._rates, key=lambda rate: self._after(self.first_error, rate, self.steps))
 
     @property
     def _rates(self) -> tuple[float, ...]:
@@ -276,17 +300,23 @@ class Annealing(Arc):
     def _start(self) -> tuple[float, ...]:
         return (0.5, self.first_error)
 
-    def _step(self, state: Columns, values: Mapping[str, Any]) -> Columns:
+    def _step(self, state: Columns, hp: Mapping[str, Any]) -> Columns:
         place, error = state
-        rate = values["learning_rate"]
-        return self._moved(place, values), (1.0 - rate) * (1.0 - rate) * error + self.gradient_noise * rate * rate
+        rate = hp["learning_rate"]
+        return self._moved(place, hp), (1.0 - rate) * (
+            1.0 - rate
+        ) * error + self.gradient_noise * rate * rate
 
     def _quality(self, left: float) -> float:
         return 1 / (1 + left)
 
     def _best_quality(self, constant: bool) -> float:
         error = self.first_error
-        for rate in [self.best_constant()] * (self.max_step // self.interval) if constant else self.best_schedule():
+        for rate in (
+            [self.best_constant()] * (self.steps // self.interval)
+            if constant
+            else self.best_schedule()
+        ):
             error = self._after(error, rate, self.interval)
         return self._quality(error)
 
@@ -317,15 +347,17 @@ class TradeOff(Arc):
     def _start(self) -> tuple[float, ...]:
         return (0.5, 1.0)
 
-    def _step(self, state: Columns, values: Mapping[str, Any]) -> Columns:
+    def _step(self, state: Columns, hp: Mapping[str, Any]) -> Columns:
         place, left = state
-        return self._moved(place, values), left - self.progress * _efficiency(values["learning_rate"]) * left
+        return self._moved(place, hp), left - self.progress * _efficiency(
+            hp["learning_rate"]
+        ) * left
 
     def _quality(self, left: float) -> float:
         return 1 - left
 
     def _best_quality(self, constant: bool) -> float:
-        return 1 - (1 - self.progress) ** self.max_step
+        return 1 - (1 - self.progress) ** self.steps
 
 
 class ThreeSkills(Synthetic):
@@ -350,7 +382,9 @@ class ThreeSkills(Synthetic):
     def front(self, n: int, *, constant: bool = False) -> Front:
         """Return `n` points (n, 3) spread evenly over the eighth of the sphere; constants reach all of it."""
         height = (np.arange(n) + 0.5) / n  # slices of equal height have equal areas
-        angle = np.pi / 2 * (np.arange(n) * (math.sqrt(5) - 1) / 2 % 1)  # the golden ratio keeps neighbours apart
+        angle = (
+            np.pi / 2 * (np.arange(n) * (math.sqrt(5) - 1) / 2 % 1)
+        )  # the golden ratio keeps neighbors apart
         radius = np.sqrt(1 - height**2)
         return np.column_stack([radius * np.cos(angle), radius * np.sin(angle), height])
 
@@ -361,14 +395,18 @@ class ThreeSkills(Synthetic):
     def _start(self) -> tuple[float, ...]:
         return (0.0, 0.0, 0.0)
 
-    def _step(self, state: Columns, values: Mapping[str, Any]) -> Columns:
+    def _step(self, state: Columns, hp: Mapping[str, Any]) -> Columns:
         first, second, third = state
-        effort, share, split = _efficiency(values["learning_rate"]), values["share"], values["split"]
+        effort, share, split = (
+            _efficiency(hp["learning_rate"]),
+            hp["share"],
+            hp["split"],
+        )
         rest = (1.0 - share) * effort
         return first + share * effort, second + split * rest, third + (1.0 - split) * rest
 
     def _scores(self, state: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(math.sqrt(effort / self.max_step) for effort in state)
+        return tuple(math.sqrt(effort / self.steps) for effort in state)
 
 
 class LateBloomers(Synthetic):
@@ -380,7 +418,9 @@ class LateBloomers(Synthetic):
     """
 
     name = "late-bloomers"
-    growth: ClassVar[float] = 0.1  # of the foundation, which begins as 1, in a step that does nothing else
+    growth: ClassVar[float] = (
+        0.1  # of the foundation, which begins as 1, in a step that does nothing else
+    )
 
     @property
     def space(self) -> Mapping[str, Domain]:
@@ -389,10 +429,10 @@ class LateBloomers(Synthetic):
 
     def best_schedule(self) -> list[float]:
         """Return the best `head` of each step, 0 and then 1; longer intervals may not allow it, and the front is then a bound."""
-        # The sum of scores is convex in the head of each step, so a best one is 0 or 1; and of two neighbours 1, 0 scores less than
+        # The sum of scores is convex in the head of each step, so a best one is 0 or 1; and of two neighbors 1, 0 scores less than
         # 0, 1, on a larger foundation. That leaves only when to change.
-        change = max(range(self.max_step + 1), key=self._changing)
-        return [0.0] * change + [1.0] * (self.max_step - change)
+        change = max(range(self.steps + 1), key=self._changing)
+        return [0.0] * change + [1.0] * (self.steps - change)
 
     def best_constant(self) -> float:
         """Return the `head` that is best if it stays the same."""
@@ -414,11 +454,15 @@ class LateBloomers(Synthetic):
     def _start(self) -> tuple[float, ...]:
         return (1.0, 0.0, 0.0)
 
-    def _step(self, state: Columns, values: Mapping[str, Any]) -> Columns:
+    def _step(self, state: Columns, hp: Mapping[str, Any]) -> Columns:
         foundation, first, second = state
-        head, weight = values["head"], values["weight"]
+        head, weight = hp["head"], hp["weight"]
         scored = head * foundation * foundation
-        return foundation + self.growth * (1.0 - head), first + weight * scored, second + (1.0 - weight) * scored
+        return (
+            foundation + self.growth * (1.0 - head),
+            first + weight * scored,
+            second + (1.0 - weight) * scored,
+        )
 
     def _scores(self, state: tuple[float, ...]) -> tuple[float, ...]:
         return state[1] / self._whole, state[2] / self._whole
@@ -428,18 +472,24 @@ class LateBloomers(Synthetic):
 
     @cached_property
     def _whole(self) -> float:
-        return max(self._changing(change) for change in range(self.max_step + 1))
+        return max(self._changing(change) for change in range(self.steps + 1))
 
     def _changing(self, change: int) -> float:
         """Return the sum of both scores, before it is divided by the largest, after 0 up to a step and 1 from then on."""
-        return (self.max_step - change) * (1 + self.growth * change) ** 2
+        return (self.steps - change) * (1 + self.growth * change) ** 2
 
     def _constant(self, head: float) -> float:
         """Return the sum of both scores, before it is divided by the largest, with a constant head."""
-        return head * sum((1 + self.growth * (1 - head) * step) ** 2 for step in range(self.max_step))
+        return head * sum((1 + self.growth * (1 - head) * step) ** 2 for step in range(self.steps))
 
 
-PROBLEMS: tuple[type[Synthetic], ...] = (TwoQuadratics, Annealing, ThreeSkills, LateBloomers, TradeOff)
+PROBLEMS: tuple[type[Synthetic], ...] = (
+    TwoQuadratics,
+    Annealing,
+    ThreeSkills,
+    LateBloomers,
+    TradeOff,
+)
 
 
 def _efficiency(rate: Any) -> Any:

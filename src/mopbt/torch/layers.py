@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Tuned(nn.Module):
+class Hyperparameter(nn.Module):
     """A hyperparameter inside a model: calling it gives its value as a tensor without dimensions.
 
     The structure of a model must not depend on a hyperparameter; its arithmetic may, through modules of this kind. The value is
@@ -18,7 +18,9 @@ class Tuned(nn.Module):
         if not isinstance(name, str) or not name:
             raise ValueError(f"Tuned takes the name of a hyperparameter, got {name!r}")
         self.name = name
-        self.was_read = False  # since somebody last asked; a module that is never called tunes nothing
+        self.was_read = (
+            False  # since somebody last asked; a module that is never called tunes nothing
+        )
         self.register_buffer("value", torch.zeros(()), persistent=not training_only)
 
     def forward(self) -> Tensor:
@@ -44,7 +46,7 @@ class Dropout(nn.Module):
         super().__init__()
         if not isinstance(p, str) and not 0 <= p < 1:
             raise ValueError(f"`p` must be in [0, 1), or name a hyperparameter, got {p!r}")
-        self.p = Tuned(p, training_only=True) if isinstance(p, str) else None
+        self.p = Hyperparameter(p, training_only=True) if isinstance(p, str) else None
         if self.p is None:
             self.register_buffer("constant", torch.tensor(float(p)), persistent=False)
 
@@ -65,10 +67,19 @@ def mask_like(x: Tensor, p: Tensor) -> Tensor:
     Inside a stacked program all members' masks come from one draw, as what is drawn into is made like `p`, which is stacked.
     """
     p = p.float()
-    left = (1 - p).clamp(min=2**-16)  # a probability of 1 drops all, as PyTorch's own does, and must not make 0 / 0 of it
+    left = (1 - p).clamp(
+        min=2**-16
+    )  # a probability of 1 drops all, as PyTorch's own does, and must not make 0 / 0 of it
     if p.device.type != "cpu":
         return ((torch.rand(x.shape, device=p.device) >= p) / left).to(x.dtype)
     n = x.numel()
-    draws = p.new_empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n].view(x.shape)
-    dropped = (p * 65536).round() - 32769  # the largest draw that drops; all are whole numbers, so that clamping decides
+    draws = (
+        p.new_empty((n + 3) // 4, dtype=torch.int64)
+        .random_(-(2**63), None)
+        .view(torch.int16)[:n]
+        .view(x.shape)
+    )
+    dropped = (
+        (p * 65536).round() - 32769
+    )  # the largest draw that drops; all are whole numbers, so that clamping decides
     return draws.float().sub_(dropped).clamp(0, 1).mul_(left.reciprocal()).to(x.dtype)

@@ -69,7 +69,12 @@ class Optimizer(Protocol):
         """Return the fields that may be hyperparameters."""
 
     def update(
-        self, row: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], updates: Tensor, rates: Mapping[str, float]
+        self,
+        row: Tensor,
+        gradient: Tensor,
+        slots: Mapping[str, Tensor],
+        updates: Tensor,
+        rates: Mapping[str, float],
     ) -> None:
         """Update one member's parameters (P,) and slots (P,) in place; `updates` counts its updates, this one included."""
 
@@ -89,16 +94,27 @@ class AdamW:
     def __post_init__(self) -> None:
         check_rates(self)
         if isinstance(self.eps, str) or not self.eps > 0:
-            raise ValueError(f"AdamW: `eps` must be a number above 0 (it cannot be tuned), got {self.eps!r}")
-        if len(self.betas) != 2 or any(isinstance(beta, str) or not 0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"AdamW: `betas` must be two numbers in [0, 1) (they cannot be tuned), got {self.betas!r}")
+            raise ValueError(
+                f"AdamW: `eps` must be a number above 0 (it cannot be tuned), got {self.eps!r}"
+            )
+        if len(self.betas) != 2 or any(
+            isinstance(beta, str) or not 0 <= beta < 1 for beta in self.betas
+        ):
+            raise ValueError(
+                f"AdamW: `betas` must be two numbers in [0, 1) (they cannot be tuned), got {self.betas!r}"
+            )
 
     def rates(self) -> Mapping[str, Rate]:
         """Return the fields that may be hyperparameters."""
         return {"lr": self.lr, "weight_decay": self.weight_decay}
 
     def update(
-        self, row: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], updates: Tensor, rates: Mapping[str, float]
+        self,
+        row: Tensor,
+        gradient: Tensor,
+        slots: Mapping[str, Tensor],
+        updates: Tensor,
+        rates: Mapping[str, float],
     ) -> None:
         """Update one member's parameters (P,) and slots (P,) in place."""
         torch._fused_adamw_(
@@ -128,7 +144,12 @@ class SGD:
         return {"lr": self.lr, "weight_decay": self.weight_decay, "momentum": self.momentum}
 
     def update(
-        self, row: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], updates: Tensor, rates: Mapping[str, float]
+        self,
+        row: Tensor,
+        gradient: Tensor,
+        slots: Mapping[str, Tensor],
+        updates: Tensor,
+        rates: Mapping[str, float],
     ) -> None:
         """Update one member's parameters (P,) and slots (P,) in place."""
         buffer, momentum = slots["momentum_buffer"], rates["momentum"]
@@ -147,9 +168,13 @@ def check_rates(optimizer: Any) -> None:
             continue
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
             kind = type(optimizer).__name__
-            raise ValueError(f"{kind}: `{name}` must be a number of at least 0, or name a hyperparameter, got {rate!r}")
+            raise ValueError(
+                f"{kind}: `{name}` must be a number of at least 0, or name a hyperparameter, got {rate!r}"
+            )
     if not callable(optimizer.schedule) or isinstance(optimizer.schedule, type):
-        raise ValueError(f"`schedule` must be an object such as Cosine() or Steps((0.5, 0.75)), got {optimizer.schedule!r}")
+        raise ValueError(
+            f"`schedule` must be an object such as Cosine() or Steps((0.5, 0.75)), got {optimizer.schedule!r}"
+        )
 
 
 def clip_rows(gradients: Tensor, most: float) -> None:
@@ -158,6 +183,12 @@ def clip_rows(gradients: Tensor, most: float) -> None:
     gradients.mul_((most / (norms + 1e-6)).clamp_(max=1.0))
 
 
-def resolved(rates: Mapping[str, Rate], values: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+def resolved(rates: Mapping[str, Rate], hp: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Return each member's rates as numbers; reading a hyperparameter here counts as reading it."""
-    return [{name: float(v[rate]) if isinstance(rate, str) else float(rate) for name, rate in rates.items()} for v in values]
+    return [
+        {
+            name: float(v[rate]) if isinstance(rate, str) else float(rate)
+            for name, rate in rates.items()
+        }
+        for v in hp
+    ]

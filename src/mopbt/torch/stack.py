@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from mopbt.errors import TaskError
 
 Tree = dict[str, Any]
-Row = tuple[Tensor, Mapping[str, Tensor], Tensor]  # a member's parameters (P,), its slots (P,), and how many updates it has had
+Row = tuple[
+    Tensor, Mapping[str, Tensor], Tensor
+]  # a member's parameters (P,), its slots (P,), and how many updates it has had
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Layout:
     places: Mapping[str, Place]
     others: tuple[str, ...]  # buffers and frozen parameters that belong to the state_dict
     aliases: Mapping[str, str]  # further names of tied parameters and of shared modules' state
-    tied: Mapping[str, str]  # those of the further names under which a stacked call must be given the state again
+    tied: Mapping[
+        str, str
+    ]  # those of the further names under which a stacked call must be given the state again
     size: int
     dtype: torch.dtype
 
@@ -48,20 +52,33 @@ class Layout:
             raise TaskError("the model has no parameters to train")
         kinds = {(p.dtype, p.is_complex()) for p in trained.values()}
         if len(kinds) > 1:
-            raise TaskError(f"the model's parameters must be of one type, got {sorted(str(dtype) for dtype, _ in kinds)}")
+            raise TaskError(
+                f"the model's parameters must be of one type, got {sorted(str(dtype) for dtype, _ in kinds)}"
+            )
         for name, p in trained.items():
             places[name] = Place(begin, begin + p.numel(), p.shape)
             begin += p.numel()
-        named = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+        named = dict(module.named_parameters(remove_duplicate=False)) | dict(
+            module.named_buffers(remove_duplicate=False)
+        )
         kept = list(module.state_dict())
         if strange := [name for name in kept if name not in named]:
-            raise TaskError(f"the model's state must be parameters and buffers, got {strange[0]!r} in its state_dict")
+            raise TaskError(
+                f"the model's state must be parameters and buffers, got {strange[0]!r} in its state_dict"
+            )
         first: dict[int, str] = {}
         for name in kept:
             first.setdefault(id(named[name]), name)
         aliases = {name: first[id(named[name])] for name in kept if first[id(named[name])] != name}
         others = tuple(name for name in kept if name not in places and name not in aliases)
-        return Layout(places, others, aliases, _in_other_modules(module, aliases), begin, next(iter(trained.values())).dtype)
+        return Layout(
+            places,
+            others,
+            aliases,
+            _in_other_modules(module, aliases),
+            begin,
+            next(iter(trained.values())).dtype,
+        )
 
     def by_name(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the parts of rows by parameter."""
@@ -69,12 +86,19 @@ class Layout:
 
     def by_parameter(self, module: nn.Module, row: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
         """Return a model's parameters, each with its part of a row (P,)."""
-        return [(p, self.places[name].of(row)) for name, p in module.named_parameters() if name in self.places]
+        return [
+            (p, self.places[name].of(row))
+            for name, p in module.named_parameters()
+            if name in self.places
+        ]
 
     def cells(self, module: nn.Module, names: Sequence[str]) -> list["Cell"]:
         """Return where a model keeps the pieces of state of these names, those that are tied to them included."""
         tied = [alias for alias, name in self.tied.items() if name in names]
-        return [Cell(_holder(module, name), name.rpartition(".")[2], self.tied.get(name, name)) for name in (*names, *tied)]
+        return [
+            Cell(_holder(module, name), name.rpartition(".")[2], self.tied.get(name, name))
+            for name in (*names, *tied)
+        ]
 
     def row(self, tensors: Mapping[str, Tensor], out: Tensor) -> None:
         """Write the tensors of all parameters into a row (P,)."""
@@ -92,7 +116,11 @@ class Layout:
         for parameter, own in self.by_parameter(module, stack.parameters[member]):
             parameter.data, parameter.grad = own, None
         for name in self.others:
-            holder, leaf, own = _holder(module, name), name.rpartition(".")[2], stack.others[name][member]
+            holder, leaf, own = (
+                _holder(module, name),
+                name.rpartition(".")[2],
+                stack.others[name][member],
+            )
             if isinstance(holder[leaf], nn.Parameter):
                 holder[leaf].data = own
             else:
@@ -101,7 +129,11 @@ class Layout:
     def keep_buffers(self, module: nn.Module, stack: "Stack", member: int) -> None:
         """Take over the buffers that a model did not change in place but assigned anew, as in ``self.mean = ...``."""
         for name in self.others:
-            holder, leaf, own = _holder(module, name), name.rpartition(".")[2], stack.others[name][member]
+            holder, leaf, own = (
+                _holder(module, name),
+                name.rpartition(".")[2],
+                stack.others[name][member],
+            )
             if holder[leaf].data_ptr() != own.data_ptr():
                 holder[leaf] = own.copy_(holder[leaf].detach())
 
@@ -116,7 +148,7 @@ class Cell:
 
 
 @contextmanager
-def lent(cells: Sequence[Cell], state: Mapping[str, Tensor]) -> Iterator[None]:
+def swap_parameters(cells: Sequence[Cell], state: Mapping[str, Tensor]) -> Iterator[None]:
     """Let a model compute with a state that is not its own, also inside a stacked program; what it assigns stays in the cells."""
     own = [cell.holder[cell.leaf] for cell in cells]
     for cell in cells:
@@ -139,15 +171,23 @@ class Stack:
     updates: Tensor  # (N,)
 
     @staticmethod
-    def of(members: Sequence[Tree], layout: Layout, slots: Sequence[str], device: torch.device) -> "Stack":
+    def of(
+        members: Sequence[Tree], layout: Layout, slots: Sequence[str], device: torch.device
+    ) -> "Stack":
         """Copy members into a stack; what they were is left alone."""
-        rows = {name: torch.zeros(len(members), layout.size, dtype=layout.dtype, device=device) for name in ("", *slots)}
+        rows = {
+            name: torch.zeros(len(members), layout.size, dtype=layout.dtype, device=device)
+            for name in ("", *slots)
+        }
         for i, member in enumerate(members):
             layout.row(member["model"], rows[""][i])
             for slot in slots:
                 if member["optimizer"]:
                     layout.row(member["optimizer"][slot], rows[slot][i])
-        others = {name: torch.stack([member["model"][name].to(device) for member in members]) for name in layout.others}
+        others = {
+            name: torch.stack([member["model"][name].to(device) for member in members])
+            for name in layout.others
+        }
         updates = torch.tensor([float(member["updates"]) for member in members], device=device)
         return Stack(layout, rows.pop(""), rows, others, updates)
 
@@ -158,7 +198,9 @@ class Stack:
     @cached_property
     def rows(self) -> list[Row]:
         """Return what an optimizer updates in place, member by member."""
-        slots = [{name: rows[i] for name, rows in self.slots.items()} for i in range(len(self.updates))]
+        slots = [
+            {name: rows[i] for name, rows in self.slots.items()} for i in range(len(self.updates))
+        ]
         return list(zip(self.parameters.unbind(), slots, self.updates.unbind(), strict=True))
 
     def members(self) -> list[Tree]:

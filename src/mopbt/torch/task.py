@@ -19,27 +19,31 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mopbt import tree
+from mopbt import serialization
 from mopbt.engines.base import global_seeds
 from mopbt.engines.worker import memory_kept
 from mopbt.errors import CannotStack, MissingScore, MopbtError, TaskError
+from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
+from mopbt.problem import Values, problem_of
 from mopbt.rng import stream
 from mopbt.space import Domain
-from mopbt.spelling import meant
-from mopbt.task import Values, problem_of
-from mopbt.torch.batches import Batch, Batches
-from mopbt.torch.given import check_parts, check_rows, named_numbers
-from mopbt.torch.layers import Dropout, Tuned
+from mopbt.torch.data import Batch, Batches
+from mopbt.torch.hyperparameters import StackedValues, TensorValues, cannot_stack, unstackable_named
+from mopbt.torch.layers import Dropout, Hyperparameter
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
-from mopbt.torch.probing import Probe, one_thread, peak_memory
-from mopbt.torch.stack import Layout, Stack, Tree, lent
-from mopbt.torch.values import StackedValues, TensorValues, cannot_stack, unstackable_named
+from mopbt.torch.probe import Probe, one_thread, peak_memory
+from mopbt.torch.stack import Layout, Stack, Tree, swap_parameters
+from mopbt.torch.validation import check_parts, check_rows, named_numbers
 
 Loss = Callable[[Callable[..., Any], Batch, Mapping[str, Any]], Tensor]
 Metrics = Callable[..., Mapping[str, float]]
-GradientsOf = Callable[[Batch, int | None], Tensor]  # of a batch and the axis of the members in it: rows (N, P)
-Way = Callable[[Stack, Sequence[Mapping[str, Any]]], GradientsOf]  # how a stack with these hyperparameters is trained
+GradientsOf = Callable[
+    [Batch, int | None], Tensor
+]  # of a batch and the axis of the members in it: rows (N, P)
+Way = Callable[
+    [Stack, Sequence[Mapping[str, Any]]], GradientsOf
+]  # how a stack with these hyperparameters is trained
 ROWS_AT_A_TIME = 2**16  # rows times members in one evaluation
 ROWS_ENOUGH = 1024  # with so many, members are evaluated one by one: a core is full, and copies for the stack cost a third more
 
@@ -54,7 +58,7 @@ class TorchTask:
         data: The training rows.
         space: The hyperparameters that are tuned, by name.
         objectives: The scores that count, by name, and their directions.
-        max_step: Steps of a whole training; a step goes once through the data unless the data say otherwise.
+        steps: Steps of a whole training; a step goes once through the data unless the data say otherwise.
         interval: Steps between decisions.
         optimizer: The update rule; a field that is a string names a hyperparameter.
         metrics: Of the model's outputs and the targets: the scores by name.
@@ -77,7 +81,7 @@ class TorchTask:
     data: Batches
     space: Mapping[str, Domain]
     objectives: Mapping[str, Direction]
-    max_step: int
+    steps: int
     interval: int = 1
     optimizer: Optimizer = field(default_factory=AdamW)
     metrics: Metrics | None = None
@@ -96,9 +100,19 @@ class TorchTask:
     functional: ClassVar[bool] = True  # training leaves the tree that it starts from as it is
 
     def __post_init__(self) -> None:
-        given = [self.metrics is not None, self.validation is not None, self.evaluate_model is not None]
-        if given not in ([True, True, False], [False, False, True]) or (self.test is not None and self.metrics is None):
-            names = [n for n in ("metrics", "validation", "test", "evaluate_model") if getattr(self, n) is not None]
+        given = [
+            self.metrics is not None,
+            self.validation is not None,
+            self.evaluate_model is not None,
+        ]
+        if given not in ([True, True, False], [False, False, True]) or (
+            self.test is not None and self.metrics is None
+        ):
+            names = [
+                n
+                for n in ("metrics", "validation", "test", "evaluate_model")
+                if getattr(self, n) is not None
+            ]
             raise ValueError(
                 f"a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both, got "
                 f"{' and '.join(f'`{name}`' for name in names) or 'none of them'}"
@@ -112,24 +126,28 @@ class TorchTask:
             if isinstance(rate, str) and rate not in self.space:
                 raise ValueError(
                     f"the optimizer's `{name}` names {rate!r}; the space has {', '.join(map(repr, self.space))}: add it there, or "
-                    f"correct the name{meant(rate, self.space)}"
+                    f"correct the name{did_you_mean(rate, self.space)}"
                 )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was built from the fields: a worker builds its own."""
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_built")}
+        return {
+            name: value for name, value in self.__dict__.items() if not name.startswith("_built")
+        }
 
     # One member at a time.
 
     def init(self, seed: int) -> Tree:
         """Return a fresh member."""
         with global_seeds(seed):
-            state = {name: tensor.detach().clone() for name, tensor in self.model().state_dict().items()}
+            state = {
+                name: tensor.detach().clone() for name, tensor in self.model().state_dict().items()
+            }
         return {"model": state, "optimizer": {}, "updates": 0}
 
-    def train(self, model: Tree, values: Mapping[str, Any], begin: int, end: int, seed: int) -> Tree:
+    def train(self, model: Tree, hp: Mapping[str, Any], begin: int, end: int, seed: int) -> Tree:
         """Train one member: a plain loop over batches."""
-        return self._train([model], [values], [begin], [seed], end - begin, self._loop_gradients)[0]
+        return self._train([model], [hp], [begin], [seed], end - begin, self._loop_gradients)[0]
 
     def evaluate(self, model: Tree) -> Mapping[str, float]:
         """Measure one member."""
@@ -137,21 +155,25 @@ class TorchTask:
 
     def dump(self, model: Tree) -> bytes:
         """Return the member as a safetensors file."""
-        return tree.dumps(model)
+        return serialization.dumps(model)
 
     def load(self, data: bytes) -> Tree:
         """Return the member; ``["model"]`` is an ordinary state_dict."""
-        loaded: Tree = tree.loads(data)
+        loaded: Tree = serialization.loads(data)
         return loaded
 
     # Many members as one program.
 
     def train_many(
-        self, models: Sequence[Tree], values: Sequence[Mapping[str, Any]], begins: Sequence[int], seeds: Sequence[int]
+        self,
+        models: Sequence[Tree],
+        hp: Sequence[Mapping[str, Any]],
+        begins: Sequence[int],
+        seeds: Sequence[int],
     ) -> list[Tree]:
         """Train several members for one interval as one stacked program."""
         with self._stacking():
-            return self._train(models, values, begins, seeds, self.interval, self._stacked_gradients)
+            return self._train(models, hp, begins, seeds, self.interval, self._stacked_gradients)
 
     def evaluate_many(self, models: Sequence[Tree]) -> list[Mapping[str, float]]:
         """Measure several members; their outputs are computed together."""
@@ -163,7 +185,10 @@ class TorchTask:
             assert self.validation is not None
             scores = self._scores(stack, self.validation, "")
             if self.test is not None:
-                scores = [a | b for a, b in zip(scores, self._scores(stack, self.test, "test/"), strict=True)]
+                scores = [
+                    a | b
+                    for a, b in zip(scores, self._scores(stack, self.test, "test/"), strict=True)
+                ]
             return list(scores)
 
     # What can be known before a population trains.
@@ -172,17 +197,28 @@ class TorchTask:
         """Build a member, compute a loss and measure it: what is wrong shows now, and not in a worker."""
         (values,), problem = self._sampled(1), problem_of(self)
         with global_seeds(0):
-            members, batch = [self.init(0), self.init(1)], self._built_data.head(self.data.batch_size)
-            Stack.of(members, self._layout, (), self._device)  # do all members have the same shapes?
+            members, batch = (
+                [self.init(0), self.init(1)],
+                self._built_data.head(self.data.batch_size),
+            )
+            Stack.of(
+                members, self._layout, (), self._device
+            )  # do all members have the same shapes?
             stack = Stack.of(members[:1], self._layout, self.optimizer.slots, self._device)
             self._module.train()
             gradients = self._loop_gradients(stack, [values])(batch, None)
             self._update(stack, gradients, resolved(self.optimizer.rates(), [values]), [0.0])
             scores = self.evaluate(stack.members()[0])
-        wanted = {"objectives": [o.name for o in problem.objectives], "constraints": [c.name for c in problem.constraints]}
+        wanted = {
+            "objectives": [o.name for o in problem.objectives],
+            "constraints": [c.name for c in problem.constraints],
+        }
         for role, names in wanted.items():
             if missing := [name for name in names if name not in scores]:
-                given, near = ", ".join(map(repr, scores)) or "nothing", meant(missing[0], scores)
+                given, near = (
+                    ", ".join(map(repr, scores)) or "nothing",
+                    did_you_mean(missing[0], scores),
+                )
                 raise MissingScore(
                     f"the metrics do not give {', '.join(map(repr, missing))}, which the {role} name; they give {given}: return it "
                     f"as well, or correct the name{near}"
@@ -199,7 +235,10 @@ class TorchTask:
                 self._module.eval()
                 with torch.no_grad():
                     if self.validation is not None:
-                        self._outputs(Stack.of(trees, self._layout, (), self._device), self.validation[0][:16].to(self._device))
+                        self._outputs(
+                            Stack.of(trees, self._layout, (), self._device),
+                            self.validation[0][:16].to(self._device),
+                        )
         except MopbtError:
             raise
         except Exception as error:
@@ -210,26 +249,52 @@ class TorchTask:
         self.check_stack()
         with global_seeds(0), one_thread(), memory_kept():
             values = self._sampled(max(members, 2))
-            one = self._probed([self.init(0)], values[:1], self._loop_gradients, seconds=seconds / 10)
-            members = max(2, min(members, round(seconds / one)))  # a stack is about as slow as its members together
+            one = self._probed(
+                [self.init(0)], values[:1], self._loop_gradients, seconds=seconds / 10
+            )
+            members = max(
+                2, min(members, round(seconds / one))
+            )  # a stack is about as slow as its members together
             trees, values = [self.init(i) for i in range(members)], values[:members]
             before = peak_memory()
             with self._stacking():
-                many = self._probed(trees, values, self._stacked_gradients, seconds=seconds / 5) / members
+                many = (
+                    self._probed(trees, values, self._stacked_gradients, seconds=seconds / 5)
+                    / members
+                )
             grown = (peak_memory() - before) // members
             return Probe(one, many, self._disagreement(trees[:2], values[:2]), max(grown, 0))
 
     def _sampled(self, n: int) -> list[Values]:
-        return [Values({name: d.decode(d.sample(stream(i, "probe", name))) for name, d in self.space.items()}) for i in range(n)]
+        return [
+            Values(
+                {
+                    name: d.decode(d.sample(stream(i, "probe", name)))
+                    for name, d in self.space.items()
+                }
+            )
+            for i in range(n)
+        ]
 
     def _probed(
-        self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]], way: Way, *, least: int = 3, seconds: float = 0.0
+        self,
+        trees: Sequence[Tree],
+        hp: Sequence[Mapping[str, Any]],
+        way: Way,
+        *,
+        least: int = 3,
+        seconds: float = 0.0,
     ) -> float:
         """Return the time of one update, the median of at least so many, in about so many seconds."""
-        stack, axis = Stack.of(trees, self._layout, self.optimizer.slots, self._device), None if self.data.is_shared([0]) else 0
-        rates, gradients_of = resolved(self.optimizer.rates(), values), way(stack, values)
+        stack, axis = (
+            Stack.of(trees, self._layout, self.optimizer.slots, self._device),
+            None if self.data.is_shared([0]) else 0,
+        )
+        rates, gradients_of = resolved(self.optimizer.rates(), hp), way(stack, hp)
         self._module.train()
-        clock = time.process_time if self._device.type == "cpu" else time.perf_counter  # others may be busy on these cores
+        clock = (
+            time.process_time if self._device.type == "cpu" else time.perf_counter
+        )  # others may be busy on these cores
         times: list[float] = []
         for batch in self._endless(len(trees)):
             began = clock()
@@ -245,17 +310,17 @@ class TorchTask:
         for step in itertools.count():
             yield from self._built_data.of_members(range(members), [step] * members)
 
-    def _disagreement(self, trees: Sequence[Tree], values: Sequence[Mapping[str, Any]]) -> float:
+    def _disagreement(self, trees: Sequence[Tree], hp: Sequence[Mapping[str, Any]]) -> float:
         """Return how far the first gradients of two members differ between loop and stack, with dropout and the like off."""
         batch = self._built_data.head(self.data.batch_size)
         self._module.eval()
         alone = []
-        for member, own in zip(trees, values, strict=True):
+        for member, own in zip(trees, hp, strict=True):
             stack = Stack.of([member], self._layout, (), self._device)
             alone.append(self._loop_gradients(stack, [own])(batch, None))
         stack = Stack.of(trees, self._layout, (), self._device)
         with self._stacking():
-            together = self._stacked_gradients(stack, values)(batch, None)
+            together = self._stacked_gradients(stack, hp)(batch, None)
         apart = torch.cat(alone)
         return float((apart - together).abs().max() / (apart.abs().max() + 1e-12))
 
@@ -276,13 +341,15 @@ class TorchTask:
 
     @cached_property
     def _built_module(self) -> nn.Module:
-        with global_seeds(0):  # it is built once, at no particular moment: no draw may come of it, or go into it
+        with global_seeds(
+            0
+        ):  # it is built once, at no particular moment: no draw may come of it, or go into it
             module = self.model().to(self._device)
         for part in module.modules():
-            if isinstance(part, Tuned) and part.name not in self.space:
+            if isinstance(part, Hyperparameter) and part.name not in self.space:
                 raise TaskError(
                     f"the model is tuned by {part.name!r}; the space has {', '.join(map(repr, self.space))}: add it there, or "
-                    f"correct the name{meant(part.name, self.space)}"
+                    f"correct the name{did_you_mean(part.name, self.space)}"
                 )
         return module
 
@@ -313,14 +380,14 @@ class TorchTask:
     def _train(
         self,
         models: Sequence[Tree],
-        values: Sequence[Mapping[str, Any]],
+        hp: Sequence[Mapping[str, Any]],
         begins: Sequence[int],
         seeds: Sequence[int],
         steps: int,
         way: Way,
     ) -> list[Tree]:
         stack = Stack.of(models, self._layout, self.optimizer.slots, self._device)
-        rates, gradients_of = resolved(self.optimizer.rates(), values), way(stack, values)
+        rates, gradients_of = resolved(self.optimizer.rates(), hp), way(stack, hp)
         self._module.train()
         for offset in range(steps):
             now = [begin + offset for begin in begins]
@@ -329,20 +396,33 @@ class TorchTask:
                 gradients = gradients_of(batch, axis)
                 if self.clip is not None:
                     clip_rows(gradients, self.clip)
-                self._update(stack, gradients, rates, [(step + i / self.data.updates) / self.max_step for step in now])
-        self._note_read(values)
+                self._update(
+                    stack,
+                    gradients,
+                    rates,
+                    [(step + i / self.data.updates) / self.steps for step in now],
+                )
+        self._note_read(hp)
         return stack.members()
 
-    def _note_read(self, values: Sequence[Mapping[str, Any]]) -> None:
+    def _note_read(self, hp: Sequence[Mapping[str, Any]]) -> None:
         """Read the hyperparameters of those modules that were called."""
         for part in self._module.modules():
-            if isinstance(part, Tuned) and part.was_read:
-                for own in values:
+            if isinstance(part, Hyperparameter) and part.was_read:
+                for own in hp:
                     own[part.name]
 
-    def _update(self, stack: Stack, gradients: Tensor, rates: Sequence[Mapping[str, float]], positions: Sequence[float]) -> None:
+    def _update(
+        self,
+        stack: Stack,
+        gradients: Tensor,
+        rates: Sequence[Mapping[str, float]],
+        positions: Sequence[float],
+    ) -> None:
         stack.updates.add_(1)
-        for (row, slots, updates), gradient, own, position in zip(stack.rows, gradients.unbind(), rates, positions, strict=True):
+        for (row, slots, updates), gradient, own, position in zip(
+            stack.rows, gradients.unbind(), rates, positions, strict=True
+        ):
             now = {**own, "lr": own["lr"] * self.optimizer.schedule(position)}
             self.optimizer.update(row, gradient, slots, updates, now)
 
@@ -356,9 +436,13 @@ class TorchTask:
 
         def gradients_of(batch: Batch, axis: int | None) -> Tensor:
             with self._precision():
-                loss = self._loss_of(self._built_call, batch if axis is None else tuple(t[0] for t in batch), hp)
+                loss = self._loss_of(
+                    self._built_call, batch if axis is None else tuple(t[0] for t in batch), hp
+                )
             if not loss.requires_grad:
-                raise TaskError("`loss` does not depend on any parameter of the model; compute it from what the model returns")
+                raise TaskError(
+                    "`loss` does not depend on any parameter of the model; compute it from what the model returns"
+                )
             gradients.zero_()
             for parameter, part in parts:
                 parameter.grad = part  # whatever the loss did to it, as attacks on the model do
@@ -368,17 +452,24 @@ class TorchTask:
 
         return gradients_of
 
-    def _stacked_gradients(self, stack: Stack, values: Sequence[Mapping[str, Any]]) -> GradientsOf:
+    def _stacked_gradients(self, stack: Stack, hp: Sequence[Mapping[str, Any]]) -> GradientsOf:
         """Return how to get the gradients (N, P) of all members from one program over the stack."""
-        reading, tuned = StackedValues(values, self._device), self._tuned(values)
+        reading, tuned = StackedValues(hp, self._device), self._tuned(hp)
         stack.others |= {name: tuned.pop(name) for name in stack.others if name in tuned}
-        leaves = [part.detach().requires_grad_() for part in self._layout.by_name(stack.parameters).values()]
+        leaves = [
+            part.detach().requires_grad_()
+            for part in self._layout.by_name(stack.parameters).values()
+        ]
         names = (*self._layout.places, *stack.others, *tuned)
         cells = self._layout.cells(self._module, names)
-        kept = [cell for cell in cells if cell.name in stack.others][: len(stack.others)]  # each but once, tied or not
+        kept = [cell for cell in cells if cell.name in stack.others][
+            : len(stack.others)
+        ]  # each but once, tied or not
 
-        def loss_of_member(batch: Batch, numbers: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-            with lent(cells, dict(zip(names, state, strict=True))):
+        def loss_of_member(
+            batch: Batch, numbers: Tensor, state: Sequence[Tensor]
+        ) -> tuple[Tensor, tuple[Tensor, ...]]:
+            with swap_parameters(cells, dict(zip(names, state, strict=True))):
                 loss = self._loss_of(self._module, batch, reading.of_member(numbers))
                 return loss, tuple(cell.holder[cell.leaf].detach() for cell in kept)
 
@@ -387,30 +478,45 @@ class TorchTask:
             stacked = vmap(loss_of_member, in_dims=(axis, 0, 0), randomness="different")
             with self._precision():
                 losses, others = stacked(batch, reading.numbers, state)
-            stack.others |= {name: other.contiguous() for name, other in zip(stack.others, others, strict=True)}
+            stack.others |= {
+                name: other.contiguous() for name, other in zip(stack.others, others, strict=True)
+            }
             parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
-            rows = [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves, parts, strict=True)]
-            return torch.cat([row.reshape(len(values), -1) for row in rows], dim=1)
+            rows = [
+                torch.zeros_like(leaf) if part is None else part
+                for leaf, part in zip(leaves, parts, strict=True)
+            ]
+            return torch.cat([row.reshape(len(hp), -1) for row in rows], dim=1)
 
         return gradients_of
 
     def _loss_of(self, model: Callable[..., Any], batch: Batch, hp: Mapping[str, Any]) -> Tensor:
-        loss = self.loss(model, batch if self.data.augment is None else self.data.augment(batch, hp), hp)
+        loss = self.loss(
+            model, batch if self.data.augment is None else self.data.augment(batch, hp), hp
+        )
         if not isinstance(loss, Tensor) or loss.dim():
-            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-            raise TaskError(f"`loss` must return a tensor without dimensions, got {got}; take its mean or sum")
+            got = (
+                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            )
+            raise TaskError(
+                f"`loss` must return a tensor without dimensions, got {got}; take its mean or sum"
+            )
         return loss
 
-    def _tuned(self, values: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def _tuned(self, hp: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the values (N,) of the hyperparameters inside the model, by the names of their buffers."""
-        plain, tuned = [getattr(v, "plain", v) for v in values], {}
+        plain, tuned = [getattr(v, "plain", v) for v in hp], {}
         for place, part in self._module.named_modules():
-            if isinstance(part, Tuned):
+            if isinstance(part, Hyperparameter):
                 part.was_read = False
                 numbers = [float(v[part.name]) for v in plain]
-                tuned[f"{place}.value" if place else "value"] = torch.tensor(numbers, device=self._device)
-            elif isinstance(part, Dropout) and part.p is None:  # stacked too: masks differ also where members share their inputs
-                tuned[f"{place}.constant" if place else "constant"] = part.constant.repeat(len(values))
+                tuned[f"{place}.value" if place else "value"] = torch.tensor(
+                    numbers, device=self._device
+                )
+            elif (
+                isinstance(part, Dropout) and part.p is None
+            ):  # stacked too: masks differ also where members share their inputs
+                tuned[f"{place}.constant" if place else "constant"] = part.constant.repeat(len(hp))
         return tuned
 
     def _attach(self, stack: Stack, member: int) -> None:
@@ -424,20 +530,29 @@ class TorchTask:
         self._module.eval()  # each time: the function may have changed it
         return named_numbers(self.evaluate_model(self._module), "evaluate_model")
 
-    def _scores(self, stack: Stack, data: tuple[Tensor, ...], prefix: str) -> list[dict[str, float]]:
+    def _scores(
+        self, stack: Stack, data: tuple[Tensor, ...], prefix: str
+    ) -> list[dict[str, float]]:
         assert self.metrics is not None
         inputs, targets = data[0].to(self._device), tuple(t.to(self._device) for t in data[1:])
         outputs = self._outputs(stack, inputs)
         scores = []
         for i, out in enumerate(outputs):
-            own = self._broken_scores() if stack.is_broken(i) else named_numbers(self.metrics(out, *targets), "metrics")
+            own = (
+                self._broken_scores()
+                if stack.is_broken(i)
+                else named_numbers(self.metrics(out, *targets), "metrics")
+            )
             scores.append({prefix + name: score for name, score in own.items()})
         return scores
 
     def _broken_scores(self) -> dict[str, float]:
         """Return NaN for all that counts: of NaN, metrics such as accuracy make sound numbers, and others raise."""
         problem = problem_of(self)
-        return dict.fromkeys([*(o.name for o in problem.objectives), *(c.name for c in problem.constraints)], math.nan)
+        return dict.fromkeys(
+            [*(o.name for o in problem.objectives), *(c.name for c in problem.constraints)],
+            math.nan,
+        )
 
     def _outputs(self, stack: Stack, inputs: Tensor) -> Sequence[Tensor]:
         n = len(stack.updates)
@@ -448,13 +563,15 @@ class TorchTask:
         cells = self._layout.cells(self._module, names)
 
         def outputs_of_member(state: Sequence[Tensor], x: Tensor) -> Any:
-            with lent(cells, dict(zip(names, state, strict=True))):
+            with swap_parameters(cells, dict(zip(names, state, strict=True))):
                 return self._module(x)
 
         state = (*self._layout.by_name(stack.parameters).values(), *stack.others.values())
         with self._stacking():
             stacked = vmap(outputs_of_member, in_dims=(0, None), randomness="different")
-            outputs = [stacked(state, chunk) for chunk in torch.split(inputs, max(ROWS_AT_A_TIME // n, 1))]
+            outputs = [
+                stacked(state, chunk) for chunk in torch.split(inputs, max(ROWS_AT_A_TIME // n, 1))
+            ]
         return list(torch.cat(outputs, dim=1))
 
     def _outputs_of(self, stack: Stack, member: int, inputs: Tensor) -> Tensor:
@@ -474,4 +591,8 @@ class TorchTask:
             torch.backends.mha.set_fastpath_enabled(fast)
 
     def _precision(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.autocast is None else torch.autocast(self._device.type, self.autocast)
+        return (
+            nullcontext()
+            if self.autocast is None
+            else torch.autocast(self._device.type, self.autocast)
+        )

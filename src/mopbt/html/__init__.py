@@ -1,0 +1,1 @@
+"""Pages: a report as one file, and a live dashboard."""

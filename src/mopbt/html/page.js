@@ -1,0 +1,912 @@
+"use strict";
+// Draws runs from the JSON beside it. Every text of a run reaches the page as a text node or an attribute, never as markup.
+(() => {
+  const ARROWS = { max: "↑", min: "↓" };
+  const COLOURS = 8;
+  const SCHEDULES = 40; // drawn at once
+  const TABLE_ROWS = 300; // shown unless asked for more
+  const REACH = 26; // pixels: a click takes the nearest model within them
+
+  let told = JSON.parse(document.getElementById("data").textContent);
+  const chosen = { run: 0, job: null, byHand: false };
+  const marked = new Set(); // names in the list of runs
+  const drawn = new Map(); // section -> what it was drawn from
+  let allRows = false;
+  let connection = "connecting";
+
+  // ---- elements and texts ----
+
+  function dress(element, attributes) {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (value === null || value === undefined || value === false) continue;
+      if (typeof value === "function") element.addEventListener(name, value);
+      else element.setAttribute(name, value === true ? "" : String(value));
+    }
+    return element;
+  }
+
+  const given = (children) => children.flat().filter((child) => child !== null && child !== undefined);
+
+  function make(tag, attributes = {}, ...children) {
+    const element = dress(document.createElement(tag), attributes);
+    element.append(...given(children));
+    return element;
+  }
+
+  function shape(tag, attributes = {}, ...children) {
+    const element = dress(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes);
+    element.append(...given(children));
+    return element;
+  }
+
+  const whole = (count) => count.toLocaleString("en");
+  const plural = (count, what) => `${whole(count)} ${what}${count === 1 ? "" : "s"}`;
+  const short = (words, most = 34) => (words.length > most ? `${words.slice(0, most - 1)}…` : words);
+  const round = (v) => Math.round(v * 10) / 10;
+  const clamp = (v, lo, hi) => Math.min(Math.max(v, lo), hi);
+  const trouble = (words) => make("p", { class: "trouble" }, words);
+  const small = (words) => make("p", { class: "soft small" }, words);
+  const say = (words) => { document.getElementById("status").textContent = words; };
+
+  function text(value, digits = 4) {
+    if (typeof value !== "number") return value === undefined ? "?" : String(value);
+    if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
+    const rounded = Number(value.toPrecision(digits));
+    return Math.abs(value) < 1e-3 ? rounded.toExponential() : String(rounded);
+  }
+
+  function clock(seconds) {
+    if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+    const total = Math.round(seconds), pad = (n) => String(n).padStart(2, "0");
+    const hours = Math.floor(total / 3600), minutes = Math.floor(total / 60) % 60;
+    return hours ? `${hours}:${pad(minutes)}:${pad(total % 60)} h` : `${minutes}:${pad(total % 60)} min`;
+  }
+
+  // The numbers of a column, with as many decimals as tell them apart, or as they are where they are of many magnitudes.
+  function aligned(values, { magnitudes = false } = {}) {
+    if (!values.every((v) => typeof v === "number")) return values.map((v) => text(v));
+    if (values.every((v) => Number.isInteger(v))) return values.map(String);
+    const span = Math.max(...values) - Math.min(...values) || Math.abs(values[0]) || 1;
+    const least = Math.min(...values.map(Math.abs).filter(Boolean)), decimals = 3 - Math.floor(Math.log10(span));
+    if (decimals > 7 || decimals < -5 || (magnitudes && least * 100 < span)) return values.map((v) => text(v));
+    return values.map((v) => v.toFixed(clamp(decimals, 0, 7)));
+  }
+
+  // ---- sections: drawn anew only where what they show has changed; focus, scrolling and open details stay ----
+
+  function section(id, from, build) {
+    let node = document.getElementById(id);
+    if (!node) document.getElementById("main").append(node = make("section", { id }));
+    const key = JSON.stringify([from, node.clientWidth]);
+    if (drawn.get(id) === key) return;
+    drawn.set(id, key);
+    const restore = remembered(node);
+    node.replaceChildren(...given(build(node.clientWidth)));
+    restore();
+  }
+
+  function remembered(node) {
+    const focused = node.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    const scrolled = [...node.querySelectorAll(".scroll")].map((box) => [box.scrollTop, box.scrollLeft]);
+    const open = new Set([...node.querySelectorAll("details[open]")].map((box) => box.dataset.key));
+    return () => {
+      node.querySelectorAll(".scroll").forEach((box, i) => { [box.scrollTop, box.scrollLeft] = scrolled[i] ?? [0, 0]; });
+      node.querySelectorAll("details").forEach((box) => { box.open = open.has(box.dataset.key); });
+      if (focused) node.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    };
+  }
+
+  function drop(id) {
+    document.getElementById(id)?.remove();
+    drawn.delete(id);
+  }
+
+  function more(key, title, ...children) {
+    return make("details", { "data-key": key }, make("summary", { "data-key": `${key}-summary` }, title), ...children);
+  }
+
+  // A table with its name; `left` are the columns of words, `row` is the chosen one.
+  function table(name, heads, rows, { left = [], row = -1, plain = false, key = "table" } = {}) {
+    const kind = (i) => (left.includes(i) ? "text" : null);
+    const body = rows.map((cells, r) =>
+      make("tr", { class: r === row ? "chosen" : null }, cells.map((cell, i) => make("td", { class: kind(i) }, cell))));
+    const made = make("table", { class: plain ? "plain" : null },
+      make("caption", { class: "hidden" }, name),
+      make("thead", {}, make("tr", {}, heads.map((head, i) => make("th", { class: kind(i), scope: "col" }, head)))),
+      make("tbody", {}, body));
+    return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name, "data-key": key }, made);
+  }
+
+  function pairs(rows) {
+    const row = ([name, value]) =>
+      make("tr", {}, make("th", { class: "text", scope: "row" }, name), make("td", { class: "text wrap" }, value));
+    return make("table", { class: "plain pairs" }, make("tbody", {}, rows.map(row)));
+  }
+
+  // ---- axes ----
+
+  function ticks(lo, hi, most) {
+    const raw = (hi - lo) / most, power = 10 ** Math.floor(Math.log10(raw));
+    const step = power * [1, 2, 5, 10].find((m) => m * power >= raw * 0.999);
+    const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9)), made = [];
+    for (let i = Math.ceil(lo / step - 1e-9); i * step <= hi + step * 1e-9; i++) {
+      const at = i * step;
+      made.push({ at, text: decimals > 6 || Math.abs(at) >= 1e6 ? text(at) : at.toFixed(decimals) });
+    }
+    return made;
+  }
+
+  // An axis is {lo, hi, label, ticks?}. The frame's X and Y lead from values to pixels.
+  function frame(width, height, x, y, label, { grid = true, role = "img" } = {}) {
+    const xs = x.ticks || ticks(x.lo, x.hi, Math.max(2, Math.floor(width / 85)));
+    const ys = y.ticks || ticks(y.lo, y.hi, Math.max(2, Math.floor(height / 60)));
+    const left = Math.min(96, 14 + 6.4 * Math.max(...ys.map((t) => t.text.length), 1));
+    const top = 24, w = width - left - 12, h = height - top - 40;
+    const X = (v) => left + ((v - x.lo) / (x.hi - x.lo)) * w;
+    const Y = (v) => top + h - ((v - y.lo) / (y.hi - y.lo)) * h;
+    const root = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role, "aria-label": label });
+    if (grid) root.append(shape("path", { class: "grid", d: lattice(xs, ys, X, Y, { left, top, w, h }) }));
+    root.append(
+      ...xs.map((t) => shape("text", { x: X(t.at), y: top + h + 16, "text-anchor": "middle" }, t.text)),
+      ...ys.map((t) => shape("text", { x: left - 6, y: Y(t.at) + 4, "text-anchor": "end" }, t.text)),
+      shape("path", { class: "axis", d: `M${left} ${top}v${h}h${w}` }),
+      shape("text", { class: "name", x: left + w, y: height - 6, "text-anchor": "end" }, x.label),
+      shape("text", { class: "name", x: 0, y: 12 }, y.label));
+    return { root, X, Y, left, top, w, h };
+  }
+
+  function lattice(xs, ys, X, Y, { left, top, w, h }) {
+    return [...xs.map((t) => `M${round(X(t.at))} ${top}v${h}`), ...ys.map((t) => `M${left} ${round(Y(t.at))}h${w}`)].join("");
+  }
+
+  const seen = (v, [lo, hi]) => v >= lo && v <= hi;
+
+  function across({ name, direction }, [lo, hi]) {
+    return { lo, hi, label: direction === "max" ? `${short(name)}  (better →)` : `(← better)  ${short(name)}` };
+  }
+
+  function upwards({ name, direction }, [lo, hi]) {
+    return { lo, hi, label: `${short(name)}  (better ${ARROWS[direction]})` };
+  }
+
+  // ---- choosing a model ----
+
+  function choose(run, job) {
+    Object.assign(chosen, { run, job, byHand: true });
+    render();
+    const point = told.runs[run].front.find((p) => p.job === job);
+    if (point) say(`Chosen: ${describe(told.runs[run], point)}`);
+  }
+
+  const isChosen = (run, job) => run === chosen.run && job === chosen.job;
+
+  function describe(run, point) {
+    return `model ${point.job}, ${run.objectives.map((o, k) => `${o.name} ${text(point.objectives[k])}`).join(", ")}`;
+  }
+
+  // Where nobody has chosen yet: the model that gives up least, by the sum of the scores' shares of their ranges.
+  function balanced(run) {
+    const ends = run.objectives.map((_, k) => run.front.map((p) => p.objectives[k])).map((c) => [Math.min(...c), Math.max(...c)]);
+    const share = (p) => run.objectives.reduce((sum, { direction }, k) => {
+      const [lo, hi] = ends[k], at = hi > lo ? (p.objectives[k] - lo) / (hi - lo) : 0;
+      return sum + (direction === "max" ? at : -at);
+    }, 0);
+    return run.front.reduce((best, p) => (!best || share(p) > share(best) ? p : best), null);
+  }
+
+  function settle() {
+    chosen.run = Math.min(chosen.run, told.runs.length - 1);
+    const run = told.runs[chosen.run];
+    if (chosen.byHand && run.front.some((p) => p.job === chosen.job)) return;
+    if (chosen.byHand) say(`Model ${chosen.job} has left the front: another one dominates it.`);
+    Object.assign(chosen, { byHand: false, job: balanced(run)?.job ?? null });
+  }
+
+  // Models as {node, run, job}: one stop of the Tab key, arrow keys go from one to the next, Enter takes one.
+  function selectable(root, items) {
+    const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+    const go = (i) => {
+      items.forEach(({ node }) => node.setAttribute("tabindex", "-1"));
+      items[i].node.setAttribute("tabindex", "0");
+      items[i].node.focus();
+    };
+    const press = (i) => (event) => {
+      if (event.key in moves) go(clamp(i + moves[event.key], 0, items.length - 1));
+      else if (event.key === "Home") go(0);
+      else if (event.key === "End") go(items.length - 1);
+      else if (event.key === "Enter" || event.key === " ") choose(items[i].run, items[i].job);
+      else return;
+      event.preventDefault();
+    };
+    items.forEach(({ node, run, job }, i) => {
+      const pressed = isChosen(run, job) ? "true" : "false";
+      root.append(dress(node, { role: "button", tabindex: "-1", "data-job": job, "aria-pressed": pressed, keydown: press(i) }));
+    });
+    (items.find((item) => isChosen(item.run, item.job)) || items[0])?.node.setAttribute("tabindex", "0");
+  }
+
+  // Models as {x, y, run, job}: a click takes the nearest.
+  function clickable(root, items) {
+    root.addEventListener("click", (event) => {
+      const box = root.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+      const distance = (item) => Math.hypot(item.x - x, item.y - y);
+      const best = items.reduce((least, item) => (!least || distance(item) < distance(least) ? item : least), null);
+      if (best && distance(best) <= REACH) choose(best.run, best.job);
+    });
+  }
+
+  function ringed(root, items, r) {
+    const item = items.find(({ run, job }) => isChosen(run, job));
+    if (item) root.append(shape("circle", { class: "ring", cx: item.x, cy: item.y, r }));
+  }
+
+  // ---- the front ----
+
+  const MARKS = [
+    (x, y, r) => `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`,
+    (x, y, r) => `M${x - r * 0.88} ${y - r * 0.88}h${r * 1.76}v${r * 1.76}h${-r * 1.76}z`,
+    (x, y, r) => `M${x} ${y - r * 1.2}l${r * 1.15} ${r * 2}h${-r * 2.3}z`,
+    (x, y, r) => `M${x} ${y - r * 1.25}l${r * 1.25} ${r * 1.25}l${-r * 1.25} ${r * 1.25}l${-r * 1.25} ${-r * 1.25}z`,
+    (x, y, r) => `M${x} ${y + r * 1.2}l${r * 1.15} ${-r * 2}h${-r * 2.3}z`,
+  ];
+  const mark = (i, x, y, r) => MARKS[i % MARKS.length](round(x), round(y), r);
+  const color = (i) => `c${i % COLOURS}`;
+
+  function sign(kind, d) {
+    return shape("svg", { width: 16, height: 12, "aria-hidden": "true" }, shape("path", { class: kind, d }));
+  }
+
+  function pairsOf(run) {
+    const places = [...run.objectives.keys()];
+    return places.length === 1 ? [[-1, 0]] : places.flatMap((x) => places.filter((y) => y > x).map((y) => [x, y])); // -1: the step
+  }
+
+  // The edge of what the front of two objectives dominates.
+  function stairs(points, rise) {
+    const sorted = [...points].sort((a, b) => a.x - b.x || a.y - b.y);
+    const step = (x, y) => (rise ? `V${y}H${x}` : `H${x}V${y}`);
+    return sorted.map((p, i) => (i ? step(round(p.x), round(p.y)) : `M${round(p.x)} ${round(p.y)}`)).join("");
+  }
+
+  // All other evaluations in five paths, which is quick for thousands of them.
+  function dots(run, x, y, at) {
+    const { scores, steps, infeasible } = run.others, parts = { infeasible: [], e1: [], e2: [], e3: [], e4: [] };
+    const xs = x < 0 ? steps : scores[x], ys = scores[y];
+    steps.forEach((step, i) => {
+      if ((x >= 0 && !seen(xs[i], run.views[x])) || !seen(ys[i], run.views[y])) return;
+      const age = 1 + Math.floor((4 * (step - 1)) / run.steps);
+      parts[infeasible[i] ? "infeasible" : `e${clamp(age, 1, 4)}`].push(`M${round(at.X(xs[i]))} ${round(at.Y(ys[i]))}h0`);
+    });
+    return Object.entries(parts).map(([kind, d]) => shape("path", { class: `dots ${kind}`, d: d.join("") }));
+  }
+
+  // One picture of fronts: of one run with all its evaluations, or of several without.
+  function scatter(width, runs, indices, [x, y], views, name) {
+    const { objectives, steps } = runs[0], alone = runs.length === 1;
+    const wide = x < 0 ? { lo: 0, hi: steps, label: "step" } : across(objectives[x], views[x]);
+    const height = Math.round(clamp(width * 0.74, 250, 540));
+    const at = frame(width, height, wide, upwards(objectives[y], views[y]), name, { role: "group" });
+    if (alone) at.root.append(...dots(runs[0], x, y, at));
+    const items = runs.flatMap((run, r) => {
+      const own = alone ? "" : ` ${color(r)}`;
+      const points = modelsIn(run, indices[r], at, x, y, alone ? { own } : { own, shape: r, name: `${run.name}: ` });
+      if (objectives.length === 2)
+        at.root.append(shape("path", { class: `stairs${own}`, d: stairs(points, objectives[0].direction === "max") }));
+      return points.sort((a, b) => a.x - b.x);
+    });
+    selectable(at.root, items);
+    clickable(at.root, items);
+    ringed(at.root, items, 10);
+    return at.root;
+  }
+
+  function modelsIn(run, index, at, x, y, { own, shape: form = 0, name = "" }) {
+    const crowd = run.front.length / at.w, size = crowd <= 0.08 ? 5 : crowd <= 0.25 ? 3.8 : 2.8;
+    return run.front.map((p) => {
+      const place = { x: at.X(x < 0 ? p.step : p.objectives[x]), y: at.Y(p.objectives[y]) };
+      const label = name + describe(run, p), key = `p${x}-${y}-${index}-${p.job}`;
+      const attributes = { class: `point${own}`, d: mark(form, place.x, place.y, size), "data-key": key, "aria-label": label };
+      return { ...place, run: index, job: p.job, node: shape("path", attributes, shape("title", {}, label)) };
+    });
+  }
+
+  // More than three objectives: an axis for each, better at the top, and a line for each model.
+  function parallel(width, runs, indices, views, name) {
+    const { objectives } = runs[0], alone = runs.length === 1, last = objectives.length - 1;
+    const height = 340, top = 44, low = height - 28, side = Math.min(32, width / 8);
+    const X = (k) => side + (k / last) * (width - 2 * side);
+    const Y = (k, v) => {
+      const [lo, hi] = views[k], share = (v - lo) / (hi - lo);
+      return top + (low - top) * (objectives[k].direction === "max" ? 1 - share : share);
+    };
+    const way = (scores) => scores.map((v, k) => `${k ? "L" : "M"}${round(X(k))} ${round(Y(k, v))}`).join("");
+    const root = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": name });
+    if (alone) root.append(shape("path", { class: "faint", d: lately(runs[0], 300).map(way).join("") }));
+    objectives.forEach(({ name: title, direction }, k) => {
+      const anchor = k === 0 ? "start" : k === last ? "end" : "middle", x = k === 0 ? 0 : k === last ? width : X(k);
+      const [worst, best] = direction === "max" ? views[k] : [...views[k]].reverse();
+      root.append(
+        shape("path", { class: "axis", d: `M${X(k)} ${top}V${low}` }),
+        shape("text", { class: "name", x, y: 12 + 14 * (k % 2), "text-anchor": anchor }, short(title, 20)),
+        shape("text", { x, y: top - 5, "text-anchor": anchor }, text(best, 3)),
+        shape("text", { x, y: low + 15, "text-anchor": anchor }, text(worst, 3)));
+    });
+    selectable(root, runs.flatMap((run, r) => linesOf(run, indices[r], way, alone ? "" : ` ${color(r)}`)));
+    root.append(...root.querySelectorAll(".way.chosen")); // on top
+    return root;
+  }
+
+  function linesOf(run, index, way, own) {
+    return run.front.map((p) => {
+      const label = (own ? `${run.name}: ` : "") + describe(run, p), kind = `way${own}${isChosen(index, p.job) ? " chosen" : ""}`;
+      const attributes = { class: kind, d: way(p.objectives), "data-key": `w-${index}-${p.job}`, "aria-label": label };
+      const node = shape("path", { ...attributes, click: () => choose(index, p.job) }, shape("title", {}, label));
+      return { run: index, job: p.job, node };
+    });
+  }
+
+  function lately(run, most) {
+    const { scores, steps } = run.others;
+    const rows = [...steps.keys()].slice(-most).map((i) => scores.map((column) => column[i]));
+    return rows.filter((row) => row.every((v, k) => seen(v, run.views[k])));
+  }
+
+  function pictures(width, runs, indices, views) {
+    const name = `${runs.length > 1 ? "Fronts" : "Front"}: models as points; arrow keys go through them, Enter chooses`;
+    if (runs[0].objectives.length > 3) return parallel(width, runs, indices, views, name);
+    const all = pairsOf(runs[0]), side = all.length > 1 && width > 600 ? Math.floor((width - 46) / 3) : width;
+    return make("div", { class: all.length > 1 ? "panels" : null },
+      all.map((pair) => scatter(side, runs, indices, pair, views, name)));
+  }
+
+  function legendOf(run) {
+    const { of, outside, steps, infeasible } = run.others;
+    const entry = (picture, words) => make("li", {}, picture, words);
+    const thin = of > steps.length ? ` (${whole(steps.length)} of them drawn)` : "";
+    return make("ul", { class: "legend" },
+      entry(sign("point", mark(0, 8, 6, 5)), `${plural(run.front.length, "model")} on the front`),
+      entry(sign("dots e3", "M8 6h0"), `${plural(of, "dominated evaluation")}${thin}, early ones paler`),
+      infeasible.some(Boolean) ? entry(sign("dots infeasible", "M8 6h0"), "gray: a constraint is violated") : null,
+      outside ? entry(null, `${plural(outside, "evaluation")} outside the view`) : null);
+  }
+
+  function frontTable(run, index) {
+    const scores = run.objectives.map((_, k) => aligned(run.front.map((p) => p.objectives[k])));
+    const own = (k) => run.front.map(({ job }) => valueAt(run, k, stretchOf(run, job).config[k]));
+    const values = run.space.map((_, k) => aligned(own(k), { magnitudes: true }));
+    const shown = run.front.slice(0, allRows ? Infinity : TABLE_ROWS), rest = run.front.length - shown.length;
+    const button = (job) => make("button", {
+      class: "link", "data-key": `row-${job}`, "aria-label": `choose model ${job}`, click: () => choose(index, job),
+    }, String(job));
+    const cells = (p, i) => [button(p.job), ...[...scores, ...values].map((column) => column[i]), String(p.step), String(p.trial)];
+    const titles = [...run.objectives.map((o) => `${o.name} ${ARROWS[o.direction]}`), ...run.space.map((s) => s.name)];
+    const name = "The models of the front; hyperparameters are those of the last interval";
+    const row = index === chosen.run ? shown.findIndex((p) => p.job === chosen.job) : -1;
+    const showAll = () => { allRows = true; render(); };
+    return [
+      table(name, ["model", ...titles, "step", "trial"], shown.map(cells), { row, key: "front-table" }),
+      rest > 0 ? make("button", { click: showAll, "data-key": "all-rows" }, `show the other ${whole(rest)} too`) : null,
+    ];
+  }
+
+  function drawFront(run, index) {
+    const { front, others, views, stretches, loading } = run;
+    section("front", [front, others, views, stretches, loading, chosen, allRows], (width) => {
+      const few = run.objectives.length <= 2, side = few && width > 800 ? Math.floor((width - 26) * 0.615) : width;
+      return [
+        make("h2", {}, "Front"),
+        small("No evaluated model is better than one of these in every objective. Choose a point to see its model."),
+        make("div", { class: few ? "beside" : "beside below" },
+          make("div", { class: "picture" }, pictures(side, [run], [index], views), legendOf(run)),
+          modelPanel(run),
+          make("div", { class: "list" }, frontTable(run, index))),
+      ];
+    });
+  }
+
+  // ---- one model ----
+
+  const valueAt = (run, k, position) => (run.space[k].values ? run.space[k].values[position] : position);
+  const valuesAt = (run, config) => config.map((position, k) => text(valueAt(run, k, position)));
+
+  function stretchOf(run, job) {
+    const read = ([end, start, trial, from, to, config]) => [end, { job: end, start, trial, begin: from, end: to, config }];
+    run.byJob ??= new Map(run.stretches.map(read));
+    return run.byJob.get(job);
+  }
+
+  // The stretches of a model's way, first to last; `before` is the trial that it was taken over from.
+  function wayOf(run, job) {
+    const way = [];
+    for (let s = stretchOf(run, job); s; s = s.start === null ? null : stretchOf(run, s.start)) way.unshift(s);
+    return way.map((s, i) => ({ ...s, before: i && way[i - 1].trial !== s.trial ? way[i - 1].trial : null }));
+  }
+
+  function scheduleOf(run, job) {
+    const schedule = [];
+    for (const { begin, end, config } of wayOf(run, job)) {
+      const last = schedule.at(-1);
+      if (last && last.end === begin && config.every((v, k) => v === last.config[k])) last.end = end;
+      else schedule.push({ begin, end, config });
+    }
+    return schedule;
+  }
+
+  function originOf(run, job) {
+    const way = wayOf(run, job), taken = way.filter((s) => s.before !== null);
+    const parts = taken.map((s) => `trial ${s.trial} duration it over at step ${s.begin}`);
+    const told = parts.length > 5 ? [parts[0], `… (${parts.length} takeovers)`, parts.at(-1)] : parts;
+    return `${[`It began as trial ${way[0].trial}`, ...told].join(", ")}.`;
+  }
+
+  function copyable(words, what) {
+    const code = make("pre", { tabindex: "0", "aria-label": what, "data-key": `code-${what}` }, words);
+    const copy = async (event) => {
+      try {
+        await navigator.clipboard.writeText(words);
+        event.target.textContent = "copied";
+      } catch {
+        getSelection().selectAllChildren(code); // the browser forbids it: what is selected can be copied by hand
+      }
+    };
+    return make("div", { class: "code" }, code,
+      make("button", { "data-key": `copy-${what}`, "aria-label": `copy the ${what}`, click: copy }, "copy"));
+  }
+
+  function modelPanel(run) {
+    const point = run.front.find((p) => p.job === chosen.job);
+    const panel = (...children) => make("div", { class: "model", id: "model" }, ...children);
+    if (!point) return panel(make("h2", {}, "No model yet"), small("The front is empty so far."));
+    const { job, trial, step, violation } = point, { python, shell } = run.loading;
+    const steps = scheduleOf(run, job).map((s) => [`${s.begin}–${s.end}`, ...valuesAt(run, s.config)]);
+    const schedule = table(`The schedule that made model ${job}`, ["steps", ...run.space.map((s) => s.name)], steps,
+      { plain: true, key: "schedule-table" });
+    return panel(
+      make("h2", {}, `Model ${job}`),
+      small(`Trial ${trial}, trained to step ${step}. ${originOf(run, job)}`),
+      violation ? trouble(`No model satisfies ${run.constraints.join(" and ")}; this one comes nearest ` +
+        `(violation ${text(violation, 2)}).`) : null,
+      make("h3", {}, "Scores"), pairs(scoresOf(run, point)),
+      make("h3", {}, "Hyperparameters, as it was trained"), schedule,
+      make("h3", {}, "Load it"), copyable(python[0] + job + python[1], "Python code"),
+      make("h3", {}, "Take it home"), copyable(shell[0] + job + shell[1], "command"));
+  }
+
+  function scoresOf(run, point) {
+    const own = run.objectives.map((o, k) => [`${o.name} ${ARROWS[o.direction]}`, text(point.objectives[k], 6)]);
+    const others = Object.entries(point.scores).filter(([name]) => !run.objectives.some((o) => o.name === name));
+    return [...own, ...others.map(([name, score]) => [name, text(score, 6)])];
+  }
+
+  // ---- hypervolume ----
+
+  function curves(width, lines, label) {
+    const ends = lines.map((line) => line.at(-1) || [0, 0]);
+    const far = Math.max(...ends.map((e) => e[0]), 1e-9), high = Math.max(...ends.map((e) => e[1]), 1e-9);
+    const [unit, units] = far > 7200 ? [3600, "hours"] : far > 180 ? [60, "minutes"] : [1, "seconds"];
+    const x = { lo: 0, hi: far / unit, label: `${units} of work` }, y = { lo: 0, hi: high * 1.05, label: "hypervolume" };
+    const at = frame(width, Math.round(clamp(width * 0.36, 210, 320)), x, y, label);
+    lines.forEach((line, i) => {
+      const start = line.length ? `M${round(at.X(line[0][0] / unit))} ${round(at.Y(0))}` : "";
+      const d = start + line.map(([t, v]) => `H${round(at.X(t / unit))}V${round(at.Y(v))}`).join("");
+      at.root.append(shape("path", { class: `curve${lines.length > 1 ? ` ${color(i)}` : ""}`, d }));
+    });
+    return at.root;
+  }
+
+  const cornerOf = (reference) => Object.entries(reference).map(([name, v]) => `${name} ${text(v)}`).join(", ");
+
+  function drawCurve(run) {
+    section("curve", [run.curve, run.reference], (width) => {
+      const every = Math.ceil(run.curve.length / 12), last = run.curve.length - 1;
+      const rows = run.curve.filter((_, i) => i % every === 0 || i === last), volumes = aligned(rows.map((r) => r[1]));
+      return [
+        make("h2", {}, "Hypervolume over time"),
+        small(`How much of the space of objectives the front dominates, measured from ${cornerOf(run.reference)}.`),
+        curves(width, [run.curve], `Hypervolume over time: ${text(run.hypervolume)} in the end`),
+        more("curve-table", "As a table",
+          table("Hypervolume over time", ["time", "hypervolume"], rows.map((r, i) => [clock(r[0]), volumes[i]]), { plain: true })),
+      ];
+    });
+  }
+
+  // ---- lineage: a row for each trial, a bend for each exploit ----
+
+  function drawLineage(run, index) {
+    const { trials, exploits, exploited, stretches, front } = run;
+    section("lineage", [trials, exploits, stretches, front.map((p) => p.job), chosen], (width) => {
+      const way = chosen.job === null ? [] : wayOf(run, chosen.job);
+      const thin = exploits.length < exploited ? ` Of ${whole(exploited)} exploits ${whole(exploits.length)} are drawn.` : "";
+      return [
+        make("h2", {}, "Lineage"),
+        small("Each row is a trial; a bend is an exploit, where a trial takes over the weights of another. The line that stands out " +
+          `is the way of the chosen model from its start.${thin}`),
+        lineagePicture(width, run, index, way),
+        way.length ? more("lineage-table", `The way of model ${chosen.job} as a table`, wayTable(run, way)) : null,
+      ];
+    });
+  }
+
+  function lineagePicture(width, run, index, way) {
+    const row = new Map(run.trials.map(([trial], i) => [trial, i])), n = Math.max(run.trials.length, 1);
+    const tall = clamp(n * 12, 120, 480), every = Math.ceil(n / Math.max(2, Math.floor(tall / 26)));
+    const rows = run.trials.filter((_, i) => i % every === 0).map(([trial]) => ({ at: -row.get(trial), text: String(trial) }));
+    const x = { lo: 0, hi: run.steps, label: "step" }, y = { lo: 0.4 - n, hi: 0.6, label: "trial", ticks: rows };
+    const label = `Lineage: ${plural(run.exploited, "exploit")} among ${plural(run.trials.length, "trial")}`;
+    const at = frame(width, tall + 64, x, y, label, { grid: false, role: "group" });
+    const X = (step) => round(at.X(step)), Y = (trial) => round(at.Y(-row.get(trial))), bend = Math.min(10, at.w / run.steps / 2);
+    const join = (step, from, to) =>
+      `M${round(X(step) - bend)} ${Y(from)}C${X(step)} ${Y(from)} ${X(step)} ${Y(to)} ${round(X(step) + bend)} ${Y(to)}`;
+    at.root.append(
+      shape("path", { class: "life", d: run.trials.map(([trial, a, b]) => `M${X(a)} ${Y(trial)}H${X(b)}`).join("") }),
+      shape("path", {
+        class: "taken", "stroke-opacity": clamp(600 / run.exploits.length, 0.25, 1), // many of them would hide all else
+        d: run.exploits.map(([from, , to, step]) => join(step, from, to)).join(""),
+      }));
+    if (way.length) at.root.append(
+      shape("path", { class: "ancestry", d: ancestry(way, X, Y, join, bend) }),
+      shape("circle", { class: "ancestry-dot", cx: X(way[0].begin), cy: Y(way[0].trial), r: 5 }));
+    const items = run.front.map((p) => {
+      const place = { x: X(p.step), y: Y(p.trial) }, label = describe(run, p);
+      const attributes = { class: "point", d: mark(0, place.x, place.y, 3.6), "data-key": `l-${p.job}`, "aria-label": label };
+      return { ...place, run: index, job: p.job, node: shape("path", attributes, shape("title", {}, label)) };
+    }).sort((a, b) => a.x - b.x || a.y - b.y);
+    selectable(at.root, items);
+    clickable(at.root, items);
+    ringed(at.root, items, 8);
+    return at.root;
+  }
+
+  function ancestry(way, X, Y, join, bend) {
+    return way.map(({ trial, begin, end, before }, i) => {
+      const leaves = i + 1 < way.length && way[i + 1].before !== null;
+      const from = X(begin) + (before === null ? 0 : bend), to = X(end) - (leaves ? bend : 0);
+      return `${before === null ? "" : join(begin, before, trial)}M${round(from)} ${Y(trial)}H${round(to)}`;
+    }).join("");
+  }
+
+  function wayTable(run, way) {
+    const rows = way.map(({ job, trial, begin, end, config, before }) => {
+      const who = before === null ? String(trial) : `${trial}, duration over from ${before}`;
+      return [`${begin}–${end}`, who, String(job), ...valuesAt(run, config)];
+    });
+    const heads = ["steps", "trial", "checkpoint", ...run.space.map((s) => s.name)];
+    return table(`The way of model ${chosen.job}`, heads, rows, { left: [1] });
+  }
+
+  // ---- hyperparameters: a small picture for each ----
+
+  function shareOf({ values, lo, hi, log }, position) {
+    if (values) return (position + 0.5) / values.length;
+    return log ? Math.log(position / lo) / Math.log(hi / lo) : (position - lo) / (hi - lo);
+  }
+
+  const valueOfShare = ({ values, lo, hi, log }, share) => (values
+    ? values[Math.min(Math.floor(share * values.length), values.length - 1)]
+    : log ? lo * (hi / lo) ** share : lo + (hi - lo) * share);
+
+  function valueTicks(dimension) {
+    const { values } = dimension, last = (values?.length ?? 0) - 1;
+    const listed = last < 5 ? [...(values ?? []).keys()] : [0, Math.floor(last / 2), last];
+    const places = values ? listed.map((i) => shareOf(dimension, i)) : [0, 0.5, 1];
+    return places.map((at) => ({ at, text: short(text(valueOfShare(dimension, at), 3), 12) }));
+  }
+
+  function smalls(width, run, draw, label) {
+    const columns = clamp(Math.floor((width + 22) / 300), 1, run.space.length);
+    const side = Math.floor((width - 23 * (columns - 1)) / columns), x = { lo: 0, hi: run.steps, label: "step" };
+    return make("div", { class: columns > 1 ? "panels" : null }, run.space.map((dimension, k) => {
+      const y = { lo: 0, hi: 1, label: short(dimension.name), ticks: valueTicks(dimension) };
+      const at = frame(side, 190, x, y, `${label}: ${dimension.name}`, { grid: false });
+      at.root.append(...draw(at, dimension, k));
+      return at.root;
+    }));
+  }
+
+  const scaleOf = (kind, from, to) => make("ul", { class: "legend" }, make("li", {}, from, make("span", { class: kind }), to));
+
+  // A color for a place on the front, from its first model (0) to its last (1).
+  const mixed = (at) => (at < 0.5
+    ? `color-mix(in oklab, var(--c2) ${round(200 * at)}%, var(--c1))`
+    : `color-mix(in oklab, var(--c3) ${round(200 * at - 100)}%, var(--c2))`);
+
+  function scheduleLine({ job, at: place, schedule }, at, dimension, k) {
+    const height = (s) => round(at.Y(shareOf(dimension, s.config[k])));
+    const d = schedule.map((s, i) => `${i ? "V" : `M${round(at.X(s.begin))} `}${height(s)}H${round(at.X(s.end))}`).join("");
+    const line = shape("path", { class: `schedule${job === chosen.job ? " chosen" : ""}`, d });
+    if (job !== chosen.job) line.style.stroke = mixed(place);
+    return line;
+  }
+
+  function drawSchedules(run) {
+    section("schedules", [run.front.map((p) => p.job), run.stretches, chosen], (width) => {
+      const count = run.front.length, every = Math.ceil(count / SCHEDULES), first = run.objectives[0].name;
+      const placed = run.front.map(({ job }, i) => ({ job, at: count > 1 ? i / (count - 1) : 0 }));
+      const shown = placed.filter((p, i) => i % every === 0 || p.job === chosen.job);
+      shown.sort((a, b) => (a.job === chosen.job) - (b.job === chosen.job)); // the chosen one on top
+      const lines = shown.map((p) => ({ ...p, schedule: scheduleOf(run, p.job) }));
+      const thin = every > 1 ? ` ${whole(shown.length)} of ${whole(count)} are drawn.` : "";
+      return [
+        make("h2", {}, "Schedules of the front"),
+        small(`With which hyperparameters the models of the front were trained, step by step. The thick line is the chosen one.${thin}`),
+        scaleOf("ramp", `best ${first}`, `worst ${first} of the front`),
+        smalls(width, run, (at, dimension, k) => lines.map((line) => scheduleLine(line, at, dimension, k)), "Schedules"),
+      ];
+    });
+  }
+
+  // ---- where the search went ----
+
+  // Cells as {i, j, count}, in a grid of so many columns and rows, as five paths from few to many.
+  function heat(at, columns, rows, cells, scale) {
+    const w = at.w / columns, h = at.h / rows, most = scale(Math.max(1, ...cells.map((cell) => cell.count)));
+    const parts = [[], [], [], [], []];
+    for (const { i, j, count } of cells) {
+      const shade = clamp(Math.ceil((5 * scale(count)) / most) - 1, 0, 4), wide = round(w + 0.3), tall = round(h + 0.3);
+      parts[shade].push(`M${round(at.left + i * w)} ${round(at.top + at.h - (j + 1) * h)}h${wide}v${tall}h${-wide}z`);
+    }
+    return parts.map((d, i) => shape("path", { class: `s${i + 1}`, d: d.join("") }));
+  }
+
+  function histogram(width, run, { x, y, bins, cells }) {
+    const [wide, high] = [run.objectives[x], run.objectives[y]];
+    const label = `How many evaluations fell where: ${wide.name} and ${high.name}`;
+    const height = Math.round(clamp(width * 0.66, 230, 420));
+    const at = frame(width, height, across(wide, run.views[x]), upwards(high, run.views[y]), label, { grid: false });
+    at.root.append(...heat(at, bins, bins, cells.map(([i, j, count]) => ({ i, j, count })), Math.log1p));
+    return at.root;
+  }
+
+  function visitsPicture(run) {
+    return (at, dimension, k) => {
+      const visits = run.visits[k], cells = visits.flatMap((levels, i) => levels.map((count, j) => ({ i, j, count })));
+      return heat(at, visits.length, dimension.levels, cells.filter((cell) => cell.count), (count) => count);
+    };
+  }
+
+  function favorite(dimension, visits) {
+    const total = visits.reduce((a, b) => a + b, 0), j = visits.indexOf(Math.max(...visits)), { values, levels } = dimension;
+    if (!total) return "–";
+    const value = text(valueOfShare(dimension, (j + 0.5) / levels), 3), exact = values && values.length <= levels;
+    return `${exact ? "" : "≈ "}${value} (${Math.round((100 * visits[j]) / total)} %)`;
+  }
+
+  function visitsTable(run) {
+    const last = (visits) => [...visits].reverse().find((levels) => levels.some(Boolean)) || visits[0];
+    const rows = run.space.map((s, k) => [s.name, favorite(s, run.visits[k][0]), favorite(s, last(run.visits[k]))]);
+    const heads = ["hyperparameter", "most often at first", "most often at last"];
+    return table("The values that were tried most often", heads, rows, { left: [0] });
+  }
+
+  function drawSearch(run) {
+    section("search", [run.histograms, run.visits, run.views], (width) => {
+      const halves = run.histograms.length === 1 && width > 800, thirds = run.histograms.length > 1 && width > 600;
+      const side = halves ? Math.floor((width - 26) * 0.55) : thirds ? Math.floor((width - 46) / 3) : width;
+      return [
+        make("h2", {}, "Where the search went"),
+        small("How many evaluations fell where: over the objectives, and over each hyperparameter's values from step to step."),
+        scaleOf("shades", "few", "many"),
+        make("div", { class: halves ? "halves" : null },
+          make("div", { class: thirds ? "panels" : null }, run.histograms.map((h) => histogram(side, run, h))),
+          smalls(halves ? width - 26 - side : width, run, visitsPicture(run), "Values tried")),
+        more("visits-table", "As a table", visitsTable(run)),
+      ];
+    });
+  }
+
+  // ---- failures, settings, head ----
+
+  function drawFailures(run) {
+    if (!run.failed && !run.diverged) return drop("failures");
+    const entry = ({ count, message, jobs, text: error }, i) => more(
+      `failure-${i}`, `${whole(count)} × ${message || "no message"}`,
+      small(`Jobs ${jobs.join(", ")}${count > jobs.length ? ", …" : ""}`), make("pre", { tabindex: "0" }, error));
+    section("failures", [run.failures, run.failed, run.diverged], () => [
+      make("h2", {}, "Failures"),
+      small(`${plural(run.failed, "interval")} failed, ${whole(run.diverged)} measured NaN or an infinity. Such a member counts as ` +
+        "the worst, and is replaced at the next exploit."),
+      ...run.failures.map(entry),
+    ]);
+  }
+
+  function drawSettings(run) {
+    section("settings", run.settings, () => [
+      make("h2", {}, "Settings"), more("settings-table", "What the run was started with", pairs(run.settings)),
+    ]);
+  }
+
+  function tile(name, value, beside, extra) {
+    const number = make("dd", {}, value, beside ? make("span", { class: "soft" }, ` ${beside}`) : null, extra);
+    return make("div", { class: "tile" }, make("dt", {}, name), number);
+  }
+
+  const badge = (run) => make("span", { class: `badge ${run.state}`, title: run.driver }, run.state);
+  const objectivesText = (run) => run.objectives.map((o) => `${o.name} ${ARROWS[o.direction]}`).join(", ");
+
+  function progressOf(run) {
+    return run.total ? make("progress", { max: run.total, value: run.intervals, "aria-label": "intervals done" }) : null;
+  }
+
+  function bestTile(run, { name, direction }, k) {
+    const scores = run.front.map((p) => p.objectives[k]), best = direction === "max" ? Math.max(...scores) : Math.min(...scores);
+    return tile(`best ${name} ${ARROWS[direction]}`, scores.length ? text(best) : "–");
+  }
+
+  function tiles(run) {
+    const wrong = run.failed + run.diverged;
+    return make("dl", { class: "tiles" },
+      tile("models on the front", whole(run.front.length)),
+      tile("hypervolume", text(run.hypervolume)),
+      run.objectives.slice(0, 4).map((objective, k) => bestTile(run, objective, k)),
+      tile("intervals", whole(run.intervals), run.total ? `of ${whole(run.total)}` : "", progressOf(run)),
+      tile("time", clock(run.seconds)),
+      wrong ? tile("failed or diverged", whole(wrong)) : null);
+  }
+
+  function titleLine(title, ...beside) {
+    return make("div", { class: "line" }, make("h1", {}, title), ...beside,
+      told.live ? make("span", { class: "badge", id: "link" }) : null);
+  }
+
+  function about(run) {
+    const limits = run.constraints.length ? `, where ${run.constraints.join(" and ")}` : "";
+    return make("p", { class: "soft" }, `${run.algorithm}, seed ${run.seed}, ${objectivesText(run)}${limits}`, make("br"),
+      make("span", { class: "small" }, run.path));
+  }
+
+  function drawHead() {
+    const { runs, live } = told, alone = runs.length === 1, run = runs[0];
+    const from = runs.map((r) => [
+      r.task, r.path, r.state, r.driver, r.trouble, r.intervals, r.seconds, r.hypervolume, r.failed, r.diverged, r.front.length,
+    ]);
+    section("head", from, () => [
+      live ? make("a", { class: "small", href: "/", "data-key": "home" }, "← all runs") : null,
+      alone ? titleLine(run.task, badge(run)) : titleLine(`${run.task}: ${runs.length} runs`),
+      alone ? about(run) : make("p", { class: "soft" }, objectivesText(run)),
+      ...runs.filter((r) => r.trouble).map((r) => trouble(`${r.name}: ${r.trouble}`)),
+      alone ? tiles(run) : null,
+    ]);
+    showLink();
+  }
+
+  // ---- several runs ----
+
+  const runSign = (i) => sign(`point ${color(i)}`, mark(i, 8, 6, 4.5));
+
+  function comparisonTable({ comparison, runs }) {
+    const { rows } = comparison, covered = rows[0].coverage !== null;
+    const volumes = aligned(rows.map((row) => row.hypervolume)), most = Math.max(...rows.map((row) => row.hypervolume));
+    const cells = runs.map((run, i) => [
+      make("span", {}, runSign(i), " ", run.name),
+      run.algorithm, String(run.seed), run.state,
+      rows[i].hypervolume === most ? make("strong", {}, volumes[i]) : volumes[i],
+      ...(covered ? [`${(100 * rows[i].coverage).toFixed(1)} %`] : []),
+      whole(rows[i].of), whole(rows[i].kept), clock(run.seconds),
+    ]);
+    const measures = ["hypervolume", ...(covered ? ["coverage"] : []), "front", "undominated"];
+    const heads = ["run", "algorithm", "seed", "state", ...measures, "time"], corner = cornerOf(comparison.reference);
+    return [
+      table("The runs side by side", heads, cells, { left: [0, 1, 3], key: "compared" }),
+      small(`Hypervolume${covered ? " and coverage are" : " is"} measured from one common reference, ${corner}. ` +
+        "Undominated: models of a front that no model of another run dominates." +
+        (covered ? " Coverage: the share of directions from the reference that hold a model." : "")),
+    ];
+  }
+
+  function drawComparison() {
+    const { comparison, runs } = told;
+    section("comparison", [comparison, runs.map((r) => [r.name, r.front, r.state, r.seconds]), chosen], (width) => [
+      make("h2", {}, "Side by side"),
+      ...comparisonTable(told),
+      make("h3", {}, "Fronts"),
+      pictures(width, runs, [...runs.keys()], comparison.views),
+      make("ul", { class: "legend" }, runs.map((run, i) => make("li", {}, runSign(i), run.name))),
+      make("h3", {}, "Hypervolume over time"),
+      curves(width, comparison.curves, "Hypervolume of the runs over time"),
+    ]);
+  }
+
+  function drawChooser() {
+    const { runs } = told, run = runs[chosen.run];
+    const turnTo = (i) => () => { Object.assign(chosen, { run: i, job: null, byHand: false }); render(); };
+    const button = ({ name }, i) => make("button",
+      { "aria-pressed": i === chosen.run ? "true" : "false", "data-key": `run-${i}`, click: turnTo(i) }, name);
+    section("which", [runs.map((r) => r.name), chosen.run, run.intervals, run.hypervolume, run.front.length], () => [
+      make("h2", {}, "One run in detail"),
+      make("div", { class: "chooser", role: "group", "aria-label": "runs" }, runs.map(button)),
+      tiles(run),
+    ]);
+  }
+
+  // ---- the list of runs ----
+
+  function spark(curve) {
+    const [far, high] = (curve.at(-1) || [1, 1]).map((end) => end || 1);
+    const d = curve.map(([t, v], i) => `${i ? "L" : "M"}${round((100 * t) / far)} ${round(22 - (20 * v) / high)}`).join("");
+    return shape("svg", { class: "spark", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
+      shape("path", { class: "curve", d, "vector-effect": "non-scaling-stroke" }));
+  }
+
+  function markBox({ name }) {
+    const change = (event) => marked[event.target.checked ? "add" : "delete"](name);
+    const named = { name: "run", value: name, "aria-label": `mark ${name}`, "data-key": `mark-${name}` };
+    const box = make("input", { type: "checkbox", ...named, change });
+    box.checked = marked.has(name);
+    return box;
+  }
+
+  function indexRow(run) {
+    const link = make("a", { href: `/?${new URLSearchParams({ run: run.name })}`, "data-key": `run-${run.name}` }, run.name);
+    if (run.state === undefined) return [markBox(run), run.name, run.trouble];
+    const state = make("span", {}, badge(run), progressOf(run), run.trouble ? make("div", { class: "small" }, run.trouble) : null);
+    const intervals = `${whole(run.intervals)}${run.total ? ` / ${whole(run.total)}` : ""}`;
+    const numbers = [whole(run.models), run.hypervolume === null ? "–" : text(run.hypervolume), spark(run.curve), intervals, clock(run.seconds)];
+    return [markBox(run), link, state, ...numbers, run.task, run.algorithm, String(run.seed)];
+  }
+
+  function drawIndex() {
+    const { index } = told, none = "No run has been started below this directory yet; it will appear here.";
+    section("head", index.length, () => [
+      titleLine(plural(index.length, "run")),
+      make("p", { class: "soft" }, index.length ? "Choose one, or mark several of the same task to see them side by side." : none),
+    ]);
+    showLink();
+    const heads = ["", "run", "state", "front", "hypervolume", "over time", "intervals", "time", "task", "algorithm", "seed"];
+    section("runs", index, () => [
+      index.length ? make("form", { action: "/", method: "get" },
+        table("The runs", heads, index.map(indexRow), { left: [0, 1, 2, 8, 9], key: "runs" }),
+        make("button", { type: "submit", "data-key": "compare" }, "Show the marked runs side by side")) : null,
+    ]);
+  }
+
+  // ---- all of it, and what comes later ----
+
+  function showLink() {
+    const node = document.getElementById("link");
+    if (!node) return;
+    node.className = `badge ${connection}`;
+    node.textContent = { live: "live", lost: "connection lost, trying again", connecting: "connecting" }[connection];
+  }
+
+  function render() {
+    if (told.index) return drawIndex();
+    settle();
+    drawHead();
+    if (told.runs.length > 1) {
+      drawComparison();
+      drawChooser();
+    }
+    const run = told.runs[chosen.run];
+    drawFront(run, chosen.run);
+    drawCurve(run);
+    drawLineage(run, chosen.run);
+    drawSchedules(run);
+    drawSearch(run);
+    if ((run.failed || run.diverged) && !document.getElementById("failures")) drop("settings"); // they stand last
+    drawFailures(run);
+    drawSettings(run);
+  }
+
+  function follow() {
+    const source = new EventSource(`/events${location.search}`);
+    const turn = (state) => { connection = state; showLink(); };
+    source.onopen = () => turn("live");
+    source.onerror = () => turn("lost");
+    source.onmessage = (event) => {
+      told = JSON.parse(event.data);
+      turn("live");
+      render();
+    };
+    addEventListener("pagehide", () => source.close());
+  }
+
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return; // a phone's bars come and go
+    width = innerWidth;
+    requestAnimationFrame(render);
+  });
+  document.querySelector("noscript")?.remove();
+  render();
+  if (told.live) follow();
+})();

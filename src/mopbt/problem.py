@@ -1,0 +1,210 @@
+"""What is trained: the `Task` protocol, and the `Problem` that the search sees of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from mopbt.errors import UnknownHyperparameter, UnreadHyperparameter
+from mopbt.messages import did_you_mean
+from mopbt.objectives import (
+    Constraint,
+    Direction,
+    Objective,
+    parse_constraints,
+    parse_objectives,
+    signed_reference,
+)
+from mopbt.space import Domain, Space
+
+Model = TypeVar("Model")
+
+
+class Task(Protocol[Model]):
+    """Something that trains step by step. It may also have a `name`, `constraints`, and a `reference` for the hypervolume.
+
+    `train` takes a model from step `begin` to step `end`, in place or anew (what it returns counts; None means in place). All
+    randomness comes from `seed`, so that an interval can be trained again with the same outcome; the global generators of
+    `random`, numpy and PyTorch are seeded with it too. Everything that training goes on from must be in `dump`.
+    """
+
+    @property
+    def space(self) -> Mapping[str, Domain]:
+        """Return the hyperparameters that are tuned, by name."""
+
+    @property
+    def objectives(self) -> Mapping[str, Direction]:
+        """Return the objectives and their directions: ``{"accuracy": "max", "dsp": "min"}``."""
+
+    @property
+    def interval(self) -> int:
+        """Return the number of steps between decisions."""
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps of a whole training."""
+
+    def init(self, seed: int) -> Model:
+        """Return a fresh model."""
+
+    def train(
+        self, model: Model, hp: Mapping[str, Any], begin: int, end: int, seed: int
+    ) -> Model | None:
+        """Train a model with these hyperparameter values; each must be read."""
+
+    def evaluate(self, model: Model) -> Mapping[str, float]:
+        """Measure a model: at least the objectives and what constraints speak of, by name."""
+
+    def dump(self, model: Model) -> bytes:
+        """Return all of the model's state as bytes; the same state gives the same bytes."""
+
+    def load(self, data: bytes) -> Model:
+        """Return the model that `dump` made bytes of."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the search knows of a task."""
+
+    name: str
+    space: Space
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+    interval: int
+    steps: int
+    reference: tuple[float, ...] | None = (
+        None  # of the hypervolume, larger is better; None: from the first interval
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(
+                f"a task's `name` must be a string that is not empty, got {self.name!r}"
+            )
+        for name, value in (("interval", self.interval), ("steps", self.steps)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                said = (
+                    "`steps` (`steps` of a training function)" if name == "steps" else f"`{name}`"
+                )
+                raise ValueError(f"{said} must be a whole number of at least 1, got {value!r}")
+        if self.steps % self.interval:
+            nearest = self.steps // self.interval * self.interval or self.interval
+            raise ValueError(
+                f"`steps` (`steps` of a training function) must be a multiple of `interval` ({self.interval}), "
+                f"got {self.steps}; {nearest} would do"
+            )
+
+
+def problem_of(task: Any) -> Problem:
+    """Check that an object is a task, and return the problem that it poses."""
+    if isinstance(task, type):
+        raise TypeError(
+            f"the task must be an object, got the class {task.__name__}; pass {task.__name__}()"
+        )
+    if isinstance(task, str):
+        raise TypeError(
+            f"the task must be an object or a training function, got the text {task!r}; mopbt.registry.find_task({task!r})[0] is "
+            f"the task that `mopbt run` knows by this name"
+        )
+    for method in ("init", "train", "evaluate", "dump", "load"):
+        if not callable(getattr(task, method, None)):
+            raise TypeError(
+                f"{_kind(task)} is not a task: it has no method `{method}`; see docs/write-a-task.md"
+            )
+    for attribute in ("space", "objectives", "interval", "steps"):
+        if not hasattr(task, attribute):
+            raise TypeError(
+                f"{_kind(task)} is not a task: it has no attribute `{attribute}`; see docs/write-a-task.md"
+            )
+    return make_problem(
+        name=getattr(task, "name", type(task).__name__),
+        space=task.space,
+        objectives=task.objectives,
+        constraints=getattr(task, "constraints", ()),
+        interval=task.interval,
+        steps=task.steps,
+        reference=getattr(task, "reference", None),
+    )
+
+
+def make_problem(
+    *,
+    name: str,
+    space: Mapping[str, Domain],
+    objectives: Mapping[str, Direction] | Sequence[Objective],
+    constraints: Sequence[str | Constraint],
+    interval: int,
+    steps: int,
+    reference: Mapping[str, float] | None = None,
+) -> Problem:
+    """Return a checked problem from what a user wrote down."""
+    parsed = parse_objectives(objectives)
+    return Problem(
+        name=name,
+        space=space if isinstance(space, Space) else Space(space),
+        objectives=parsed,
+        constraints=parse_constraints(constraints),
+        interval=interval,
+        steps=steps,
+        reference=None if reference is None else signed_reference(parsed, reference),
+    )
+
+
+class Values(Mapping[str, Any]):
+    """Hyperparameter values that remember which of them were read."""
+
+    def __init__(self, hp: Mapping[str, Any]) -> None:
+        self._values = dict(hp)
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._values:
+            raise UnknownHyperparameter(
+                f"training asked for the hyperparameter {name!r}; the space has {', '.join(map(repr, self._values))}: add it "
+                f"there, or correct the name{did_you_mean(name, self._values)}"
+            )
+        self._read.add(name)
+        return self._values[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(
+            "_"
+        ):  # those of Python itself, which may ask before `__init__` was called
+            raise AttributeError(name)
+        raise AttributeError(
+            f"hyperparameters are read by key, as in hp[{name!r}], got .{name}; there are {', '.join(self._values)}"
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values  # looking is not reading
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Values({self._values!r})"
+
+    @property
+    def plain(self) -> Mapping[str, Any]:
+        """Return the values themselves; looking at them does not count as reading."""
+        return self._values
+
+    @property
+    def read(self) -> frozenset[str]:
+        """Return the names that were read so far."""
+        return frozenset(self._read)
+
+    def check_read(self) -> None:
+        """Raise an error that names the values which were never read."""
+        unread = [name for name in self._values if name not in self._read]
+        if unread:
+            raise UnreadHyperparameter(
+                f"training never read {', '.join(map(repr, unread))}: tuning it would change nothing; use it in training, or take "
+                f"it out of the space (where a value matters only sometimes, read it before the `if`)"
+            )
+
+
+def _kind(task: Any) -> str:
+    return f"{type(task).__name__} object"

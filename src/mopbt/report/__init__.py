@@ -1,1 +1,0 @@
-"""Reports: what a finished or running run looks like."""

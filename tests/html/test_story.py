@@ -1,0 +1,458 @@
+"""A story tells the same as `Results`, however it is read, and stays small."""
+
+import json
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mopbt
+from mopbt.algorithms import named
+from mopbt.html.story import (
+    DRAWN,
+    ROWS,
+    TIMES,
+    Story,
+    common_reference,
+    compared,
+    level_of,
+    levels_of,
+    loading,
+    sample,
+    thinned,
+    view_of,
+)
+from mopbt.objectives import Objective
+from mopbt.problem import problem_of
+from mopbt.results import Results
+from mopbt.run_config import RunConfig
+from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal
+from mopbt.state import Job, Report
+from mopbt.stores.base import Exchange
+from mopbt.stores.journal import read_journal
+from mopbt.testing import ToyTask
+from toys import NanToy
+
+
+@dataclass(frozen=True)
+class Troubled(NanToy):
+    """A toy that raises at the smallest learning rate, diverges at the largest, and has a third and minimized objective."""
+
+    constraints: tuple[str, ...] = ("near >= -0.5",)
+
+    @property
+    def objectives(self):
+        return {"near": "max", "far": "max", "cost": "min"}
+
+    def train(self, model, hp, begin, end, seed):
+        if hp["lr"] <= 0.001:
+            raise RuntimeError(f"too slow\nweight {hp['weight']}")
+        return super().train(model, hp, begin, end, seed)
+
+    def evaluate(self, model):
+        return super().evaluate(model) | {
+            "cost": float(np.abs(model["place"]).sum()),
+            "extra": float("inf"),
+        }
+
+
+RUNS = {
+    "mo-pbt": (ToyTask(), {}),
+    "troubled": (Troubled(), {}),
+    "random-search": (ToyTask(steps=8), {"algorithm": "random-search"}),
+    "mo-asha": (ToyTask(steps=16), {"algorithm": "mo-asha", "budget": mopbt.Budget(jobs=90)}),
+    "asynchronous": (ToyTask(), {"algorithm": mopbt.MOPBT(population=8, asynchronous=True)}),
+}
+
+
+@pytest.fixture(scope="module", params=list(RUNS))
+def told(request, tmp_path_factory):
+    """Return a run as `Results` and as a story."""
+    task, options = RUNS[request.param]
+    path = tmp_path_factory.mktemp("story") / "run"
+    options = (
+        {"population": 8} | options
+        if isinstance(options.get("algorithm", ""), str) and request.param != "mo-asha"
+        else options
+    )
+    mopbt.run(task, out=path, engine="local", progress=False, **options)
+    return Results.open(path, task), story_of(path)
+
+
+def story_of(path):
+    story = Story(Results.open(path).settings, name="run", path=str(path))
+    story.fold(read_journal(path / "journal.jsonl")[0])
+    return story
+
+
+def invented(n, K=2, *, population=100, failing=(), seed=0):
+    """Return exchanges of `n` intervals of a population that now and then takes over, and grows better with time."""
+    rng = np.random.default_rng(seed)
+    scores = rng.random((n, K)) * (1 + np.arange(n)[:, None] / n)
+    jobs, latest = [], {}
+    for id in range(n):
+        trial, generation = id % population, id // population
+        start = latest.get(int(rng.integers(population)) if rng.random() < 0.25 else trial)
+        config = (int(rng.integers(11)), int(rng.integers(10)))
+        jobs.append(
+            Job(id, trial, config, start if generation else None, generation, generation + 1)
+        )
+        latest[trial] = id
+    for job in jobs:
+        yield Exchange(jobs=(job,))
+        error = Report(job.id, error="no\nluck", seconds=job.id / 10)
+        sound = Report(
+            job.id,
+            tuple(scores[job.id].tolist()),
+            scores=dict(zip("ab", scores[job.id].tolist(), strict=False)),
+            seconds=job.id / 10,
+        )
+        yield Exchange(reports=(error if job.id in failing else sound,))
+
+
+def story_for(exchanges, *, steps=20, name="invented", objectives=None, reference=None):
+    problem = replace(problem_of(ToyTask(interval=1, steps=steps)), reference=reference)
+    if objectives:
+        problem = replace(problem, objectives=tuple(Objective(n, d) for n, d in objectives.items()))
+    story = Story(RunConfig(problem, {"name": "mo-pbt"}, 0), name=name, path=f"runs/{name}")
+    story.fold(exchanges)
+    return story
+
+
+def test_the_front_is_that_of_the_results(told):
+    results, story = told
+    data = story.data()
+    assert [p["job"] for p in data["front"]] == [p.job for p in results.front()]
+    np.testing.assert_array_equal(
+        [p["objectives"] for p in data["front"]], results.front().scores()
+    )
+    assert [(p["trial"], p["step"], p["seconds"]) for p in data["front"]] == [
+        (p.trial, p.step, p.seconds) for p in results.front()
+    ]
+
+
+def test_the_hypervolume_and_its_curve_are_those_of_the_results(told):
+    results, story = told
+    assert story.data()["hypervolume"] == pytest.approx(results.hypervolume(), rel=1e-12)
+    theirs, mine = results.hypervolume_curve(), story.curve()
+    assert mine[-1] == pytest.approx((results.seconds, theirs[-1][1]))
+    assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(mine))
+    for seconds, volume in mine[:-1]:
+        assert volume == pytest.approx(max(v for t, v in theirs if t <= seconds), rel=1e-9)
+
+
+def test_the_counts_are_those_of_the_results(told):
+    results, story = told
+    data = story.data()
+    sound = [
+        p
+        for p in results.points()
+        if all(np.isfinite(p.scores[o.name]) for o in results.problem.objectives)
+    ]
+    assert data["intervals"] == len(results)
+    assert data["failed"] == len(results.failures()) == sum(f["count"] for f in data["failures"])
+    assert data["diverged"] == len(results) - len(results.failures()) - len(sound)
+    assert data["others"]["of"] == len(data["others"]["steps"]) == len(sound) - len(results.front())
+    names = [o.name for o in results.problem.objectives]
+    seen = [
+        p
+        for p in sound
+        if all(lo <= p.scores[n] <= hi for n, (lo, hi) in zip(names, data["views"], strict=True))
+    ]
+    assert data["others"]["outside"] == len(sound) - len(seen)
+    assert data["seconds"] == results.seconds
+    assert data["total"] == results.intervals
+    assert data["state"] == ("done" if results.done else "at rest")
+
+
+def test_the_way_of_every_model_is_that_of_the_results(told):
+    results, story = told
+    data = story.data()
+    stretches = {s[0]: s for s in data["stretches"]}
+    for point in results.front():
+        way, job = [], point.job
+        while job is not None:
+            way.insert(0, stretches[job])
+            job = stretches[job][1]
+        ancestors = results.lineage(point)
+        steps = [
+            (trial, step, results.problem.space.decode(tuple(config)))
+            for _, _, trial, a, b, config in way
+            for step in range(a, b)
+        ]
+        assert steps == [(a.trial, step, a.hp) for a in ancestors for step in range(a.begin, a.end)]
+        taken = [(b[2], b[3]) for a, b in pairwise(way) if a[2] != b[2]]
+        assert taken == [(a.trial, a.begin) for a in ancestors if a.exploited]
+
+
+def test_a_way_on_which_a_trial_changes_its_own_values_is_told_step_by_step():
+    exchanges = list(invented(400, population=20, seed=3))
+    jobs = {job.id: job for exchange in exchanges for job in exchange.jobs}
+    story = story_for(exchanges)
+    stretches = {s.job: s for s in story.stretches()}
+    for entry in story.front:
+        told, stretch = [], stretches[entry.job]
+        while stretch is not None:
+            told = [
+                (stretch.trial, step, stretch.config) for step in range(stretch.begin, stretch.end)
+            ] + told
+            stretch = None if stretch.start is None else stretches[stretch.start]
+        expected, job = [], jobs[entry.job]
+        while job is not None:
+            expected = [(job.trial, job.begin, job.config), *expected]
+            job = None if job.start is None else jobs[job.start]
+        assert told == expected
+
+
+def test_a_stretch_goes_on_for_as_long_as_nothing_changes(told):
+    results, story = told
+    lengths = len(story.stretches())
+    if "pbt" not in results.settings.algorithm["name"]:
+        assert lengths == len(results.front())  # nothing ever changes
+    else:
+        assert lengths > len(results.front())
+
+
+def test_the_exploits_are_those_of_the_journal(told):
+    results, story = told
+    trials = {job.id: job.trial for job in results._jobs.values()}
+    expected = [
+        j for j in results._jobs.values() if j.start is not None and trials[j.start] != j.trial
+    ]
+    data = story.data()
+    assert data["exploited"] == len(expected)
+    shown = sorted((trials[j.start], j.trial, j.begin) for j in expected)
+    assert sorted((a, b, step) for a, _, b, step in data["exploits"]) == shown
+    assert [row[0] for row in data["trials"]] == sorted(set(trials.values()))
+
+
+def test_every_interval_is_counted_among_the_visits_and_every_sound_one_in_view_in_a_histogram(
+    told,
+):
+    results, story = told
+    data = story.data()
+    scores = np.array(
+        [[p.scores[o.name] for o in results.problem.objectives] for p in results.points()]
+    )
+    scores = scores[np.isfinite(scores).all(axis=1)]
+    assert [(h["x"], h["y"]) for h in data["histograms"]] == list(
+        combinations(range(scores.shape[1]), 2)
+    )
+    for h in data["histograms"]:
+        inside = np.ones(len(scores), dtype=bool)
+        for k in (h["x"], h["y"]):
+            inside &= (scores[:, k] >= data["views"][k][0]) & (scores[:, k] <= data["views"][k][1])
+        assert sum(count for _, _, count in h["cells"]) == inside.sum()
+    reported = [results._jobs[job] for job in results._reports]
+    for k, (name, visits) in enumerate(zip(results.problem.space, data["visits"], strict=True)):
+        expected = np.zeros((len(visits), len(results.problem.space[name].values)), dtype=int)
+        for job in reported:
+            expected[job.end // results.problem.interval - 1, job.config[k]] += 1
+        np.testing.assert_array_equal(visits, expected)
+
+
+def test_it_is_json_without_nan(told):
+    _, story = told
+    text = json.dumps(story.data(), allow_nan=False)  # raises where there is NaN
+    assert json.loads(text).keys() == story.data().keys()
+
+
+def test_it_does_not_matter_in_how_many_pieces_it_is_folded(told):
+    results, whole = told
+    exchanges = read_journal(results.path / "journal.jsonl")[0]
+    pieces = Story(results.settings, name="run", path=str(results.path))
+    for exchange in exchanges:
+        pieces.fold([exchange])
+        if len(pieces.front) == 3:
+            pieces.data()  # looking at it in between changes nothing
+    assert pieces.data() == whole.data()
+
+
+def test_the_code_to_load_a_model_loads_it(tmp_path):
+    path = tmp_path / 'it\'s "here"'
+    results = mopbt.run(ToyTask(steps=4), out=path, population=4, engine="local", progress=False)
+    for origin in ("", "toy"):
+        head, tail = loading(str(path), origin)["python"]
+        found = {}
+        job = results.front()[0].job
+        exec(f"{head}{job}{tail}", found)
+        np.testing.assert_array_equal(found["model"]["place"], results.load(job)["place"])
+
+
+def test_failures_are_grouped_by_their_last_line():
+    story = story_for(invented(40, population=4, failing={5, 6, 30}))
+    (failure,) = story.data()["failures"]
+    assert failure == {"message": "luck", "count": 3, "jobs": [5, 6, 30], "text": "no\nluck"}
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_evaluations_make_a_small_story_with_the_whole_front():
+    story = story_for(invented(100_000, K=2), steps=1000)
+    data = story.data()
+    text = json.dumps(data)
+    assert len(text) < 1_500_000
+    assert len(data["others"]["steps"]) == DRAWN
+    assert len(data["exploits"]) <= DRAWN
+    assert len(data["curve"]) <= TIMES + 1
+    assert len(data["trials"]) <= 100 + ROWS
+    scores = np.array(story._vectors).reshape(-1, 2)
+    best = sorted(range(len(scores)), key=lambda i: (-scores[i, 0], -scores[i, 1]))
+    highest, expected = -np.inf, []
+    for i in best:  # a sweep: of two objectives, those that are higher in the second than all that are better in the first
+        if scores[i, 1] > highest:
+            highest = scores[i, 1]
+            expected.append(i)
+    assert [p["job"] for p in data["front"]] == expected
+
+
+def test_many_trials_are_thinned_but_for_those_that_led_to_the_front():
+    story = story_for(invented(3000, population=1500), steps=2)
+    data = story.data()
+    rows = {row[0] for row in data["trials"]}
+    assert {s[2] for s in data["stretches"]} <= rows
+    assert len(rows) <= ROWS + len({s[2] for s in data["stretches"]})
+
+
+def test_an_empty_run_and_one_without_an_end_have_a_story():
+    data = story_for([]).data()
+    assert (data["front"], data["curve"], data["hypervolume"], data["state"]) == (
+        [],
+        [],
+        0.0,
+        "at rest",
+    )
+    assert story_for([]).data(driver="process 1")["state"] == "running"
+    settings = replace(story_for([]).settings, algorithm={"name": "from elsewhere"})
+    assert Story(settings, name="x", path="x").data()["total"] is None
+    json.dumps(data, allow_nan=False)
+
+
+def test_a_journal_that_contradicts_itself_is_refused():
+    job = Job(0, 0, (0, 0), None, 0, 1)
+    for jobs in ([job, job], [replace(job, start=0)], [job, Job(1, 0, (0, 0), 7, 0, 1)]):
+        with pytest.raises(ValueError, match="must be new and start from one that is known"):
+            story_for([Exchange(jobs=(j,)) for j in jobs])
+    with pytest.raises(ValueError, match="must have 2 objectives, got 3"):
+        story_for([Exchange(jobs=(job,)), Exchange(reports=(Report(0, (1.0, 2.0, 3.0)),))])
+
+
+def reports_of(points, name):
+    jobs = [Job(i, i, (0, 0), None, 0, 1) for i in range(len(points))]
+    reports = [
+        Report(i, p, scores={"a": p[0], "b": -p[1]}, seconds=i + 1.0) for i, p in enumerate(points)
+    ]
+    exchanges = [Exchange(jobs=tuple(jobs)), *(Exchange(reports=(r,)) for r in reports)]
+    return story_for(
+        exchanges, name=name, objectives={"a": "max", "b": "min"}, reference=(0.0, 0.0)
+    )
+
+
+def test_runs_are_compared_under_one_reference_by_hand():
+    one, two = (
+        reports_of([(1.0, 2.0), (2.0, 1.0)], "one"),
+        reports_of([(1.5, 1.5), (0.5, 1.0), (1.0, 2.0)], "two"),
+    )
+    data = compared([one, two])
+    # one: 1 x 2 + 1 x 1 = 3; two: 1.5 x 1.5 + 1 x 0.5 = 2.75; the point (1, 2) stands on both fronts
+    assert [row["hypervolume"] for row in data["rows"]] == pytest.approx([3.0, 2.75])
+    assert [(row["kept"], row["of"]) for row in data["rows"]] == [(2, 2), (2, 2)]
+    assert data["curves"] == [[(1.0, 2.0), (2.0, 3.0)], [(1.0, 2.25), (3.0, 2.75)]]
+    assert data["reference"] == {"a": 0.0, "b": 0.0}
+    assert [row["coverage"] for row in data["rows"]] == pytest.approx([2 / 361, 2 / 361])
+    beaten = compared([one, reports_of([(0.5, 0.5)], "three")])
+    assert [row["kept"] for row in beaten["rows"]] == [2, 0]
+    json.dumps(data, allow_nan=False)
+
+
+def test_without_a_reference_of_the_task_the_fronts_make_one():
+    stories = [reports_of([(1.0, 2.0), (2.0, 1.0)], "one"), reports_of([(4.0, 0.0)], "two")]
+    problems = [replace(story.problem, reference=None) for story in stories]
+    reference = common_reference(problems, [story.points() for story in stories])
+    np.testing.assert_allclose(
+        reference, [1.0 - 0.3, 0.0 - 0.2]
+    )  # the worst, less a tenth of the range
+
+
+def test_runs_with_other_objectives_are_not_compared():
+    with pytest.raises(
+        ValueError,
+        match=r"runs/invented has the objectives near max, far max, and runs/one has a max, b min",
+    ):
+        compared([reports_of([(1.0, 2.0)], "one"), story_for([])])
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 60))
+def test_what_more_ids_leave_of_a_choice_was_in_it(few, more, most):
+    before, after = np.arange(few), np.arange(few + more)
+    chosen, later = sample(before, most).tolist(), sample(after, most).tolist()
+    assert len(chosen) == min(few, most)
+    assert len(later) == min(few + more, most)
+    assert later == sorted(set(later))
+    assert {i for i in later if i < few} <= set(chosen)
+
+
+@given(st.integers(0, 300), st.integers(2, 50))
+def test_a_thinned_curve_keeps_its_ends_and_invents_nothing(n, most):
+    pairs = [(float(i), float(i * i)) for i in range(n)]
+    kept = thinned(pairs, most)
+    assert len(kept) == min(n, most)
+    assert kept == sorted(set(kept) & set(pairs))
+    assert not n or (kept[0], kept[-1]) == (pairs[0], pairs[-1])
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60),
+    st.sampled_from(["max", "min"]),
+    st.data(),
+)
+def test_the_front_and_most_scores_are_in_view(scores, direction, data):
+    array = np.array(scores)
+    front = array[data.draw(st.lists(st.integers(0, len(scores) - 1), max_size=5))]
+    lo, hi = view_of(Objective("x", direction), array, front)
+    assert lo < hi
+    assert all(lo < x < hi for x in front)
+    assert ((lo <= array) & (array <= hi)).sum() >= round(0.95 * len(scores))
+    best = max(scores) if direction == "max" else min(scores)
+    assert lo <= best <= hi
+
+
+def test_one_that_diverged_does_not_squeeze_the_view():
+    scores = np.append(np.linspace(0, 1, 99), -1e9)
+    assert view_of(Objective("x", "max"), scores, scores[:1]) == pytest.approx(
+        (-0.04 + 4 / 98, 1.04), abs=0.05
+    )
+
+
+DOMAINS = [
+    Grid(0, 1, 11),
+    LogGrid(0.01, 10, 50),
+    Ordinal(["a", "b", "c"]),
+    Categorical([True, False]),
+    Float(0.1, 10, log=True),
+    Int(3, 5),
+    Int(1, 1000, log=True),
+]
+
+
+@given(st.sampled_from(DOMAINS), st.integers(0, 2**32 - 1))
+def test_a_position_falls_into_a_level_and_small_domains_have_a_level_for_each_value(domain, seed):
+    position = domain.sample(np.random.default_rng(seed))
+    assert 0 <= level_of(domain, position) < levels_of(domain) <= 20
+    values = getattr(domain, "values", None)
+    if values is not None and len(values) <= 20:
+        assert level_of(domain, position) == position
+    if domain == Int(3, 5):
+        assert level_of(domain, position) == position - 3
+
+
+def test_algorithms_say_how_many_intervals_there_are():
+    story = story_for([])
+    settings = replace(story.settings, algorithm={"name": "mo-pbt", "population": 5})
+    assert (
+        Story(settings, name="x", path="x").total
+        == 5 * 20
+        == named("mo-pbt", None, population=5).scheduler(story.problem).total_jobs
+    )

@@ -1,0 +1,574 @@
+import itertools
+import math
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from mopbt.errors import MissingExtra
+from mopbt.metrics import hypervolume
+from mopbt.proposals import botorch
+from mopbt.proposals.base import History
+from mopbt.rng import stream
+from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal, Space
+from mopbt.state import Result
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # of what BoTorch imports
+    pytest.importorskip("botorch")
+
+import torch
+from botorch.acquisition.multi_objective import logei
+from botorch.exceptions.errors import ModelFittingError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Standardize
+from botorch.optim import optimize_acqf
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.test_functions.multi_objective import BraninCurrin
+from botorch.utils.sampling import draw_sobol_samples
+from gpytorch.mlls import SumMarginalLogLikelihood
+from linear_operator.utils.errors import NotPSDError
+
+SQUARE = Space({"x": Float(0, 1), "y": Float(0, 1)})
+MIXED = Space(
+    {
+        "optimizer": Categorical(["adam", "sgd", "lion"]),
+        "lr": Float(1e-4, 1, log=True),
+        "dropout": Grid(0, 0.8, 9),
+        "steps": Int(1, 10**6, log=True),
+    }
+)
+KINDS = Space({"kind": Categorical(["a", "b"]), "x": Float(0, 1)})
+SMALL = Space({"a": Ordinal([1, 2, 3]), "b": Categorical(["p", "q"])})
+BOTH = pytest.mark.parametrize(
+    "propose",
+    [botorch.QNEHVIProposal(initial=1), botorch.ParEGOProposal(initial=1)],
+    ids=lambda p: type(p).__name__,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def tried(space, n, outcome, *, pending=(), seed=0):
+    """Return a history of n configurations drawn at random."""
+    configs = tuple(space.sample(stream(seed, "tried", i)) for i in range(n))
+    return History(configs, tuple(outcome(config) for config in configs), pending)
+
+
+def conflict(config):
+    """Two objectives that pull x in two directions and agree that y should be large."""
+    x, y = config
+    return Result((x - (1 - y) ** 2, 1 - x - (1 - y) ** 2))
+
+
+# --- before there is a model -------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("call", ["check_installed", "propose"])
+def test_a_missing_botorch_is_named_with_what_to_install(propose, call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "botorch", None)
+    with pytest.raises(
+        MissingExtra, match=r"qNEHVI and ParEGOProposal need BoTorch: pip install 'mopbt\[bo\]'"
+    ):
+        botorch.check_installed() if call == "check_installed" else propose(
+            SQUARE, History(), 2, stream(0, "gp")
+        )
+
+
+@BOTH
+def test_the_first_configurations_fill_the_space(propose):
+    # Of 2^k points of a Sobol sequence each column has one in each of 2^k equal parts, scrambled or not.
+    space = Space(
+        {
+            "a": Float(0, 1),
+            "b": Float(1e-3, 1e3, log=True),
+            "c": Int(1, 16),
+            "d": Ordinal(list("abcdefgh")),
+        }
+    )
+    first = propose(space, History(), 16, stream(0, "gp"))
+    shares = np.array(
+        [[d.to_unit(p) for d, p in zip(space.values(), config, strict=True)] for config in first]
+    )
+    for column, parts in zip(shares.T, (16, 16, 16, 8), strict=True):
+        assert (
+            np.bincount((column * parts).astype(int), minlength=parts).tolist()
+            == [16 // parts] * parts
+        )
+    assert first == propose(space, History(), 16, stream(0, "gp"))
+    assert first != propose(space, History(), 16, stream(1, "gp"))
+
+
+@pytest.mark.parametrize(("initial", "least"), [(None, 6), (4, 4)])
+@pytest.mark.parametrize("kind", [botorch.QNEHVIProposal, botorch.ParEGOProposal])
+def test_models_begin_when_enough_was_tried(kind, initial, least, monkeypatch):
+    class ModelAsked(Exception):
+        pass
+
+    def model(*arguments):
+        raise ModelAsked
+
+    monkeypatch.setattr(botorch, "_model", model)
+    propose = kind(initial=initial)
+    assert len(propose(SQUARE, tried(SQUARE, least - 1, conflict), 3, stream(0, "gp"))) == 3
+    with pytest.raises(ModelAsked):
+        propose(SQUARE, tried(SQUARE, least, conflict), 3, stream(0, "gp"))
+    failures = tried(SQUARE, least, lambda _: Result(None))  # of which no model can be made
+    assert len(propose(SQUARE, failures, 3, stream(0, "gp"))) == 3
+
+
+@pytest.mark.parametrize("kind", [botorch.QNEHVIProposal, botorch.ParEGOProposal])
+@pytest.mark.parametrize("initial", [0, -1, 2.0, True, "4"])
+def test_what_is_not_a_number_of_first_configurations_is_refused(kind, initial):
+    with pytest.raises(
+        ValueError, match="`initial` must be a whole number of at least 1, or None for 2"
+    ) as caught:
+        kind(initial=initial)
+    assert str(caught.value).endswith(f"got {initial!r}")
+
+
+# --- rescaling ---------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    arrays(
+        float,
+        st.tuples(st.integers(1, 6), st.integers(1, 3)),
+        elements=st.floats(allow_nan=False, allow_infinity=False),
+    )
+)
+def test_rescaled_objectives_span_the_unit_range_in_the_same_order(objectives):
+    rescaled = botorch._to_unit_range(objectives)
+    assert ((rescaled >= 0) & (rescaled <= 1)).all()
+    for before, after in zip(objectives.T, rescaled.T, strict=True):
+        order = np.argsort(before, kind="stable")
+        assert (np.diff(after[order]) >= 0).all()
+        if np.ptp(before / 100) > 0:
+            assert (after.min(), after.max()) == (0, 1)
+
+
+def test_rescaling_worked_by_hand():
+    rescaled = botorch._to_unit_range(
+        np.array(
+            [[8.0, 3.0, 1.0], [0.0, 3.0, 1.0], [10.0, 3.0, 1.0], [9.0, 3.0, 0.5], [-1e30, 3.0, 0.0]]
+        )
+    )
+    # First the median is 8 and the best is 10, so that nothing counts as worse than 10 - 5 * 2; at last the median is the best.
+    np.testing.assert_allclose(
+        rescaled.T, [[0.8, 0.0, 1.0, 0.9, 0.0], [0.0] * 5, [1.0, 1.0, 1.0, 0.5, 0.0]]
+    )
+
+
+def test_slack_worked_by_hand():
+    assert botorch._slack(np.zeros(3)) == []
+    (slack,) = botorch._slack(np.array([0.0, 4.0, 0.0, 1.0, 2.0]))  # the median violation is 2
+    assert slack.tolist() == [-1.0, 2.0, -1.0, 0.5, 1.0]
+    (slack,) = botorch._slack(np.array([1e300, 1e-300, 2e-300]))
+    assert slack.tolist() == [5.0, 0.5, 1.0]
+
+
+def test_parego_models_the_score_of_knowles_with_new_weights_for_every_configuration(monkeypatch):
+    targets, fitted = [], botorch._fitted
+    monkeypatch.setattr(
+        botorch,
+        "_fitted",
+        lambda space, points, target: targets.append(target) or fitted(space, points, target),
+    )
+    history = History(
+        ((0.1, 0.2), (0.5, 0.9), (0.8, 0.3)),
+        (Result((10.0, -3.0)), Result((30.0, -5.0)), Result((20.0, -4.5))),
+    )
+    rng = stream(0, "gp")
+    botorch.ParEGOProposal(initial=1)(SQUARE, history, 2, rng)
+    loss = np.array(
+        [[1.0, 0.0], [0.0, 1.0], [0.5, 0.75]]
+    )  # from the best of each objective, by its range
+    for target in targets:
+        w = -target[1] / 1.05  # of the second objective: the middle row loses nothing else
+        weights = np.array([1 - w, w])
+        knowles = (weights * loss).max(axis=1) + 0.05 * (weights * loss).sum(axis=1)
+        np.testing.assert_allclose(target, -knowles)
+        assert 0 < w < 1
+    assert len(targets) == 2
+    assert abs(targets[0] - targets[1]).max() > 0.01
+
+
+# --- the search, against brute force -----------------------------------------------------------------------------------------
+
+GRIDS = Space(
+    {
+        "a": Grid(0, 1, 12),
+        "b": Categorical(list("uvwxy")),
+        "c": Int(-4, 5),
+        "d": LogGrid(0.1, 10, 7),
+    }
+)
+
+
+def two_hills(points):
+    """A surface with a wide low hill and a narrow high one, whose places differ by category: (n, 1, d) -> (n,)."""
+    x = points[:, 0]
+    category = x[:, 1] * 5
+    low = 1.0 - ((x[:, [0, 2, 3]] - 0.25) ** 2).sum(-1) - 0.1 * (category - 1.5).abs()
+    high = 1.6 - 6 * ((x[:, [0, 2, 3]] - 0.71) ** 2).sum(-1) - 0.3 * (category - 3.5).abs()
+    return torch.maximum(low, high)
+
+
+def found(space, surface, taken=frozenset(), seed=0):
+    rng = stream(seed, "search")
+    starts = botorch._starts(space, [space.sample(rng)], taken, rng)
+    return botorch._search(botorch._Landscape(space, surface), starts, taken, rng)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_search_finds_the_best_of_all_configurations(seed):
+    everything = list(itertools.product(range(12), range(5), range(-4, 6), range(7)))
+    values = two_hills(botorch._encoded(GRIDS, everything)[:, None]).tolist()
+    ranked = sorted(
+        everything, key=dict(zip(everything, values, strict=True)).__getitem__, reverse=True
+    )
+    assert found(GRIDS, two_hills, seed=seed) == ranked[0]
+    assert found(GRIDS, two_hills, {ranked[0]}, seed=seed) == ranked[1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_search_sets_real_numbers_beside_categories_and_lists(seed):
+    space = Space(
+        {
+            "kind": Categorical(["a", "b", "c"]),
+            "lr": Float(1e-4, 1, log=True),
+            "n": Ordinal(range(6)),
+            "p": Float(0, 4),
+        }
+    )
+
+    def surface(points):
+        kind, lr, n, p = (points[:, 0] * torch.tensor([3.0, 4.0, 6.0, 4.0])).unbind(-1)
+        best = torch.where(kind < 1, 1.0, torch.where(kind < 2, 2.0, 3.0))
+        return best - (lr - best) ** 2 - (p - best - n / 12) ** 2 - (n - 2.5) ** 2
+
+    kind, lr, n, p = found(space, surface, seed=seed)
+    assert (kind, n) == (2, 2)
+    assert math.log10(lr) == pytest.approx(-1, abs=1e-3)
+    assert p == pytest.approx(3 + 2.5 / 12, abs=1e-3)
+
+
+def test_what_is_valued_is_what_would_be_trained():
+    space = Space({"n": Int(1, 6), "x": Grid(0, 1, 40), "y": Float(0, 1)})
+    asked = []
+
+    def surface(points):
+        asked.append(points[:, 0].detach().clone())
+        return -((points[:, 0] - 0.37) ** 2).sum(-1)
+
+    best = found(space, surface)
+    assert best[0] == 3  # whose cell is [2/6, 3/6)
+    assert best[1] == 14  # whose cell is [14/40, 15/40)
+    at_best = botorch._encoded(space, [best])[0]
+    assert any((points == at_best).all(-1).any() for points in asked)
+
+
+# --- proposals ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@BOTH
+def test_the_same_history_and_generator_give_the_same_and_touch_nothing_else(propose):
+    history = tried(KINDS, 6, lambda c: Result((c[1] + c[0], -(c[1] ** 2) + c[0])))
+    torch.manual_seed(7)
+    before, filters = torch.get_rng_state(), list(warnings.filters)
+    compiler = logei._load_attempted, logei._C
+    first = propose(KINDS, history, 2, stream(0, "gp"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert warnings.filters == filters
+    assert (logei._load_attempted, logei._C) == compiler
+    torch.rand(5)
+    torch.set_num_threads(2)
+    torch.set_default_device("meta")  # as a user's script may set "cuda"
+    try:
+        assert propose(KINDS, history, 2, stream(0, "gp")) == first
+    finally:
+        torch.set_default_device(None)
+    assert torch.get_num_threads() == 2
+    assert propose(KINDS, history, 2, stream(1, "gp")) != first
+    assert all(KINDS.contains(config) for config in first)
+
+
+def test_nothing_is_compiled(monkeypatch):
+    monkeypatch.setattr(logei, "_load_attempted", False)
+    monkeypatch.setattr(
+        "torch.utils.cpp_extension.load", lambda **_: pytest.fail("a compiler was called")
+    )
+    botorch.QNEHVIProposal(initial=1)(SQUARE, tried(SQUARE, 4, conflict), 1, stream(0, "gp"))
+
+
+@BOTH
+def test_proposals_go_where_the_objectives_are_good(propose):
+    proposed = propose(SQUARE, tried(SQUARE, 12, conflict), 4, stream(0, "gp"))
+    heights = [y for _, y in proposed]  # both objectives want y = 1; x is a matter of taste
+    assert min(heights) > 0.7
+    assert np.mean(heights) > 0.85
+
+
+@BOTH
+def test_a_training_that_diverged_does_not_hide_the_others(propose):
+    history = tried(SQUARE, 12, conflict)
+    diverged = History((*history.configs, (0.5, 0.1)), (*history.results, Result((-1e30, -1e30))))
+    assert np.mean([y for _, y in propose(SQUARE, diverged, 3, stream(0, "gp"))]) > 0.8
+
+
+@BOTH
+def test_a_batch_is_spread_out_and_away_from_what_is_on_the_way(propose):
+    history = tried(SQUARE, 12, conflict)
+    first = propose(SQUARE, history, 3, stream(0, "gp"))
+    assert min(math.dist(a, b) for a, b in itertools.combinations(first, 2)) > 0.05
+    knowing = History(history.configs, history.results, pending=tuple(first))
+    after = propose(SQUARE, knowing, 1, stream(0, "gp"))
+    assert min(math.dist(after[0], config) for config in first) > 0.05
+    assert (
+        propose(SQUARE, history, 1, stream(0, "gp"))[0] == first[0]
+    )  # where it would have gone otherwise
+
+
+@pytest.mark.slow
+@BOTH
+def test_new_configurations_are_proposed_as_long_as_there_are_any(propose):
+    everything = list(itertools.product(range(3), range(2)))
+    results = (
+        Result((1.0, 3.0)),
+        Result(None),
+        Result((3.0, 1.0)),
+    )  # one that failed is not tried again either
+    history = History(tuple(everything[:3]), results, pending=(everything[3],))
+    assert sorted(propose(SMALL, history, 2, stream(0, "gp"))) == everything[4:]
+    more = propose(SMALL, history, 3, stream(0, "gp"))
+    assert set(everything[4:]) == set(more[:2])
+    assert len(more) == 3
+    assert all(SMALL.contains(config) for config in more)
+
+
+@BOTH
+def test_the_first_configurations_are_new_too(propose):
+    everything = list(itertools.product(range(3), range(2)))
+    history = History((everything[0],), (Result(None),), pending=(everything[1],))
+    assert sorted(propose(SMALL, history, 4, stream(0, "gp"))) == everything[2:]
+    assert len(propose(SMALL, history, 9, stream(0, "gp"))) == 9
+
+
+@BOTH
+def test_a_place_that_failed_is_left_for_others(propose):
+    history = tried(SQUARE, 10, conflict)
+    (wanted,) = propose(SQUARE, history, 1, stream(0, "gp"))
+    failed = History((*history.configs, wanted), (*history.results, Result(None)))
+    (other,) = propose(SQUARE, failed, 1, stream(0, "gp"))
+    assert math.dist(other, wanted) > 0.05
+
+
+@pytest.mark.slow
+@BOTH
+def test_constraints_bound_what_is_proposed(propose):
+    def outcome(config, *, limit):
+        x, y = config
+        return Result((x + 0.1 * y, x - 0.1 * y), violation=max(x - limit, 0.0))
+
+    free = propose(SQUARE, tried(SQUARE, 14, lambda c: outcome(c, limit=2)), 2, stream(0, "gp"))
+    bound = propose(SQUARE, tried(SQUARE, 14, lambda c: outcome(c, limit=0.5)), 2, stream(0, "gp"))
+    assert all(x > 0.9 for x, _ in free)
+    assert all(x < 0.6 for x, _ in bound)
+
+
+@BOTH
+def test_where_nothing_is_allowed_yet_proposals_lead_towards_it(propose):
+    history = tried(SQUARE, 12, lambda c: Result((c[0], 1 - c[0]), violation=0.2 + c[1]))
+    proposed = propose(SQUARE, history, 2, stream(0, "gp"))
+    assert all(y < min(y for _, y in history.configs) for _, y in proposed)
+
+
+DUPLICATE = ((0.3, 0.6),) * 8
+TROUBLES = {
+    "all objectives equal": tried(SQUARE, 6, lambda _: Result((1.0, 2.0))),
+    "one objective equal": tried(SQUARE, 6, lambda c: Result((1.0, c[1]))),
+    "one sound row": History(((0.2, 0.3), (0.4, 0.5)), (Result((1.0, 2.0)), Result((math.nan, 1.0)))),
+    "the same row many times": History(DUPLICATE, (Result((1.0, 2.0)),) * 8),
+    "one configuration with different results": History(DUPLICATE, tuple(Result((float(i), -float(i))) for i in range(8))),
+    "the largest and the smallest numbers": tried(SQUARE, 6, lambda c: Result((1.7e308 * (2 * c[0] - 1), 1e-323 * int(9 * c[1])))),
+    "one objective": tried(SQUARE, 6, lambda c: Result((c[0],))),
+    "three objectives": tried(SQUARE, 4, lambda c: Result((c[0], c[1], -c[0] * c[1]))),
+    "equal violations": tried(SQUARE, 6, lambda c: Result((c[0], -c[0]), violation=1.0)),
+    "huge and tiny violations": tried(SQUARE, 6, lambda c: Result((c[0], -c[0]), violation=1e300 if c[0] > 0.5 else 1e-300)),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@BOTH
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_numerical_troubles_end_nothing(propose, trouble):
+    (proposed,) = propose(SQUARE, TROUBLES[trouble], 1, stream(0, "gp"))
+    assert SQUARE.contains(proposed)
+    assert proposed not in TROUBLES[trouble].configs
+
+
+@BOTH
+def test_a_process_that_cannot_be_fitted_keeps_its_prior(propose, monkeypatch):
+    def fit(*arguments, **options):
+        raise ModelFittingError("All attempts to fit the model have failed.")
+
+    monkeypatch.setattr("botorch.fit.fit_gpytorch_mll", fit)
+    assert all(y > 0.5 for _, y in propose(SQUARE, tried(SQUARE, 12, conflict), 2, stream(0, "gp")))
+
+
+@BOTH
+def test_where_the_linear_algebra_fails_the_user_is_told_and_the_space_filled(propose, monkeypatch):
+    def model(*arguments):
+        raise NotPSDError("not positive definite")
+
+    monkeypatch.setattr(botorch, "_model", model)
+    with pytest.warns(
+        UserWarning,
+        match=r"no configuration could be valued by a model \(NotPSDError: not positive definite\)",
+    ):
+        proposed = propose(SQUARE, tried(SQUARE, 8, conflict), 8, stream(0, "gp"))
+    assert sorted(int(x * 8) for x, _ in proposed) == list(range(8))  # Sobol points again
+
+
+@BOTH
+def test_a_mistake_in_the_program_is_not_taken_for_numerical_trouble(propose, monkeypatch):
+    monkeypatch.setattr(botorch, "_model", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        propose(SQUARE, tried(SQUARE, 8, conflict), 1, stream(0, "gp"))
+
+
+# --- against plain BoTorch, and against chance -------------------------------------------------------------------------------
+
+
+def hypervolume_found(
+    space, outcome, reference, propose, *, first=0, batch, total, seed=0, start=()
+):
+    """Return the hypervolume after `total` evaluations: of `start`, or the `first` that are proposed from an empty history."""
+    history = History(tuple(start), tuple(Result(outcome(config)) for config in start))
+    while len(history.configs) < total:
+        tried = len(history.configs)
+        configs = propose(
+            space,
+            history,
+            min(batch if tried else first, total - tried),
+            stream(seed, "race", tried),
+        )
+        results = tuple(Result(outcome(config)) for config in configs)
+        history = History((*history.configs, *configs), (*history.results, *results))
+    return hypervolume(history.objectives(history.is_finite), reference)
+
+
+def at_random(space, history, n, rng):
+    return [space.sample(rng) for _ in range(n)]
+
+
+def plain_botorch(space, history, n, rng):
+    """Propose as BoTorch's tutorial on multi-objective optimization does, for a space of floats from 0 to 1."""
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double).expand(2, len(space))
+    seed = int(rng.integers(2**31))
+    if not history.configs:
+        return [
+            tuple(point) for point in draw_sobol_samples(bounds, n, q=1, seed=seed)[:, 0].tolist()
+        ]
+    X, Y = (
+        torch.tensor(history.configs, dtype=torch.double),
+        torch.tensor(history.objectives(history.is_finite)),
+    )
+    model = ModelListGP(
+        *(
+            SingleTaskGP(X, Y[:, k : k + 1], outcome_transform=Standardize(m=1))
+            for k in range(Y.shape[1])
+        )
+    )
+    fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+    acquisition = logei.qLogNoisyExpectedHypervolumeImprovement(
+        model,
+        ref_point=(Y.amin(0) - 0.1 * (Y.amax(0) - Y.amin(0))).tolist(),
+        X_baseline=X,
+        sampler=SobolQMCNormalSampler(torch.Size([64]), seed=seed),
+        prune_baseline=True,
+    )
+    options = {"batch_limit": 5, "maxiter": 50, "seed": seed}
+    found, _ = optimize_acqf(
+        acquisition, bounds, n, num_restarts=4, raw_samples=64, options=options, sequential=True
+    )
+    return [tuple(point) for point in found.tolist()]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # plain BoTorch is as loud as it likes
+def test_on_branin_and_currin_qnehvi_is_as_good_as_plain_botorch_and_much_better_than_space_filling(
+    monkeypatch,
+):
+    monkeypatch.setattr(logei, "_load_attempted", True)
+    problem = BraninCurrin(negate=True).to(dtype=torch.double)
+    race = {"first": 6, "batch": 5, "total": 26}
+    found = {
+        propose: hypervolume_found(
+            SQUARE,
+            lambda c: tuple(problem(torch.tensor([c])).tolist()[0]),
+            [-18, -6],
+            propose,
+            **race,
+        )
+        for propose in (
+            botorch.QNEHVIProposal(),
+            plain_botorch,
+            botorch.QNEHVIProposal(initial=100),
+        )  # the last one draws Sobol points all along
+    }
+    ours, plain, sobol = found.values()
+    assert ours > 0.9 * plain
+    assert ours > 1.5 * sobol
+
+
+def tuning(config):
+    """A toy of tuning: speed against accuracy, where the best rate and size of a network depend on its kind."""
+    kind, lr, dropout, steps = config
+    miss = (math.log10(lr) + (3.0, 2.0, 1.0)[kind]) ** 2 + 0.1 * (dropout - 3) ** 2 / 9
+    effort = math.log10(steps) / 6
+    return effort - 0.3 * miss - 0.1 * (kind == 2), 1 - effort**2 - 0.3 * miss
+
+
+def share_of_chance_beaten(propose, batch, seed):
+    """Return the share of random searches that find less than a proposal from the same ten configurations of a mixed space."""
+    start = _spread_out(MIXED, 10, stream(seed, "race", 0))
+    race = {
+        "space": MIXED,
+        "outcome": tuning,
+        "reference": [-0.5, -0.5],
+        "start": start,
+        "total": 26,
+    }
+    chance = [
+        hypervolume_found(**race, propose=at_random, batch=16, seed=other)
+        for other in range(100, 140)
+    ]
+    return np.mean(
+        np.array(chance) < hypervolume_found(**race, propose=propose, batch=batch, seed=seed)
+    )
+
+
+def _spread_out(space, n, rng):
+    return botorch.QNEHVIProposal()(
+        space, History(), n, rng
+    )  # of an empty history, it proposes Sobol points
+
+
+@pytest.mark.slow
+def test_in_a_mixed_space_both_are_much_better_than_chance():
+    """Of several races, as a process that is fitted to the last digit differs from one processor to the next."""
+    assert (
+        min(share_of_chance_beaten(botorch.QNEHVIProposal(), 4, seed) for seed in range(2)) >= 0.9
+    )
+    assert (
+        np.median([share_of_chance_beaten(botorch.ParEGOProposal(), 1, seed) for seed in range(3)])
+        >= 0.9
+    )  # one in six is stuck

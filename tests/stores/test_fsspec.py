@@ -1,0 +1,190 @@
+"""Checkpoints on file systems that fsspec reaches: in memory, with folders, and on a real S3 server on this machine."""
+
+import pickle
+import sys
+import uuid
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mopbt
+from mopbt.errors import CorruptCheckpoint, MissingExtra
+from mopbt.stores.base import checksum_of
+from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore
+from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
+from mopbt.testing import StoreConformance, ToyTask
+
+
+class Remote(StoreConformance):
+    """A store in a directory with checkpoints elsewhere."""
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path):
+        self.folder = tmp_path / "run"
+        self.url = f"{self.place(tmp_path)}/{uuid.uuid4().hex}"
+
+    def make(self):
+        return DirectoryStore(self.folder, checkpoints=RemoteCheckpoints(self.url))
+
+    def reopen(self, store):
+        store.close()
+        return DirectoryStore(
+            self.folder, checkpoints=pickle.loads(pickle.dumps(store.checkpoints))
+        )
+
+
+class TestInMemory(Remote):
+    def place(self, tmp_path):
+        return "memory://checkpoints"
+
+
+class TestInFolders(Remote):
+    def place(self, tmp_path):
+        return f"file://{tmp_path}/not/there/yet"
+
+
+@given(
+    st.dictionaries(st.integers(0, 10**6), st.binary(max_size=200)), st.sets(st.integers(0, 10**6))
+)
+def test_what_is_saved_comes_back_until_it_is_dropped(contents, others):
+    checkpoints = RemoteCheckpoints(f"memory://{uuid.uuid4().hex}")
+    sums = {id: checkpoints.save(id, data) for id, data in contents.items()}
+    assert sums == {id: checksum_of(data) for id, data in contents.items()}
+    checkpoints.drop(others)
+    assert checkpoints.kept() == contents.keys() - others
+    assert {id: checkpoints.load(id, sums[id]) for id in checkpoints.kept()} == {
+        i: contents[i] for i in contents.keys() - others
+    }
+
+
+def test_a_damaged_or_missing_object_is_noticed_and_named():
+    checkpoints = RemoteCheckpoints("memory://damaged/run/")
+    checksum = checkpoints.save(3, b"weights")
+    assert checkpoints.file(3) == "memory://damaged/run/3.ckpt"
+    fsspec.filesystem("memory").pipe_file("/damaged/run/3.ckpt", b"weight")
+    with pytest.raises(
+        CorruptCheckpoint,
+        match="memory://damaged/run/3.ckpt is damaged: .* `mopbt replay RUN 3 --export ",
+    ):
+        checkpoints.load(3, checksum)
+    with pytest.raises(
+        CorruptCheckpoint,
+        match="memory://damaged/run/4.ckpt is not there: .* `mopbt replay RUN 4 --export ",
+    ):
+        checkpoints.load(4, checksum)
+
+
+def test_a_file_system_that_there_is_not_is_told_before_anything_is_written(tmp_path):
+    with pytest.raises(
+        ValueError,
+        match=r"fsspec knows, got 'foo://x' \(Protocol not known: foo\); name one such as /mnt/shared",
+    ):
+        checkpoints_at("foo://x")
+    with pytest.raises(ValueError, match="`storage` must be a folder, or a URL"):
+        mopbt.run(
+            ToyTask(steps=2),
+            out=tmp_path / "run",
+            storage="foo://x",
+            engine="local",
+            progress=False,
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_strangers_and_the_probe_of_an_engine_are_not_checkpoints():
+    checkpoints = RemoteCheckpoints("memory://strangers")
+    assert checkpoints.kept() == frozenset()
+    checkpoints.save(-1, b"probe")
+    checkpoints.save(7, b"")
+    fsspec.filesystem("memory").pipe_file("/strangers/README.txt", b"")
+    assert checkpoints.kept() == {7}
+    checkpoints.drop([])
+    checkpoints.drop([-1])
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.load(-1, checksum_of(b"probe"))
+
+
+def test_a_folder_needs_no_fsspec(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    for place in (tmp_path / "a", str(tmp_path / "b"), f"file://{tmp_path}/c"):
+        checkpoints = checkpoints_at(place)
+        assert isinstance(checkpoints, DirectoryCheckpoints)
+        assert checkpoints.load(0, checkpoints.save(0, b"x")) == b"x"
+    assert {folder.name for folder in tmp_path.iterdir()} == {"a", "b", "c"}
+    with pytest.raises(MissingExtra, match=r"s3://bucket/run cannot be reached.*mopbt\[ray\]"):
+        checkpoints_at("s3://bucket/run").kept()
+
+
+def test_a_run_with_checkpoints_elsewhere_is_the_same_run_and_drops_there_what_is_obsolete(
+    tmp_path,
+):
+    here = mopbt.run(ToyTask(), out=tmp_path / "here", population=8, engine="local", progress=False)
+    url = f"memory://{uuid.uuid4().hex}"
+    there = mopbt.run(
+        ToyTask(), out=tmp_path / "there", storage=url, population=8, engine="local", progress=False
+    )
+    assert [p.scores for p in there.front()] == [p.scores for p in here.front()]
+    assert there.checkpoints.kept() == here.checkpoints.kept() >= {p.job for p in there.front()}
+    opened = mopbt.Results.open(tmp_path / "there", ToyTask())
+    assert opened.settings.storage == url
+    for point in opened.front():
+        assert opened.load(point)["place"].tolist() == here.load(point.job)["place"].tolist()
+        assert opened.checkpoint_file(point) == f"{url}/{point.job}.ckpt"
+
+
+# A real S3 server.
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """Serve S3 on this machine and give fsspec its address."""
+    moto = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    server = moto.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    before = fsspec.config.conf.get("s3")
+    fsspec.config.conf["s3"] = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
+    fsspec.filesystem("s3").mkdir("checkpoints")
+    yield "s3://checkpoints"
+    fsspec.config.conf.pop("s3")
+    if before is not None:
+        fsspec.config.conf["s3"] = before
+    server.stop()
+
+
+@pytest.mark.filterwarnings("ignore")  # of botocore and its friends
+class TestOnS3(Remote):
+    @pytest.fixture(autouse=True)
+    def _bucket(self, bucket):
+        self.bucket = bucket
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path, _bucket):
+        self.folder = tmp_path / "run"
+        self.url = f"{self.bucket}/{uuid.uuid4().hex}"
+
+    def test_a_run_keeps_its_models_in_a_bucket(self, tmp_path):
+        results = mopbt.run(
+            ToyTask(steps=6),
+            out=tmp_path / "r",
+            storage=self.url,
+            population=4,
+            engine="local",
+            progress=False,
+        )
+        assert results.outcome == "done"
+        objects = {
+            path.rpartition("/")[2]
+            for path in fsspec.filesystem("s3").find(self.url.removeprefix("s3://"))
+        }
+        assert (
+            objects
+            == {f"{id}.ckpt" for id in results.checkpoints.kept()}
+            >= {f"{p.job}.ckpt" for p in results.front()}
+        )
+        assert all(
+            mopbt.Results.open(tmp_path / "r", ToyTask()).load(point) for point in results.front()
+        )
