@@ -239,7 +239,7 @@ class Lodging:
         return type(
             "Light",
             (),
-            {name: Call(getattr(host, name), self.count) for name in ("prepare", "carry_out")},
+            {name: Call(getattr(host, name), self.count) for name in ("prepare", "execute")},
         )()
 
 

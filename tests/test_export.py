@@ -86,8 +86,8 @@ def test_what_made_it_is_told_in_full(net, tmp_path):
         "accuracy": choice.scores["test/accuracy"],
         "size": choice.scores["test/size"],
     }
-    assert [(s["begin"], s["end"], s["values"]) for s in about["schedule"]] == net.schedule(choice)
-    assert about["values"] == choice.hp
+    assert [(s["begin"], s["end"], s["hp"]) for s in about["schedule"]] == net.schedule(choice)
+    assert about["hp"] == choice.hp
     assert about["seed"] == 1
     assert about["algorithm"]["name"] == "mo-pbt"
     assert about["why"] == choice.why

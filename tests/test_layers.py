@@ -94,7 +94,6 @@ LAYERS = {
             "testing",
             "plots",
             "html",
-            "trackers",
             "plots.front",
             "compare.measures",
             "compare.tables",
@@ -120,15 +119,16 @@ LAYERS = {
     },
     4.1: {
         "integrations",
+        "trackers",
+        "trackers.base",
+        "trackers.services",
         *(
             f"integrations.{name}"
             for name in (
-                "ray_experiment",
+                "ray_tune_results",
                 "ray_tune",
                 "sklearn",
                 "lightning",
-                "tracking",
-                "trackers",
                 "optuna",
             )
         ),
@@ -139,14 +139,14 @@ LAYERS = {
         for name in (
             "",
             ".app",
-            ".printing",
-            ".running",
-            ".reading",
-            ".choosing",
-            ".exporting",
-            ".listing",
-            ".comparing",
-            ".seeing",
+            ".output",
+            ".run",
+            ".inspect",
+            ".pick",
+            ".export",
+            ".list",
+            ".compare",
+            ".report",
         )
     },
     4.5: {
@@ -192,7 +192,7 @@ HEAVY = {
     "gpytorch": {"proposals.botorch"},
     "linear_operator": {"proposals.botorch"},
     "torch": {
-        *("proposals.botorch", "tree"),
+        *("proposals.botorch", "serialization"),
         *WITH_TORCH,
         *(
             "tasks.networks",

@@ -106,8 +106,8 @@ def test_a_person_can_read_it():
     assert data["task"]["objectives"] == {"accuracy": "max", "d.s.p": "min"}
     assert data["task"]["constraints"] == ["accuracy >= 0.7123456789012345", "size < 3"]
     assert data["task"]["space"]["grid"] == {"kind": "Grid", "lo": 0, "hi": 0.8, "n": 10}
-    assert "origin" not in data["task"]
-    assert "origin" in tomllib.loads(settings(found="m:t").to_toml())["task"]
+    assert "task_reference" not in data["task"]
+    assert "task_reference" in tomllib.loads(settings(found="m:t").to_toml())["task"]
 
 
 @dataclass(frozen=True)

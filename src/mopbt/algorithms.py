@@ -170,7 +170,7 @@ class MaxScalarizationPBT(_PopulationBased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("published", self.authors_variant, (True, False))
+        check_choice("authors_variant", self.authors_variant, (True, False))
         by_max_scalarization(vectors=self.vectors)
 
     def rank(self, problem: Problem) -> Rank:

@@ -119,7 +119,7 @@ def about_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> 
     return {
         "model": point.job,
         "task": settings.problem.name,
-        "origin": settings.task_reference,
+        "task_reference": settings.task_reference,
         "objectives": {o.name: o.direction for o in settings.problem.objectives},
         "constraints": [str(c) for c in settings.problem.constraints],
         "validation": {name: value for name, value in scores.items() if not name.startswith(test)},
@@ -137,7 +137,7 @@ def about_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> 
         "steps": point.step,
         "hp": dict(point.hp),
         "schedule": [
-            {"begin": begin, "end": end, "values": dict(values)}
+            {"begin": begin, "end": end, "hp": dict(values)}
             for begin, end, values in schedule_of(lineage)
         ],
         "trials": [a.trial for a in lineage],
@@ -151,14 +151,14 @@ def about_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> 
 
 def model_card(about: Mapping[str, Any]) -> str:
     """Return the card of a model: what it is, how good it is, how it was made, how to load it."""
-    names = list(about["values"])
+    names = list(about["hp"])
     changes = sum(a != b for a, b in zip(about["trials"], about["trials"][1:], strict=False))
     scores = [
         f"| {name} | {_direction(about, name)} | {_number(value)} | {_number(about['test'].get(name))} |"
         for name, value in about["validation"].items()
     ]
     schedule = [
-        f"| {s['begin']}-{s['end']} | {' | '.join(_number(s['values'][n]) for n in names)} |"
+        f"| {s['begin']}-{s['end']} | {' | '.join(_number(s['hp'][n]) for n in names)} |"
         for s in about["schedule"]
     ]
     front = f"Its run has {counted(about['front'], 'model')} on the front."

@@ -128,7 +128,7 @@ def execute_run(
     budget, note = _with_an_end(budget, scheduler, problem)
     settings = replace(settings, storage=_storage(out, storage))
     sizes = {"workers": workers, "cost": cost, "address": address}
-    crew, plan = _crew(engine, sizes, task, getattr(algorithm, "at_once", POPULATION), out)
+    crew, plan = _crew(engine, sizes, task, getattr(algorithm, "max_parallel", POPULATION), out)
     mend = partial(repair_journal, scheduler=scheduler, seed=settings.seed) if repair else None
     recorded = replace(settings, engine=plan.to_dict()) if plan else settings
     store = _store(out, recorded, crew, mend)

@@ -58,7 +58,7 @@ from mopbt.stores.directory import Lock, holder_of
 from mopbt.stores.journal import read_journal
 from mopbt.tasks import registry as datasets
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parent.parent
 COST = 0.49  # of which the sums come out a little too large
 SHARED = TESTS.parent.parent / "shared" / "data"
 EXPERIMENTS = sorted((TESTS.parent / "experiments").glob("*.toml"))
@@ -760,7 +760,7 @@ def test_a_full_disk_ends_the_plan(place, tmp_path, monkeypatch):
     def no_space(order, tell):
         raise StorageFull("no space left to write it")
 
-    monkeypatch.setattr(workers, "carry_out", no_space)
+    monkeypatch.setattr(workers, "execute_order", no_space)
     monkeypatch.setattr(execute, "crew_of", lambda jobs: nullcontext(Full()))
     comparison = compare(
         experiment(place, "quick", engine="local"), out=tmp_path / "out", jobs=1, progress=False

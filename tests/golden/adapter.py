@@ -234,7 +234,7 @@ ALGORITHMS = {  # neutral names are those of the command line
         "nsga2",
     )
 }
-OPTIONS = {"authors_variant": "published"}  # all others have their neutral names
+OPTIONS: dict[str, str] = {}  # neutral name -> own name, where they differ
 BUDGETS = {"jobs": "jobs", "seconds": "seconds"}
 
 

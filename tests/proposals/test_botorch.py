@@ -74,7 +74,7 @@ def conflict(config):
 def test_a_missing_botorch_is_named_with_what_to_install(propose, call, monkeypatch):
     monkeypatch.setitem(sys.modules, "botorch", None)
     with pytest.raises(
-        MissingExtra, match=r"qNEHVI and ParEGOProposal need BoTorch: pip install 'mopbt\[bo\]'"
+        MissingExtra, match=r"qNEHVI and ParEGO need BoTorch: pip install 'mopbt\[bo\]'"
     ):
         botorch.check_installed() if call == "check_installed" else propose(
             SQUARE, History(), 2, stream(0, "gp")

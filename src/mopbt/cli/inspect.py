@@ -110,7 +110,7 @@ def lineage(
     results = Results.open(path)
     ancestors = results.lineage(job)
     if as_json:
-        keys = ("job", "trial", "begin", "end", "exploited", "values", "scores")
+        keys = ("job", "trial", "begin", "end", "exploited", "hp", "scores")
         print_json([{key: plain(getattr(a, key)) for key in keys} for a in ancestors])
         return
     names, objectives = list(results.problem.space), [o.name for o in results.problem.objectives]

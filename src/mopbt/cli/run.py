@@ -210,7 +210,7 @@ def _conduct(
     repair: bool = False,
 ) -> None:
     algorithm = algorithm_of(dict(settings.algorithm))
-    told: dict[str, Any] = {"progress": not quiet, "repair": repair, "go_on": resume_hint}
+    told: dict[str, Any] = {"progress": not quiet, "repair": repair, "resume_hint": resume_hint}
     try:
         results = execute_run(task, algorithm, settings, out=path, **where, budget=budget, **told)
     except KeyboardInterrupt as stop:
