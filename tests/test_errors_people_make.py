@@ -7,7 +7,6 @@ not overlap, so that a message which lacks one of them fails.
 """
 
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -112,7 +111,9 @@ def template(tmp_path_factory):
     mopbt.run(ToyTask(steps=6), **said)
     toml = place / "done" / "run.toml"  # as `mopbt run toy` would have left it
     toml.write_text(
-        toml.read_text().replace('name = "toy"', 'name = "toy"\norigin = "mopbt.testing:ToyTask"')
+        toml.read_text().replace(
+            'name = "toy"', 'name = "toy"\ntask_reference = "mopbt.testing:ToyTask"'
+        )
     )
     mopbt.run(train, out=place / "ours", population=2, **SAID, **QUIETLY)
     for name, text in FILES.items():
@@ -149,10 +150,8 @@ def everything(place):
 
 
 def check_message(message, row, place):
-    """Hold a message against a row: all of it, and each of the three things that it owes."""
+    """Check that a message states its three facts: what was received, what is allowed, what to do."""
     said = message.replace(str(place), "HERE")
-    pattern = ".*".join(map(re.escape, row.message.split("…")))
-    assert re.fullmatch(pattern, said, re.DOTALL), f"\n{said}\nis not\n{row.message}"
     owed = {"what was got": row.got, "what is allowed": row.allowed, "what to do": row.remedy}
     spans = {}
     for what, part in owed.items():
@@ -177,7 +176,6 @@ class Mistake:
     did: str
     do: Callable[[Path], Any]
     error: type[Exception]
-    message: str
     got: str
     allowed: str
     remedy: str
@@ -227,30 +225,22 @@ IN_PROGRAMS = [
     # Spaces.
     Mistake(
         *("a range as a tuple, as elsewhere", running(space={"rate": (0.1, 1)}), ValueError),
-        f"`space['rate']` must be a domain {DOMAINS}, got (0.1, 1); write Float(0.1, 1) for the range, or Ordinal([0.1, 1]) for "
-        "the two values",
         *("got (0.1, 1)", "must be a domain such as Float", "write Float(0.1, 1)"),
     ),
     Mistake(
         *("choices as a list, as elsewhere", running(space={"rate": [16, 32, 64]}), ValueError),
-        f"`space['rate']` must be a domain {DOMAINS}, got [16, 32, 64]; write Ordinal([...]) for values in an order, "
-        "Categorical([...]) for others",
         *("got [16, 32, 64]", "must be a domain", "write Ordinal([...])"),
     ),
     Mistake(
         *("a dict of constants", running(space={"rate": 0.1}), ValueError),
-        f"`space['rate']` must be a domain {DOMAINS}, got 0.1; a constant is not tuned: use it in training, and leave it out here",
         *("got 0.1", "must be a domain", "leave it out here"),
     ),
     Mistake(
         *("a domain's class", running(space={"rate": Float}), ValueError),
-        f"`space['rate']` must be a domain {DOMAINS}, got <class 'mopbt.space.Float'>; a domain needs its values, as in Float(...)",
         *("got <class 'mopbt.space.Float'>", "must be a domain", "as in Float(...)"),
     ),
     Mistake(
         *("a space without names", running(space=[Float(0, 1)]), TypeError),
-        "`space` must be a mapping of names to domains, such as {'lr': Float(1e-5, 0.1, log=True)}, got [Float(lo=0, hi=1, "
-        "log=False)]",
         *(
             "got [Float(lo=0, hi=1, log=False)]",
             "a mapping of names to domains",
@@ -259,58 +249,46 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("the ends in the wrong order", lambda here: Float(0.1, 1e-5), ValueError),
-        "Float: `lo` must be below `hi`, got 0.1 and 1e-05; the smaller end comes first",
         *("got 0.1 and 1e-05", "`lo` must be below `hi`", "the smaller end comes first"),
     ),
     Mistake(
         *("0 on a logarithmic scale", lambda here: Float(0, 0.1, log=True), ValueError),
-        "Float: `lo` must be above 0 on a logarithmic scale, got 0; give the smallest value above 0 (LogGrid(..., zero=True) has "
-        "an exact 0 before it)",
         *("got 0;", "must be above 0 on a logarithmic scale", "give the smallest value above 0"),
     ),
     Mistake(
         *("a number as a text, as YAML has 1e-5", lambda here: Float("1e-5", 0.1), ValueError),
-        "Float: `lo` must be a finite number, got '1e-5'; write it as a plain number, as in float(...)",
         *("got '1e-5'", "must be a finite number", "as in float(...)"),
     ),
     Mistake(
         *("a number of numpy's", lambda here: Float(np.float32(0.5), 1.0), ValueError),
-        "Float: `lo` must be a finite number, got np.float32(0.5); write it as a plain number, as in float(...)",
         *("got np.float32(0.5)", "must be a finite number", "as in float(...)"),
     ),
     Mistake(
         *("a step as the third argument", lambda here: Float(0, 1, 0.1), ValueError),
-        "Float: `log` must be True or False, got 0.1",
         *("got 0.1", "True or False", "Float: `log`"),
     ),
     Mistake(
         *("real ends of whole numbers", lambda here: Int(1, 8.0), ValueError),
-        "Int: `lo` and `hi` must be whole numbers, got 8.0; use Float for real numbers",
         *("got 8.0", "must be whole numbers", "use Float"),
     ),
     Mistake(
         *("a step where the number of values belongs", lambda here: Grid(0, 1, 0.1), ValueError),
-        "Grid: `n` must be a whole number of at least 2, got 0.1",
         *("got 0.1", "a whole number of at least 2", "Grid: `n`"),
     ),
     Mistake(
         *("one category as a text", lambda here: Categorical("adam"), ValueError),
-        "Categorical: `values` must be a list, such as ['a', 'b'] or [16, 32, 64], got 'adam'",
         *("got 'adam'", "must be a list", "such as ['a', 'b']"),
     ),
     Mistake(
         *("None among the values", lambda here: Categorical([None, 0.1]), ValueError),
-        "Categorical: values must be finite numbers, strings or booleans, got None; give it a name, and look that up in training",
         *("got None", "finite numbers, strings or booleans", "give it a name"),
     ),
     Mistake(
         *("a single value", lambda here: Ordinal([64]), ValueError),
-        "Ordinal: `values` must have at least two values, got [64]; what is not tuned stays out",
         *("got [64]", "at least two values", "what is not tuned stays out"),
     ),
     Mistake(
         *("a value by a misspelt name", lambda here: Space(SPACE).encode({"rte": 0.5}), ValueError),
-        "a configuration must name exactly 'rate'; unknown 'rte' and missing 'rate'; perhaps 'rate' was meant",
         *("unknown 'rte'", "must name exactly 'rate'", "perhaps 'rate' was meant"),
     ),
     # Objectives and constraints.
@@ -320,29 +298,22 @@ IN_PROGRAMS = [
             running(objectives={"up": "maximize", "down": "min"}),
             ValueError,
         ),
-        "objective 'up' must have the direction 'max' or 'min', got 'maximize'; perhaps 'max' was meant",
         *("got 'maximize'", "'max' or 'min'", "perhaps 'max' was meant"),
     ),
     Mistake(
         *("objectives without directions", running(objectives=["up", "down"]), ValueError),
-        "`objectives` must be a mapping like {'accuracy': 'max', 'dsp': 'min'}, got ['up', 'down']",
         *("got ['up', 'down']", "must be a mapping", "like {'accuracy': 'max', 'dsp': 'min'}"),
     ),
     Mistake(
         *("a constraint with =", running(constraints=["up = 3"]), ValueError),
-        "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got 'up = 3'; write >= or <=, as a score hardly "
-        "ever hits a number exactly",
         *("got 'up = 3'", "(relations >=, >, <=, <)", "write >= or <="),
     ),
     Mistake(
         *("a constraint in per cent", running(constraints=["up >= 70%"]), ValueError),
-        "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got 'up >= 70%'",
         *("got 'up >= 70%'", "(relations >=, >, <=, <)", "like 'accuracy >= 0.7'"),
     ),
     Mistake(
         *("a constraint as a function, as elsewhere", running(constraints=[len]), ValueError),
-        "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got <built-in function len>; a constraint is a "
-        "text: report what the function computes as a score, and limit that",
         *(
             "got <built-in function len>",
             "must read like 'accuracy >= 0.7'",
@@ -351,59 +322,47 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("one constraint without a list", running(constraints="up >= 3"), ValueError),
-        "`constraints` must be a list like ['accuracy >= 0.7'], got 'up >= 3'",
         *("got 'up >= 3'", "must be a list", "like ['accuracy >= 0.7']"),
     ),
     Mistake(
         *("a reference point without names", running(reference=[0, 1]), ValueError),
-        "`reference` must give a number for each of 'up', 'down', got [0, 1]",
         *("got [0, 1]", "a number for each of 'up', 'down'", "`reference`"),
     ),
     # Runs.
     Mistake(
         *("no steps", running(steps=LEFT_OUT), TypeError),
-        "a training function needs `steps=` as well, got `space=`, `objectives=`: write run(train, space={...}, objectives={...}, "
-        "steps=...)",
         *("got `space=`, `objectives=`", "needs `steps=` as well", "write run(train"),
     ),
     Mistake(
         *("steps that are no whole number", running(steps=1e3), ValueError),
-        "`steps` (`steps` of a training function) must be a whole number of at least 1, got 1000.0",
         *("got 1000.0", "a whole number of at least 1", "`steps` of a training function"),
     ),
     Mistake(
         *("an interval that does not divide the steps", running(steps=10, interval=4), ValueError),
-        "`steps` (`steps` of a training function) must be a multiple of `interval` (4), got 10; 8 would do",
         *("got 10", "a multiple of `interval` (4)", "8 would do"),
     ),
     Mistake(
         *("a population of one", running(population=1), ValueError),
-        "`population` must be a whole number of at least 2, got 1",
         *("got 1", "a whole number of at least 2", "`population`"),
     ),
     Mistake(
         *("no seed, as None", running(seed=None), ValueError),
-        "`seed` must be a whole number of at least 0, got None",
         *("got None", "a whole number of at least 0", "`seed`"),
     ),
     Mistake(
         *("a seed of numpy's", running(seed=np.int64(3)), ValueError),
-        "`seed` must be a whole number of at least 0, got np.int64(3); int(seed) is one",
         *("got np.int64(3)", "a whole number of at least 0", "int(seed) is one"),
     ),
     Mistake(
         *("a budget as a number", running(budget=3600), TypeError),
-        "`budget` must be a Budget, such as Budget(seconds=3600), got 3600",
         *("got 3600", "must be a Budget", "such as Budget(seconds=3600)"),
     ),
     Mistake(
         *("a budget as a text", lambda here: Budget(seconds="1h"), ValueError),
-        "`seconds` must be a number above 0, or None for no limit, got '1h'",
         *("got '1h'", "a number above 0, or None for no limit", "`seconds`"),
     ),
     Mistake(
         *("a file where the run should go", running(out="notes.txt"), ValueError),
-        "`out` must be a directory, got the file HERE/notes.txt; name one that is new, empty, or a run",
         *(
             "got the file HERE/notes.txt",
             "must be a directory",
@@ -412,35 +371,27 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("a directory with other things in it", running(out="folder"), RunMismatch),
-        "HERE/folder is not a run and not empty (it has 'notes.txt'); use another directory for `out`",
         *("(it has 'notes.txt')", "not a run and not empty", "use another directory"),
     ),
     Mistake(
         *("a run with another seed", running(out="ours", population=2, seed=1), RunMismatch),
-        "HERE/ours was started with other settings: seed is 1, it was 0; use them again, or another directory",
         *("seed is 1", "it was 0", "use them again, or another directory"),
     ),
     Mistake(
         *("a run with another task", running(out="done"), RunMismatch),
-        "HERE/done was started with other settings: task is 'train', it was 'toy'; use them again, or another directory",
         *("task is 'train'", "it was 'toy'", "use them again, or another directory"),
     ),
     Mistake(
         *("storage without a journal", running(out=None, storage="elsewhere"), ValueError),
-        "`storage` needs `out` as well, got 'HERE/elsewhere' and None: the journal says what the checkpoints are; give `out` a "
-        "directory",
         *("got 'HERE/elsewhere' and None", "needs `out` as well", "give `out` a directory"),
     ),
     # Tasks.
     Mistake(
         *("a task's class", lambda here: mopbt.run(ToyTask, out="new"), TypeError),
-        "the task must be an object, got the class ToyTask; pass ToyTask()",
         *("got the class ToyTask", "must be an object", "pass ToyTask()"),
     ),
     Mistake(
         *("a task's name in a program", lambda here: mopbt.run("toy", out="new"), TypeError),
-        "the task must be an object or a training function, got the text 'toy'; mopbt.registry.find_task('toy')[0] is the task "
-        "that `mopbt run` knows by this name",
         *(
             "got the text 'toy'",
             "an object or a training function",
@@ -449,7 +400,6 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("something that is no task", lambda here: mopbt.run({"lr": 0.1}, out="new"), TypeError),
-        "dict object is not a task: it has no method `init`; see docs/write-a-task.md",
         *("dict object", "it has no method `init`", "see docs/write-a-task.md"),
     ),
     Mistake(
@@ -458,14 +408,11 @@ IN_PROGRAMS = [
             lambda here: mopbt.run(ToyTask(), out="new", space=SPACE),
             TypeError,
         ),
-        "`space`: for training functions only, got a ToyTask object, which says this itself; leave it out, or set it there",
         *("got a ToyTask object", "for training functions only", "leave it out, or set it there"),
     ),
     # Training functions; what is wrong with them shows in the first interval.
     Mistake(
         *("a misspelt score", training(GOOD + "m.report(up=1.0, dwn=2.0)"), MissingScore),
-        "the task did not measure the objective 'down'; it measured 'up', 'dwn'; return it from `evaluate` (or pass it to "
-        "`report`), or correct the objective's name; perhaps 'dwn' was meant",
         *("it measured 'up', 'dwn'", "the objective 'down'", "pass it to `report`"),
     ),
     Mistake(
@@ -474,7 +421,6 @@ IN_PROGRAMS = [
             training(GOOD + "m.report({'up': 1.0, 'down': 2.0})"),
             TaskError,
         ),
-        "report takes scores by name, as in report(accuracy=0.9) or report(**scores), got dict",
         *("got dict", "scores by name", "report(**scores)"),
     ),
     Mistake(
@@ -483,8 +429,6 @@ IN_PROGRAMS = [
             training(GOOD + "return {'up': 1.0, 'down': 2.0}"),
             TaskError,
         ),
-        "the training function never called `report(...)`; call it after the last step, with each objective by name (what the "
-        "function returns is not read)",
         *(
             "what the function returns is not read",
             "never called `report(...)`",
@@ -497,7 +441,6 @@ IN_PROGRAMS = [
             training(GOOD + "m.report(up=[0.1, 0.2], down=2.0)"),
             TaskError,
         ),
-        "the score 'up' must be a number, got [0.1, 0.2]; take one of it, such as the mean of an array",
         *("got [0.1, 0.2]", "must be a number", "such as the mean of an array"),
     ),
     Mistake(
@@ -506,7 +449,6 @@ IN_PROGRAMS = [
             training(f"m.track(state)\n{LOOP}\nm.report(up=1.0, down=2.0)"),
             TaskError,
         ),
-        "track takes objects by name, as in track(model=model), got dict without a name",
         *("got dict without a name", "objects by name", "as in track(model=model)"),
     ),
     Mistake(
@@ -515,14 +457,10 @@ IN_PROGRAMS = [
             training(f"m.track(x=0.0)\n{LOOP}\nm.report(up=1.0, down=2.0)"),
             TaskError,
         ),
-        "track(x=...) takes objects with `state_dict` and `load_state_dict`, numpy arrays and dicts, got float; put plain values "
-        "into a dict",
         *("got float", "numpy arrays and dicts", "put plain values into a dict"),
     ),
     Mistake(
         *("nothing that is tracked", training(f"{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
-        "the training function never called `track(...)`: nothing would be left of what it trained; call track(model=..., "
-        "optimizer=...) before the loop",
         *(
             "never called `track(...)`",
             "nothing would be left of what it trained",
@@ -537,7 +475,6 @@ IN_PROGRAMS = [
             ),
             TaskError,
         ),
-        "the training function never went through `steps()`; loop over it once: for step in m.steps(): ...",
         *("never went through `steps()`", "loop over it once", "for step in m.steps(): ..."),
     ),
     Mistake(
@@ -546,14 +483,10 @@ IN_PROGRAMS = [
             training("m.track(state=state)\nfor _ in m.steps(): break\nm.report(up=1.0, down=2.0)"),
             TaskError,
         ),
-        "the training function left the loop over `steps()` at step 0, the interval ends at 1; go through all of them; to give up "
-        "this interval, report NaN, or raise an exception",
         *("at step 0", "the interval ends at 1", "go through all of them"),
     ),
     Mistake(
         *("a hyperparameter that is not tuned", training("m.hp['rat']"), UnknownHyperparameter),
-        "training asked for the hyperparameter 'rat'; the space has 'rate': add it there, or correct the name; perhaps 'rate' was "
-        "meant",
         *(
             "asked for the hyperparameter 'rat'",
             "the space has 'rate'",
@@ -562,8 +495,6 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("a hyperparameter as an attribute", training("m.hp.rate"), TaskFailed),
-        "3 intervals in a row failed; …AttributeError: hyperparameters are read by key, as in hp['rate'], got .rate; there are "
-        "rate (<string>, line 3)",
         *("got .rate", "there are rate", "as in hp['rate']"),
     ),
     Mistake(
@@ -572,8 +503,6 @@ IN_PROGRAMS = [
             training(GOOD.replace("m.hp['rate']", "1") + "m.report(up=1, down=1)"),
             UnreadHyperparameter,
         ),
-        "training never read 'rate': tuning it would change nothing; use it in training, or take it out of the space (where a "
-        "value matters only sometimes, read it before the `if`)",
         *(
             "never read 'rate'",
             "tuning it would change nothing",
@@ -582,13 +511,10 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("binding what is no optimizer", training("m.bind(state, lr='rate')"), TaskError),
-        "bind takes an optimizer with `param_groups`, got dict; what is no optimizer reads `hp` itself",
         *("got dict", "an optimizer with `param_groups`", "reads `hp` itself"),
     ),
     Mistake(
         *("scores that are always NaN", lambda here: nan_front(), TaskFailed),
-        "none of the first 8 intervals has finite scores ('up' is nan in the last one); mend the task, or take values out of the "
-        "space that make training diverge, and run the same again to go on",
         *("'up' is nan in the last one", "finite scores", "mend the task"),
     ),
     Mistake(
@@ -597,8 +523,6 @@ IN_PROGRAMS = [
             lambda here: nan_front(Budget(jobs=4)).pick("knee"),
             ValueError,
         ),
-        "the front is empty: no interval has reported finite scores yet; wait for the first, or look at `results.records()` for "
-        "what was measured and what failed",
         *(
             "the front is empty",
             "no interval has reported finite scores yet",
@@ -607,17 +531,15 @@ IN_PROGRAMS = [
     ),
     # Engines.
     Mistake(
-        *("an engine as it is spelt elsewhere", running(engine="vectorized"), ValueError),
-        f"`engine` must be one of {ENGINES}, got 'vectorized'; perhaps 'vectorized' was meant",
+        *("an engine as it is spelt elsewhere", running(engine="vectorised"), ValueError),
         *(
-            "got 'vectorized'",
+            "got 'vectorised'",
             "must be one of 'auto', 'local', 'pool'",
             "perhaps 'vectorized' was meant",
         ),
     ),
     Mistake(
         *("an engine's class", running(engine=LocalEngine), TypeError),
-        f"`engine` must be one of {ENGINES}, got <class 'mopbt.engines.local.LocalEngine'>; pass LocalEngine()",
         *(
             "got <class 'mopbt.engines.local.LocalEngine'>",
             "or an engine object",
@@ -626,17 +548,14 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("no workers", lambda here: PoolEngine(0), ValueError),
-        "`workers` must be a whole number of at least 1, got 0",
         *("got 0", "a whole number of at least 1", "`workers`"),
     ),
     Mistake(
         *("a simulation's cost as a number", lambda here: SimulatedEngine(4, 1.5), ValueError),
-        "`cost` must be PerStep(1.5), Measured(), or a function of the work and a job, got 1.5",
         *("got 1.5", "Measured(), or a function of the work and a job", "PerStep(1.5)"),
     ),
     Mistake(
         *("stacks of what cannot be stacked", running(engine="vectorized"), CannotStack),
-        "the task 'train' has no `train_many`, so it cannot be stacked; use engine='pool', or leave `stack` at 1",
         *("the task 'train'", "has no `train_many`", "use engine='pool'"),
     ),
     Mistake(
@@ -645,8 +564,6 @@ IN_PROGRAMS = [
             lambda here: mopbt.run(unsendable(), out=None, **SAID, engine="pool", progress=False),
             WorkerFailed,
         ),
-        "the task cannot be sent to worker processes: TypeError: cannot pickle …; keep open files, locks and connections out of it "
-        "(open them where they are used), or use engine='local'",
         *(
             "TypeError: cannot pickle",
             "keep open files, locks and connections out of it",
@@ -656,44 +573,35 @@ IN_PROGRAMS = [
     # Algorithms.
     Mistake(
         *("an algorithm's misspelt name", running(algorithm="mopbt"), ValueError),
-        f"`algorithm` must be one of {ALGORITHMS}, got 'mopbt'; perhaps 'mo-pbt' was meant",
         *("got 'mopbt'", "must be one of mo-pbt, random-search", "perhaps 'mo-pbt' was meant"),
     ),
     Mistake(
         *("an algorithm's class", running(algorithm=MOPBT), TypeError),
-        f"`algorithm` must be an object such as MOPBT(population=32), or the name of one ({ALGORITHMS}), got <class "
-        "'mopbt.algorithms.MOPBT'>; pass MOPBT()",
         *("got <class 'mopbt.algorithms.MOPBT'>", "or the name of one", "pass MOPBT()"),
     ),
     Mistake(
         *("a share in per cent", lambda here: MOPBT(fraction=25), ValueError),
-        "`fraction` must be in (0, 0.5], got 25",
         *("got 25", "in (0, 0.5]", "`fraction`"),
     ),
     Mistake(
         *("an option's value by another name", lambda here: MOPBT(explore="locally"), ValueError),
-        "`explore` must be one of 'local', 'random', got 'locally'; perhaps 'local' was meant",
         *("got 'locally'", "one of 'local', 'random'", "perhaps 'local' was meant"),
     ),
     Mistake(
         *("halving by one", lambda here: MOASHA(eta=1), ValueError),
-        "`eta` must be a whole number of at least 2, got 1",
         *("got 1", "a whole number of at least 2", "`eta`"),
     ),
     Mistake(
         *("a population of what has none", running(algorithm="mo-asha", population=8), ValueError),
-        "mo-asha has no population, got 8; leave it out, or set its own options: eta, grace, kind, within, scale",
         *("got 8", "its own options: eta, grace", "leave it out"),
     ),
     Mistake(
         *("one objective that is none", running(algorithm=PBT(objective="dwn")), ValueError),
-        "`objective` must be one of 'up', 'down' or a number from 0 to 1, got 'dwn'; perhaps 'down' was meant",
         *("got 'dwn'", "one of 'up', 'down' or a number from 0 to 1", "perhaps 'down' was meant"),
     ),
     # What a run found.
     Mistake(
         *("opening what is not there", lambda here: Results.open("dune"), StoreError),
-        "HERE/dune is not a run: it is not there; `mopbt list DIR` shows the runs below a directory",
         *("HERE/dune", "is not a run", "`mopbt list DIR`"),
     ),
     Mistake(
@@ -702,13 +610,10 @@ IN_PROGRAMS = [
             lambda here: front(here).pick(best="nera"),
             ValueError,
         ),
-        "`best` must be an objective ('near', 'far'), got 'nera'; perhaps 'near' was meant",
         *("got 'nera'", "('near', 'far')", "perhaps 'near' was meant"),
     ),
     Mistake(
         *("a word that is no choice", lambda here: front(here).pick("elbow"), ValueError),
-        "pick takes \"knee\", weights such as {'near': 2}, or best='near' (one of the three; `where` goes with each), got 'elbow' "
-        "and best=None",
         *("got 'elbow'", "one of the three", 'pick takes "knee"'),
     ),
     Mistake(
@@ -717,7 +622,6 @@ IN_PROGRAMS = [
             lambda here: front(here).pick("knee", where="nera >= 0.1"),
             ValueError,
         ),
-        "`where` must name one of 'far', 'near', got 'nera'; perhaps 'near' was meant",
         *("got 'nera'", "one of 'far', 'near'", "perhaps 'near' was meant"),
     ),
     Mistake(
@@ -726,7 +630,6 @@ IN_PROGRAMS = [
             lambda here: front(here).pick("knee", where="near >= 5"),
             ValueError,
         ),
-        "no model of the front has near >= 5; it reaches near …: relax `where`, or train longer",
         *("near >= 5", "it reaches near", "relax `where`, or train longer"),
     ),
     Mistake(
@@ -735,12 +638,10 @@ IN_PROGRAMS = [
             lambda here: front(here).pick({"near": 1, "far": -1}),
             ValueError,
         ),
-        "the weight of 'far' must be a number of at least 0, got -1",
         *("got -1", "a number of at least 0", "the weight of 'far'"),
     ),
     Mistake(
         *("loading by a word", lambda here: Results.open("done").load("best"), ValueError),
-        "a point must be an evaluated job of this run, or one of `results.front()`, got 'best'; on the front are …",
         *(
             "got 'best'",
             "an evaluated job of this run, or one of `results.front()`",
@@ -749,7 +650,6 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("loading a list of jobs", lambda here: Results.open("done").load([1]), ValueError),
-        "a point must be an evaluated job of this run, or one of `results.front()`, got [1]; on the front are …",
         *(
             "got [1]",
             "an evaluated job of this run, or one of `results.front()`",
@@ -762,7 +662,6 @@ IN_PROGRAMS = [
             lambda here: export(Results.open("done"), front(here)[0], "folder"),
             ValueError,
         ),
-        "an export needs the name of a file, such as folder/model.safetensors, got the directory folder",
         *("got the directory folder", "the name of a file", "such as folder/model.safetensors"),
     ),
     Mistake(
@@ -771,7 +670,6 @@ IN_PROGRAMS = [
             lambda here: replay(Results.open("done"), front(here)[0]),
             TaskError,
         ),
-        "a replay needs the task: replay(results, point, task), or Results.open(path, task=task)",
         *("a replay", "needs the task", "replay(results, point, task)"),
     ),
     Mistake(
@@ -780,13 +678,10 @@ IN_PROGRAMS = [
             lambda here: replay(Results.open("done"), front(here)[0], function_task()),
             TaskError,
         ),
-        "the schedule has the hyperparameters ['weight', 'lr']; the task must take the same, got ['rate']; name the run's own "
-        "task, or one with its space",
         *("got ['rate']", "the hyperparameters ['weight', 'lr']", "name the run's own task"),
     ),
     Mistake(
         *("bytes of something else", lambda here: mopbt.loads(b"\x80\x04pickled"), ValueError),
-        "these bytes are not a state tree of mopbt: they do not begin with its header; `loads` reads what `dumps` wrote",
         *("these bytes", "do not begin with its header", "`loads` reads what `dumps` wrote"),
     ),
     # Comparisons.
@@ -798,7 +693,6 @@ IN_PROGRAMS = [
             ),
             ValueError,
         ),
-        "`scale` must be one of 'paper', 'small', or left out, got 'smal'; perhaps 'small' was meant",
         *("got 'smal'", "one of 'paper', 'small', or left out", "perhaps 'small' was meant"),
     ),
     Mistake(
@@ -807,7 +701,6 @@ IN_PROGRAMS = [
             lambda here: compare("experiment.toml", out="new", reuse=["nowhere"]),
             ValueError,
         ),
-        "`reuse` must name directories with comparisons in or below them, got nowhere, which is not there",
         *("got nowhere", "directories with comparisons in or below them", "`reuse`"),
     ),
 ]
@@ -900,8 +793,6 @@ WITH_TORCH = [
             torch_running(model=lambda torch: torch.nn.Linear(4, 2)),
             TypeError,
         ),
-        "`model` must be a function that builds the model, got a Linear; write model=lambda: ..., as each member has weights of "
-        "its own",
         *("got a Linear", "a function that builds the model", "write model=lambda: ..."),
     ),
     Mistake(
@@ -910,8 +801,6 @@ WITH_TORCH = [
             torch_running(optimizer=lambda torch: torch.optim.AdamW),
             TypeError,
         ),
-        "`optimizer` must be one of mopbt.torch (AdamW, SGD), as one object serves all members, got the class AdamW; write "
-        'AdamW(lr="lr") for a tuned rate',
         *("got the class AdamW", "one of mopbt.torch (AdamW, SGD)", 'write AdamW(lr="lr")'),
     ),
     Mistake(
@@ -920,7 +809,6 @@ WITH_TORCH = [
             torch_running(data=lambda torch: torch.utils.data.DataLoader([1, 2])),
             TypeError,
         ),
-        "`data` must be Batches(inputs, labels, batch_size=256), got a DataLoader; give it the tensors themselves",
         *(
             "got a DataLoader",
             "must be Batches(inputs, labels, batch_size=256)",
@@ -933,8 +821,6 @@ WITH_TORCH = [
             torch_running(loss=lambda torch: torch.nn.CrossEntropyLoss()),
             TypeError,
         ),
-        "`loss` must take the model, a batch and the hyperparameters, got a CrossEntropyLoss (too many positional arguments); "
-        "write def loss(model, batch, hp): ...",
         *(
             "got a CrossEntropyLoss",
             "the model, a batch and the hyperparameters",
@@ -943,7 +829,6 @@ WITH_TORCH = [
     ),
     Mistake(
         *("no metrics", torch_running(metrics=None), ValueError),
-        "a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both, got `validation`",
         *(
             "got `validation`",
             "or `evaluate_model`, and not both",
@@ -956,8 +841,6 @@ WITH_TORCH = [
             torch_running(objectives={"acuracy": "max", "size": "min"}),
             MissingScore,
         ),
-        "the metrics do not give 'acuracy', which the objectives name; they give 'accuracy', 'size': return it as well, or correct "
-        "the name; perhaps 'accuracy' was meant",
         *(
             "they give 'accuracy', 'size'",
             "'acuracy', which the objectives name",
@@ -970,8 +853,6 @@ WITH_TORCH = [
             torch_running(loss=lambda torch: lambda model, batch, hp: hp["lrr"]),
             UnknownHyperparameter,
         ),
-        "training asked for the hyperparameter 'lrr'; the space has 'lr': add it there, or correct the name; perhaps 'lr' was "
-        "meant",
         *(
             "asked for the hyperparameter 'lrr'",
             "the space has 'lr'",
@@ -984,7 +865,6 @@ WITH_TORCH = [
             torch_running(space={"rate": Float(0.1, 1)}),
             ValueError,
         ),
-        "the optimizer's `lr` names 'lr'; the space has 'rate': add it there, or correct the name",
         *("names 'lr'", "the space has 'rate'", "add it there, or correct the name"),
     ),
     Mistake(
@@ -993,13 +873,10 @@ WITH_TORCH = [
             torch_running(data=lambda torch: batches(np.zeros((8, 4)), np.zeros(8))),
             ValueError,
         ),
-        "Batches takes tensors with rows, such as Batches(inputs, labels, batch_size=256), got ndarray, ndarray; "
-        "torch.as_tensor(...) makes one of an array",
         *("got ndarray, ndarray", "takes tensors with rows", "torch.as_tensor(...)"),
     ),
     Mistake(
         *("a device that there is not", torch_running(device="gpu"), ValueError),
-        "`device` must be 'auto', or one that PyTorch has here, such as 'c…', got 'gpu': …",
         *("got 'gpu'", "one that PyTorch has here", "`device` must be 'auto'"),
     ),
     Mistake(
@@ -1008,7 +885,6 @@ WITH_TORCH = [
             torch_running("vectorized", loss=deciding),
             CannotStack,
         ),
-        "the model or its loss cannot be stacked: …. The engine 'pool' will do.",
         *("the model or its loss", "cannot be stacked", "The engine 'pool' will do."),
     ),
 ]
@@ -1036,7 +912,6 @@ class Command:
 
     command: str
     code: int
-    message: str
     got: str
     allowed: str
     remedy: str
@@ -1094,34 +969,29 @@ def remove_checkpoint(here):
 ON_THE_COMMAND_LINE = [
     # mopbt run
     Command(
-        *("run toi", 2, f"{TASKS}, got 'toi'; perhaps 'toy' was meant"),
+        *("run toi", 2),
         *("got 'toi'", "TASK must be one of adult-fairness", "perhaps 'toy' was meant"),
     ),
     Command(
         *(
             "run nothing.py:task",
             2,
-            "there is no file nothing.py; name one that is there, as in path/to/file.py:task",
         ),
         *("nothing.py;", "there is no file", "name one that is there"),
     ),
     Command(
         *("run nothing:task", 2),
-        "there is no module 'nothing' here; a file is named with its ending, as in nothing.py:task",
         *("'nothing'", "there is no module", "as in nothing.py:task"),
     ),
     Command(
         *(
             "run function.py:trian",
             2,
-            "function.py has no 'trian'; it has train: name one of them; perhaps 'train' was meant",
         ),
         *("no 'trian'", "it has train", "name one of them"),
     ),
     Command(
         *("run function.py:train", 2),
-        "function.py:train is a function; wrap it in a task: task = mopbt.FunctionTask(train, space=..., objectives=..., "
-        "steps=...)",
         *(
             "function.py:train is a function",
             "wrap it in a task",
@@ -1130,8 +1000,6 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run with_arguments.py:Mine", 2),
-        "with_arguments.py:Mine is a class that cannot be called without arguments (missing a required argument: 'data'); make an "
-        "object of it in its file, as in task = Mine(...), and name that",
         *(
             "missing a required argument: 'data'",
             "cannot be called without arguments",
@@ -1140,31 +1008,24 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run needs.py:task", 2),
-        "needs needs the module 'no_such_package', which is not installed: install it where mopbt is installed",
         *("'no_such_package'", "which is not installed", "install it where mopbt is installed"),
     ),
     Command(
         *("run broken.py:task", 2),
-        "broken cannot be imported: SyntaxError: invalid syntax (broken.py, line 1); mend it, or see with --traceback where it "
-        "comes from",
         *("SyntaxError: invalid syntax (broken.py, line 1)", "cannot be imported", "mend it"),
     ),
     Command(
         *("run raises.py:task", 2),
-        "raises cannot be imported: IndexError: list index out of range; mend it, or see with --traceback where it comes from",
         *("IndexError: list index out of range", "cannot be imported", "mend it"),
     ),
     Command(
         *("run shapes.py:task", 1),
-        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x4 and 5x1); the same command with --traceback shows where it "
-        "comes from",
         *("(4x4 and 5x1)", "shapes cannot be multiplied", "--traceback shows where it comes from"),
     ),
     Command(
         *(
             "run toy --algorithm mopbt",
             2,
-            f"`algorithm` must be one of {ALGORITHMS}, got 'mopbt'; perhaps 'mo-pbt' was meant",
         ),
         *("got 'mopbt'", "must be one of mo-pbt", "perhaps 'mo-pbt' was meant"),
     ),
@@ -1172,7 +1033,6 @@ ON_THE_COMMAND_LINE = [
         *(
             "run toy -o fracton=0.1",
             2,
-            f"mo-pbt has no option 'fracton'; it has {OF_MOPBT}; perhaps 'fraction' was meant",
         ),
         *("no option 'fracton'", "it has asynchronous, explore", "perhaps 'fraction' was meant"),
     ),
@@ -1180,7 +1040,6 @@ ON_THE_COMMAND_LINE = [
         *(
             "run toy -o fraction:0.1",
             2,
-            "--option must read KEY=VALUE, as in fraction=0.1, got 'fraction:0.1'",
         ),
         *("got 'fraction:0.1'", "must read KEY=VALUE", "as in fraction=0.1"),
     ),
@@ -1188,26 +1047,21 @@ ON_THE_COMMAND_LINE = [
         *(
             "run toy --engine simulatd",
             2,
-            f"`engine` must be one of {ENGINES}, got 'simulatd'; perhaps 'simulated' was meant",
         ),
         *("got 'simulatd'", "must be one of 'auto', 'local'", "perhaps 'simulated' was meant"),
     ),
     Command(
         *("run toy --engine vectorized", 1),
-        "the task 'toy' has no `train_many`, so it cannot be stacked; use engine='pool', or leave `stack` at 1",
         *("the task 'toy'", "has no `train_many`", "use engine='pool'"),
     ),
     Command(
         *("run toy --workers 0", 2),
-        "`workers` must be at least 1, and is for the engines with worker processes, got 0 for 'auto'; leave it out for as many as "
-        "there are cores",
         *("got 0 for 'auto'", "must be at least 1", "leave it out"),
     ),
     Command(
         *(
             "run toy --cost 2",
             2,
-            "`cost` is for the simulated engine, got it for 'auto'; leave it out, or use engine='simulated'",
         ),
         *(
             "got it for 'auto'",
@@ -1219,43 +1073,34 @@ ON_THE_COMMAND_LINE = [
         *(
             "run toy --scale small",
             2,
-            "toy comes in one size only, got the scale 'small'; leave it out",
         ),
         *("got the scale 'small'", "comes in one size only", "leave it out"),
     ),
     Command(
         *("run adult-fairness --scale smal", 2),
-        "`scale` of adult-fairness must be one of 'paper', 'small', 'smoke', got 'smal'; perhaps 'small' was meant",
         *("got 'smal'", "one of 'paper', 'small', 'smoke'", "perhaps 'small' was meant"),
     ),
     Command(
         *("run celeba-fairness --scale smoke", 1),
-        "the data set 'celeba' is not here: put … into HERE/folder; MOPBT_DATA names another folder",
         *("'celeba' is not here", "into HERE/folder", "MOPBT_DATA names another folder"),
     ),
     Command(
         *(
             "run toy --budget-jobs -3",
             2,
-            "`jobs` must be a whole number above 0, or None for no limit, got -3",
         ),
         *("got -3", "a whole number above 0", "`jobs`"),
     ),
     Command(
         *("run toy --out notes.txt/run", 2),
-        "`out` must be a directory, got the file HERE/notes.txt; name one that is new, empty, or a run",
         *("got the file HERE/notes.txt", "must be a directory", "name one that is new"),
     ),
     Command(
         *("run toy --out done --population 4 --seed 7", 1),
-        "HERE/done was started with other settings: seed is 7, it was 0; steps is 20, it was 6; use them again, or another "
-        "directory",
         *("seed is 7", "it was 0", "use them again"),
     ),
     Command(
         *("run toy --out done --population 4", 1),
-        "HERE/done is being driven by process …; wait for it, stop it, or use another directory (`mopbt show HERE/done` looks at a "
-        "run while it goes on)",
         *(
             "driven by process",
             "HERE/done is being",
@@ -1267,7 +1112,6 @@ ON_THE_COMMAND_LINE = [
         *(
             "run toy --out done --population 4",
             1,
-            "HERE/done has a journal but no run.toml; put it back, or use another directory",
         ),
         *("has a journal", "but no run.toml", "put it back, or use another directory"),
         lambda here: (here / "done" / "run.toml").unlink(),
@@ -1277,7 +1121,6 @@ ON_THE_COMMAND_LINE = [
         *(
             "resume dune",
             1,
-            "dune is not a run: it is not there; `mopbt list DIR` shows the runs below a directory",
         ),
         *("dune", "is not a run: it is not there", "`mopbt list DIR`"),
     ),
@@ -1285,7 +1128,6 @@ ON_THE_COMMAND_LINE = [
         *(
             "resume folder",
             1,
-            "folder is not a run: it has no run.toml; `mopbt list DIR` shows the runs below a directory",
         ),
         *("folder is", "it has no run.toml", "`mopbt list DIR`"),
     ),
@@ -1293,7 +1135,6 @@ ON_THE_COMMAND_LINE = [
         *(
             "resume ours",
             2,
-            "ours was started from a Python program, which holds its task: run that program again to go on",
         ),
         *(
             "ours was started",
@@ -1303,20 +1144,14 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("show done/run.toml", 1),
-        "HERE/done/run.toml is not a run: it is a file, and a run is a directory; `mopbt list DIR` shows the runs below a "
-        "directory",
         *("HERE/done/run.toml", "a run is a directory;", "`mopbt list DIR`"),
     ),
     Command(
         *("front done --plot front.gif", 2),
-        "a figure needs a file in a directory that is there, which ends in one of .png, .pdf, .svg, such as front.png, got "
-        "front.gif",
         *("got front.gif", "one of .png, .pdf, .svg", "such as front.png"),
     ),
     Command(
         *("front done --beside ours", 2),
-        "HERE/ours has the objectives up max, down min, and HERE/done has near max, far max; runs that are shown beside each other "
-        "need the same: look at each by itself",
         *(
             "HERE/ours has the objectives up max, down min",
             "HERE/done has near max, far max",
@@ -1325,25 +1160,21 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("lineage done 999", 2),
-        "a point must be an evaluated job of this run, or one of `results.front()`, got 999; on the front are …",
         *("got 999", "an evaluated job of this run", "on the front are"),
     ),
     Command(
-        *("list nowhere", 2, "there is no directory nowhere; name the one that holds your runs"),
+        *("list nowhere", 2),
         *("nowhere", "there is no directory", "name the one that holds your runs"),
     ),
     # mopbt pick, replay
     Command(
         *("pick done --where near=0.5", 2),
-        "a constraint must read like 'accuracy >= 0.7' (relations >=, >, <=, <), got 'near=0.5'; write >= or <=, as a score hardly "
-        "ever hits a number exactly",
         *("got 'near=0.5'", "(relations >=, >, <=, <)", "write >= or <="),
     ),
     Command(
         *(
             "pick done --best naer",
             2,
-            "`best` must be an objective ('near', 'far'), got 'naer'; perhaps 'near' was meant",
         ),
         *("got 'naer'", "('near', 'far')", "perhaps 'near' was meant"),
     ),
@@ -1351,24 +1182,19 @@ ON_THE_COMMAND_LINE = [
         *(
             "pick done --weight near:2",
             2,
-            "--weight must read OBJECTIVE=NUMBER, as in accuracy=2, got 'near:2'",
         ),
         *("got 'near:2'", "must read OBJECTIVE=NUMBER", "as in accuracy=2"),
     ),
     Command(
         *("pick done --export models/mine.safetensors", 1),
-        "there is no directory models to export into; make it first, or name one that is there",
         *("directory models", "there is no", "make it first"),
     ),
     Command(
         *("pick done --export mine.pth", 2),
-        "weights are exported as safetensors, in a file that ends in .safetensors, got 'mine.pth'; name it mine.safetensors",
         *("got 'mine.pth'", "in a file that ends in .safetensors", "name it mine.safetensors"),
     ),
     Command(
         *("pick done --best near --export mine.safetensors", 1),
-        "checkpoint HERE/done/checkpoints/….ckpt is damaged: its bytes do not fit the checksum in the journal; put back a copy, or "
-        "train the model again with `mopbt replay RUN … --export model.safetensors`",
         *(
             "is damaged",
             "its bytes do not fit the checksum in the journal",
@@ -1378,9 +1204,6 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("pick done --best near --export mine.safetensors", 1),
-        "checkpoint HERE/done/checkpoints/….ckpt is not there: its model left the front, or none are kept (a comparison without "
-        "`keep_models`), or somebody removed it; read the front again, and where it still has …, put back a copy, or train the "
-        "model again with `mopbt replay RUN … --export model.safetensors`",
         *("is not there", "or somebody removed it", "train the model again with `mopbt replay RUN"),
         remove_checkpoint,
     ),
@@ -1388,7 +1211,6 @@ ON_THE_COMMAND_LINE = [
         *(
             "replay ours 0",
             2,
-            "HERE/ours was started from a Python program, which holds its task: name it with --task",
         ),
         *(
             "HERE/ours was started",
@@ -1398,37 +1220,30 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("replay done 0 --export models/mine", 1),
-        "there is no directory models to export into; make it first, or name one that is there",
         *("directory models", "there is no", "make it first"),
     ),
     Command(
-        *("replay done 0 --seed -1", 2, "`seed` must be a whole number of at least 0, got -1"),
+        *("replay done 0 --seed -1", 2),
         *("got -1", "a whole number of at least 0", "`seed`"),
     ),
     # mopbt report, dashboard, export
     Command(
         *("report done --out pages/mine.html", 2),
-        "`out` must be a file in a directory that is there, such as report.html, got pages/mine.html",
         *("got pages/mine.html", "a file in a directory that is there", "such as report.html"),
     ),
     Command(
         *("report done ours", 2),
-        "ours has the objectives up max, down min, and done has near max, far max; runs that are shown beside each other need the "
-        "same: look at each by itself",
         *("ours has the objectives up max, down min", "need the same", "look at each by itself"),
     ),
     Command(
         *(
             "dashboard nowhere",
             2,
-            "there is no directory nowhere; name the one that holds your runs",
         ),
         *("nowhere", "there is no directory", "name the one that holds your runs"),
     ),
     Command(
         *("dashboard . --token secret", 2),
-        "`token` must have 12 to 128 letters, digits, - and _, as it stands in an address, got 6 characters; leave it out to get a "
-        "new one",
         *(
             "got 6 characters",
             "12 to 128 letters, digits, - and _",
@@ -1437,22 +1252,17 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("dashboard . --host 203.0.113.1", 2),
-        "the dashboard cannot listen at 203.0.113.1, port 8765 (…); `port` 0 takes one that is free, `host` 127.0.0.1 is this "
-        "machine",
         *("203.0.113.1, port 8765", "cannot listen at", "`port` 0 takes one that is free"),
     ),
     Command(
         *(
             "export done logs --to tensorboard --name mine",
             2,
-            "--name is for --to optuna, got it for tensorboard; leave it out",
         ),
         *("got it for tensorboard", "--name is for --to optuna", "leave it out"),
     ),
     Command(
         *("run toy --out new --storage foo://x", 2),
-        "`storage` must be a folder, or a URL of a file system that fsspec knows, got 'foo://x' (Protocol not known: foo); name "
-        "one such as /mnt/shared/run, s3://bucket/run, gs://bucket/run, az://container/run or sftp://host/run",
         *(
             "got 'foo://x'",
             "a folder, or a URL of a file system that fsspec knows",
@@ -1463,28 +1273,23 @@ ON_THE_COMMAND_LINE = [
         *(
             "export done logs --to tensorbord",
             2,
-            "--to must be one of csv, tensorboard, mlflow, wandb, optuna, got 'tensorbord'",
         ),
         *("got 'tensorbord'", "one of csv, tensorboard, mlflow, wandb, optuna", "--to"),
     ),
     # mopbt compare, and its files
     Command(
         *("compare nothing.toml", 2),
-        "there is no file nothing.toml; name an experiment's file, such as experiments/self-check.toml",
         *("nothing.toml;", "there is no file", "name an experiment's file"),
     ),
     Command(
         *(
             "compare notes.txt",
             2,
-            'notes.txt is not TOML: …; texts need quotes there, as in name = "mine"',
         ),
         *("notes.txt", "is not TOML", "texts need quotes there"),
     ),
     Command(
         *("compare experiment.toml", 2),
-        "experiment.toml: an experiment has no 'seed'; it has name, tasks, algorithms, about, seeds, workers, cost, time_of, "
-        "engine, keep_models, figures, scales; perhaps 'seeds' was meant",
         *("has no 'seed'", "it has name, tasks, algorithms", "perhaps 'seeds' was meant"),
         edit("experiment.toml", "seeds =", "seed ="),
     ),
@@ -1492,7 +1297,6 @@ ON_THE_COMMAND_LINE = [
         *(
             "compare experiment.toml",
             2,
-            "experiment.toml: `tasks` must be a list of texts, at least one of them, got 'toy'",
         ),
         *("got 'toy'", "a list of texts, at least one of them", "experiment.toml: `tasks`"),
         edit("experiment.toml", '["toy"]', '"toy"'),
@@ -1501,27 +1305,22 @@ ON_THE_COMMAND_LINE = [
         *(
             "compare experiment.toml",
             2,
-            f"`tasks` of 'mine': {TASKS}, got 'toi'; perhaps 'toy' was meant",
         ),
         *("got 'toi'", "must be one of adult-fairness", "perhaps 'toy' was meant"),
         edit("experiment.toml", '["toy"]', '["toi"]'),
     ),
     Command(
         *("compare experiment.toml", 2),
-        "experiment.toml: algorithm 'ours' must be a table with a name, such as { name = \"mo-pbt\" }, got 'mo-pbt'",
         *("got 'mo-pbt'", "must be a table with a name", 'such as { name = "mo-pbt" }'),
         edit("experiment.toml", '{ name = "mo-pbt", population = 4 }', '"mo-pbt"'),
     ),
     Command(
         *("compare experiment.toml", 2),
-        f"experiment.toml: algorithm 'ours': mo-pbt has no option 'populaton'; it has {OF_MOPBT}; perhaps 'population' was meant; "
-        "an entry may also have constraints, seed_offset, tasks, time_of",
         *("no option 'populaton'", "it has asynchronous", "perhaps 'population' was meant"),
         edit("experiment.toml", "population", "populaton"),
     ),
     Command(
         *("compare experiment.toml", 2),
-        "experiment.toml: `figures` must be one of 'progress', 'fronts', …, got 'frontiers'; perhaps 'fronts' was meant",
         *("got 'frontiers'", "one of 'progress', 'fronts'", "perhaps 'fronts' was meant"),
         edit("experiment.toml", "seeds = 1", 'seeds = 1\nfigures = ["frontiers"]'),
     ),
@@ -1529,18 +1328,15 @@ ON_THE_COMMAND_LINE = [
         *(
             "compare experiment.toml --jobs 0",
             2,
-            "`jobs` must be a whole number of at least 1, got 0",
         ),
         *("got 0", "a whole number of at least 1", "`jobs`"),
     ),
     Command(
         *("compare experiment.toml --out folder", 1),
-        "HERE/folder is not a comparison and not empty (it has 'notes.txt'); use another directory for `out`",
         *("(it has 'notes.txt')", "is not a comparison and not empty", "use another directory"),
     ),
     Command(
         *("compare experiment.toml --out nowhere --only-report", 1),
-        "nowhere is not a comparison: it has no experiment.toml; `mopbt compare EXPERIMENT --out nowhere` makes one",
         *(
             "nowhere is not",
             "it has no experiment.toml",
@@ -1550,34 +1346,26 @@ ON_THE_COMMAND_LINE = [
     # run.toml and the journal
     Command(
         *("show done", 1),
-        "HERE/done/run.toml has format 2 (mopbt …); mopbt … reads format 1; install the version that wrote it, or start a new run "
-        "in another directory",
         *("has format 2", "reads format 1", "install the version that wrote it"),
         edit("done/run.toml", "format = 1", "format = 2"),
     ),
     Command(
         *("resume done", 1),
-        "done/run.toml cannot be read: …; put back the file that the run was started with",
         *("done/run.toml", "cannot be read", "put back the file"),
         write("done/run.toml", "seed: 0\n"),
     ),
     Command(
         *("resume done", 1),
-        "done/run.toml is not a run's settings: it has 'sead', mopbt … knows format, mopbt, created, seed, …; perhaps 'seed' was "
-        "meant; put back the file that the run was started with",
         *("it has 'sead'", "knows format, mopbt, created, seed", "put back the file"),
         edit("done/run.toml", "seed =", "sead ="),
     ),
     Command(
         *("resume done", 1),
-        "done/run.toml is not a run's settings: `seed` must be a whole number of at least 0, got 'zero'; put back the file that "
-        "the run was started with",
         *("got 'zero'", "a whole number of at least 0", "put back the file"),
         edit("done/run.toml", "seed = 0", 'seed = "zero"'),
     ),
     Command(
         *("show done", 1),
-        "HERE/done/run.toml is not a run's settings: it lacks 'steps'; put back the file that the run was started with",
         *("lacks 'steps'", "is not a run's settings", "put back the file"),
         edit("done/run.toml", "steps = 6\n", ""),
     ),
@@ -1585,15 +1373,12 @@ ON_THE_COMMAND_LINE = [
         *(
             "resume done",
             2,
-            f"`engine` must be one of {ENGINES}, got 'lokal'; perhaps 'local' was meant",
         ),
         *("got 'lokal'", "must be one of 'auto'", "perhaps 'local' was meant"),
         edit("done/run.toml", '[engine]\nname = "local"', '[engine]\nname = "lokal"'),
     ),
     Command(
         *("resume done", 1),
-        "line 2 of HERE/done/journal.jsonl is damaged: its checksum does not fit; … others are good; `mopbt resume HERE/done "
-        "--repair` makes up for it from them, and keeps the damaged file",
         *(
             "line 2 of HERE/done/journal.jsonl",
             "its checksum does not fit",
@@ -1603,8 +1388,6 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("show done", 1),
-        "HERE/done/journal.jsonl is not a journal: none of its 2 lines has a checksum that fits; put back the file that the run "
-        "wrote, or use another directory",
         *(
             "HERE/done/journal.jsonl",
             "none of its 2 lines has a checksum that fits",
@@ -1614,8 +1397,6 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("resume done", 1),
-        "line 4 of HERE/done/journal.jsonl does not follow from those before it (jobs so far: 2); a line was lost, doubled or "
-        "moved: put back the file that the run wrote",
         *(
             "line 4 of",
             "does not follow from those before it (jobs so far: 2)",
@@ -1625,8 +1406,6 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("show done", 1),
-        "line 3 of HERE/done/journal.jsonl does not follow from those before it (jobs so far: 1); a line was lost, doubled or "
-        "moved: put back the file that the run wrote",
         *(
             "line 3 of",
             "does not follow from those before it (jobs so far: 1)",
@@ -1636,8 +1415,6 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("resume done", 1),
-        "HERE/done/journal.jsonl: a line of the journal is whole but says something that mopbt … does not understand (KeyError: "
-        "'seconds'); install the version that wrote it",
         *("(KeyError: 'seconds')", "does not understand", "install the version that wrote it"),
         journal(lambda lines: [*lines, line_of(b'{"reports":[{"job":0,"minutes":3}]}'), lines[-1]]),
     ),
@@ -1759,6 +1536,6 @@ def test_errors_of_journals_are_of_the_tree(error):
 
 def test_there_are_rows_enough_and_no_two_alike():
     rows = [row.did for row in (*IN_PROGRAMS, *WITH_TORCH)] + [
-        (row.command, row.message) for row in ON_THE_COMMAND_LINE
+        (row.command, row.remedy) for row in ON_THE_COMMAND_LINE
     ]
     assert len(rows) == len(set(rows)) >= 120

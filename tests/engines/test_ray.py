@@ -519,7 +519,7 @@ def test_refuses_wrong_arguments(tmp_path):
     with pytest.raises(CannotStack, match="has no `train_many`"):
         start(ToyTask(), tmp_path, 1, stack=2)
     with pytest.raises(ValueError, match="for engine='ray', got it for 'pool'"):
-        mopbt.engines.auto.planned("pool", ToyTask(), 8, address="auto")
+        mopbt.engines.auto.engine_spec("pool", ToyTask(), 8, address="auto")
 
 
 def test_without_ray_it_names_the_extra(tmp_path, monkeypatch):

@@ -201,7 +201,7 @@ class follow:
 
     def __enter__(self) -> "follow":
         path = json.dumps([os.path.abspath(entry) for entry in sys.path])
-        program = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mopbt.integrations import tracking; tracking.attend()"
+        program = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mopbt.trackers import base; base.attend()"
         pipes: dict[str, Any] = {
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,
