@@ -6,9 +6,9 @@ target is a row of `TARGETS`. The exit code is 1 if a score fell by more than th
 
 A sample of `--sample` mutants per target is tested, those whose names have the smallest hashes with
 `--seed`, so that a repeated measurement takes the same ones; 0 takes all. An interrupted measurement
-resumes where it stopped, unless sources or tests have changed. A mutant counts as killed if a test
-fails or runs out of time, and as survived if all tests pass or none calls its function. Code outside
-of functions is not mutated.
+resumes where it stopped, unless sources or tests have changed. A mutant is killed if a test fails,
+crashes or runs out of time. It survives if all tests pass, or if none calls its function. Code
+outside of functions is not mutated.
 """
 
 import argparse
