@@ -5,10 +5,10 @@ in copies of the sources below ``build/mutation`` and runs the tests that call t
 target is a row of `TARGETS`. The exit code is 1 if a score fell by more than the tolerance.
 
 A sample of `--sample` mutants per target is tested, those whose names have the smallest hashes with
-`--seed`, so that a repeated measurement takes the same ones; 0 takes all. An interrupted measurement
-resumes where it stopped, unless sources or tests have changed. A mutant is killed if a test fails,
-crashes or runs out of time. It survives if all tests pass, or if none calls its function. Code
-outside of functions is not mutated.
+`--seed`, so that a repeated measurement takes the same ones; 0 takes all. An interrupted
+measurement resumes where it stopped, unless sources or tests have changed. A mutant is killed if a
+test fails, crashes or runs out of time. It survives if all tests pass, or if none calls its
+function. Code outside of functions is not mutated.
 """
 
 import argparse
@@ -199,8 +199,9 @@ def main() -> int:
         if counts["score"] < before - TOLERANCE:
             mark = "  FELL"
             fell.append(name)
+        scores = f"recorded {before:.1f}, now {counts['score']:.1f}"
         killed = f"{counts['killed']}/{counts['tested']} killed"
-        print(f"{name}: recorded {before:.1f}, now {counts['score']:.1f}, {killed}{mark}", flush=True)
+        print(f"{name}: {scores}, {killed}{mark}", flush=True)
     file = RECORD if options.record else BUILD / "mutation.json"
     file.write_text(json.dumps({**records, **found}, indent=2) + "\n")
     print(f"the survivors are in {file.relative_to(ROOT)}")

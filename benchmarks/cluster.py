@@ -83,7 +83,8 @@ def workload(repeats):
     for way in list(calls)[1:]:
         seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
         against, better = ratio(times[way], times["floor"]), "" if way.endswith(OTHERS) else "lower"
-        yield Row(f"MLP, 32 x 10, whole process: {way} / floor", against, detail=seconds, better=better)
+        name = f"MLP, 32 x 10, whole process: {way} / floor"
+        yield Row(name, against, detail=seconds, better=better)
 
 
 # An interval that trains nothing.

@@ -316,17 +316,18 @@ def steps(repeats):
         crew.close()
 
 
-def _compared(name, rates):
-    title, many = WORKLOADS[name].title, {way: statistics.median(seen) for way, seen in rates.items()}
-    if name == "W1":
+def _compared(key, rates):
+    title, many = WORKLOADS[key].title, {way: statistics.median(seen) for way, seen in rates.items()}
+    if key == "W1":
         loop = max(("one", "two"), key=many.get)
         gain, seen = ratio(rates["vectorised"], rates[loop]), f"{many['vectorised']:.0f} against {many[loop]:.0f} a second"
         where = {"one": "one process, two threads", "two": "two processes"}[loop]
-        yield Row(f"{title}: stack / best plain loop", gain, ">= 2.3", gain >= 2.3, f"{where}; {seen}")
+        name = f"{title}: stack / best plain loop"
+        yield Row(name, gain, ">= 2.3", gain >= 2.3, f"{where}; {seen}")
     else:
         slower, seen = ratio(rates["two"], rates["pool"]), f"{many['pool']:.1f} against {many['two']:.1f} a second"
         yield Row(f"{title}: time of pool / of plain loop", slower, "<= 1.05", slower <= 1.05, seen)
-    plan, gain = program(f"population.chosen({name!r})").split()
+    plan, gain = program(f"population.chosen({key!r})").split()
     other = "pool" if plan == "vectorised" else "vectorised"
     slower, label = ratio(rates[other], rates[plan]), f"{title}: time of auto's choice / of the other"
     detail = f"{plan}; {gain} times as fast by its trial"

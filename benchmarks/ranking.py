@@ -37,10 +37,11 @@ def scattered_against_syne_tune(n: int) -> list[Row]:
         lambda: priority(losses),
         number=max(1, 1600 // n),
     )
-    return [
-        Row(f"Syne Tune's {name} / scattered_order, n = {n:,}", theirs / ours, ">= 8", theirs >= 8 * ours)
-        for name, theirs in (("nondominated_sort", sort), ("NonDominatedPriority", whole))
-    ]
+    rows = []
+    for peer, theirs in (("nondominated_sort", sort), ("NonDominatedPriority", whole)):
+        name = f"Syne Tune's {peer} / scattered_order, n = {n:,}"
+        rows.append(Row(name, theirs / ours, ">= 8", theirs >= 8 * ours))
+    return rows
 
 
 def scattered_memory(n: int, name: str, objectives: np.ndarray) -> Row:
