@@ -38,7 +38,7 @@ bench: $(VENV)/.bench
 	done; \
 	if [ -n "$$missed" ]; then echo "missed a target or failed:$$missed" >&2; exit 1; fi
 
-# Measurements that must not get worse; see baselines/README.md. ARGS=--record writes a new baseline.
+# Measurements that must not get worse, see baselines/README.md; ARGS=--record writes a baseline.
 # Further arguments of `coverage` go to pytest: make coverage ARGS='-m "not slow"'.
 coverage: $(VENV)/.baselines
 	$(BIN)/python baselines/measure_coverage.py $(ARGS)

@@ -24,7 +24,7 @@ RECORD = ROOT / "baselines" / "coverage.json"
 BUILD = ROOT / "build" / "coverage"
 TOLERANCE = 0.5
 
-# Packages that were renamed or moved since the baseline was recorded: recorded name -> present name.
+# Packages renamed or moved since the baseline was recorded: recorded name -> present name.
 RENAMED: dict[str, str] = {}
 
 

@@ -5,10 +5,10 @@ in copies of the sources below ``build/mutation`` and runs the tests that call t
 target is a row of `TARGETS`. The exit code is 1 if a score fell by more than the tolerance.
 
 A sample of `--sample` mutants per target is tested, those whose names have the smallest hashes with
-`--seed`, so that a repeated measurement takes the same ones; 0 takes all. An interrupted measurement
-resumes where it stopped, unless sources or tests have changed. A mutant counts as killed if a test
-fails or runs out of time, and as survived if all tests pass or none calls its function. Code outside
-of functions is not mutated.
+`--seed`, so that a repeated measurement takes the same ones; 0 takes all. An interrupted
+measurement resumes where it stopped, unless sources or tests have changed. A mutant is killed if a
+test fails, crashes or runs out of time. It survives if all tests pass, or if none calls its
+function. Code outside of functions is not mutated.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "baselines" / "mutation.json"
-SURVIVORS = ROOT / "baselines" / "mutation-survivors.txt"
 BUILD = ROOT / "build" / "mutation"
 TOLERANCE = 5.0  # points: two standard errors of a sample of 80 with 95 % killed
 SURVIVED = (0, 5, 33)  # exit codes of tests in mutmut: all pass, none found, none to run
@@ -115,11 +114,10 @@ class Project:
                 codes[name] = UNTESTED
         return codes
 
-    def difference(self, mutant: str) -> str:
-        """Return the lines that a mutant changes."""
+    def difference(self, mutant: str) -> list[str]:
+        """Return the lines that a mutant changes, before and after."""
         lines = self.mutmut("show", mutant).stdout.splitlines()
-        changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-        return "\n".join(changed)
+        return [line for line in lines if line[:1] in ("+", "-") and line[:3] not in ("+++", "---")]
 
 
 def fingerprint(settings: str) -> str:
@@ -140,40 +138,37 @@ def chosen(names: list[str], size: int, seed: int) -> list[str]:
     return sorted(names, key=place)[: size or None]
 
 
-def measure(name: str, size: int, seed: int, workers: int) -> tuple[dict[str, Any], str]:
-    """Test a sample of a target's mutants; return the counts and a list of the survivors."""
+def measure(name: str, size: int, seed: int, workers: int) -> dict[str, Any]:
+    """Test a sample of a target's mutants and return the counts and the survivors."""
     project = Project(name)
     project.prepare()
     codes = project.results()
     sample = chosen(sorted(codes), size, seed)
     left = [mutant for mutant in sample if codes[mutant] is None]
     print(f"{name}: {len(sample)} of {len(codes)} mutants, {len(left)} to test", flush=True)
-    batch = 20  # results of a batch are kept if the measurement is interrupted
-    for i in range(0, len(left), batch):
-        project.mutmut("run", "--max-children", str(workers), *left[i : i + batch])
-        print(f"  {min(i + batch, len(left))}/{len(left)}", flush=True)
+    if left:
+        project.mutmut("run", "--max-children", str(workers), *left)
     codes = project.results()
     unknown = [mutant for mutant in sample if codes[mutant] is None]
     if unknown:
-        raise SystemExit(f"mutmut gave no result for {unknown[0]}")
+        raise SystemExit(f"mutmut returned no result for {unknown[0]}")
     survivors = [mutant for mutant in sample if codes[mutant] in SURVIVED]
     killed = len(sample) - len(survivors)
-    counts = {
+    return {
         "score": round(100 * killed / len(sample), 1),
         "killed": killed,
         "tested": len(sample),
         "mutants": len(codes),
         "untested": sum(codes[mutant] == UNTESTED for mutant in sample),
         "other_than_test_failure": sum(codes[m] not in (*FAILED, *SURVIVED) for m in sample),
-        "files": by_file(sample, survivors),
         "sample": size,
         "seed": seed,
+        "modules": by_module(sample, survivors),
+        "survivors": {mutant: project.difference(mutant) for mutant in sorted(survivors)},
     }
-    shown = [f"{mutant}\n{project.difference(mutant)}\n" for mutant in sorted(survivors)]
-    return counts, "\n".join(shown)
 
 
-def by_file(sample: list[str], survivors: list[str]) -> dict[str, str]:
+def by_module(sample: list[str], survivors: list[str]) -> dict[str, str]:
     """Return killed and tested mutants of each module."""
     modules: dict[str, list[str]] = {}
     for mutant in sample:
@@ -193,27 +188,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
+    unknown = [name for name in options.targets if name not in TARGETS]
+    if unknown:
+        parser.error(f"unknown target {unknown[0]!r}; known: {', '.join(TARGETS)}")
     records = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    found, lists = {}, {}
+    found, fell = {}, []
     for name in options.targets or TARGETS:
-        found[name], lists[name] = measure(name, options.sample, options.seed, options.workers)
-    fell = []
-    for name, counts in found.items():
-        before = records.get(name, {}).get("score")
+        counts = measure(name, options.sample, options.seed, options.workers)
+        found[name] = counts
+        before = records.get(name, {}).get("score", counts["score"])
         mark = ""
-        if before is not None and counts["score"] < before - TOLERANCE:
+        if counts["score"] < before - TOLERANCE:
             mark = "  FELL"
             fell.append(name)
-        scores = f"recorded {before or 'none':>5}  now {counts['score']:5.1f}"
-        print(f"{name:<12} {scores}  {counts['killed']}/{counts['tested']} killed{mark}")
-    survivors = BUILD / "survivors.txt"
-    survivors.write_text("".join(f"== {name} ==\n\n{text}\n" for name, text in lists.items()))
-    if options.record:
-        RECORD.write_text(json.dumps({**records, **found}, indent=2) + "\n")
-        shutil.copy(survivors, SURVIVORS)
-        return 0
-    print(f"survivors: {survivors.relative_to(ROOT)}")
-    return 1 if fell else 0
+        scores = f"recorded {before:.1f}, now {counts['score']:.1f}"
+        killed = f"{counts['killed']}/{counts['tested']} killed"
+        print(f"{name}: {scores}, {killed}{mark}", flush=True)
+    file = RECORD if options.record else BUILD / "mutation.json"
+    file.write_text(json.dumps({**records, **found}, indent=2) + "\n")
+    print(f"the survivors are in {file.relative_to(ROOT)}")
+    return 1 if fell and not options.record else 0
 
 
 if __name__ == "__main__":

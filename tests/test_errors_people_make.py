@@ -1536,6 +1536,6 @@ def test_errors_of_journals_are_of_the_tree(error):
 
 def test_there_are_rows_enough_and_no_two_alike():
     rows = [row.did for row in (*IN_PROGRAMS, *WITH_TORCH)] + [
-        (row.command, row.remedy) for row in ON_THE_COMMAND_LINE
+        (row.command, row.got, row.remedy) for row in ON_THE_COMMAND_LINE
     ]
     assert len(rows) == len(set(rows)) >= 120
