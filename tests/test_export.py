@@ -229,7 +229,7 @@ def test_exports_that_cannot_be_are_explained(toy, tmp_path):
         ):
             export(toy, toy.front()[0], tmp_path / name)
     with pytest.raises(
-        ValueError, match="a point must be an evaluated job of this run, .* got 99999"
+        ValueError, match="a point must be the id of an evaluated model.* got 99999"
     ):
         export(toy, 99999, tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
@@ -248,7 +248,7 @@ def test_a_replay_of_the_same_is_the_same(name, request):
 
 def test_without_ancestry_the_trials_own_history_is_trained(toy):
     point = next(p for p in toy.front() if any(a.exploited for a in toy.lineage(p)))
-    history = toy.history(point)
+    history = toy.trial_history(point)
     assert {a.trial for a in history} == {point.trial}
     assert [(a.begin, a.end) for a in history] == [(i, i + 1) for i in range(point.step)]
     again = replay(toy, point, ancestry=False)
@@ -403,7 +403,7 @@ def test_replay_on_the_command_line(run_path, tmp_path):
         ),
         (
             ("replay", "RUN", "123456"),
-            "a point must be an evaluated job of this run, or one of `results.front()`, got 123456",
+            "got 123456; on the front are",
         ),
         (
             ("replay", "RUN", "0", "--scale", "small"),

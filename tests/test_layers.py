@@ -76,6 +76,9 @@ LAYERS = {
         *("engines.simulated", "engines.ray"),
     },
     3: {
+        "columns",
+        "history",
+        "run_directory",
         "run_config",
         "progress",
         "progress_display",
@@ -115,7 +118,7 @@ LAYERS = {
             "compare.reuse",
             "compare.execute",
         ),
-        *("html.story", "plots.against", "html.follower", "html.report", "html.dashboard"),
+        *("html.run_data", "plots.against", "html.follower", "html.report", "html.dashboard"),
     },
     4.1: {
         "integrations",

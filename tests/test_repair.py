@@ -11,7 +11,7 @@ from mopbt.problem import problem_of
 from mopbt.repair import repair_journal
 from mopbt.run_config import RunConfig
 from mopbt.runner import execute_run
-from mopbt.stores.journal import check_order, read_lines
+from mopbt.stores.journal import check_order, read_damaged
 from mopbt.testing import ToyTask
 
 TASK = ToyTask(steps=8)
@@ -35,7 +35,7 @@ def scheduler_of(algorithm):
 
 def test_a_lost_line_of_jobs_is_ordered_again_and_one_of_reports_becomes_failures(whole):
     results, algorithm = whole
-    lines = read_lines(results.path / "journal.jsonl")
+    lines = read_damaged(results.path / "journal.jsonl")
     for place in range(len(lines) - 1):
         damaged = [*lines[:place], None, *lines[place + 1 :]]
         made = repair_journal(damaged, scheduler_of(algorithm), 0)
@@ -68,7 +68,7 @@ def test_a_run_that_was_stopped_anywhere_can_be_read_after_its_repair(tmp_path, 
             progress=False,
             budget=Budget(jobs=jobs),
         )
-        lines = read_lines(out / "journal.jsonl")
+        lines = read_damaged(out / "journal.jsonl")
         for place in range(len(lines)):
             made = repair_journal(
                 [*lines[:place], None, *lines[place + 1 :]], scheduler_of(algorithm), 0
@@ -106,14 +106,14 @@ def test_a_run_without_its_journal_is_not_begun_anew(whole, tmp_path):
     (tmp_path / "run" / "journal.jsonl").unlink()
     with pytest.raises(
         CorruptJournal,
-        match="run has a run.toml but no journal.jsonl; put it back, or use another directory",
+        match="run has a run.toml but no journal.jsonl; restore it, or use another directory",
     ):
         run(TASK, out=tmp_path / "run", algorithm=algorithm, engine="local", progress=False)
 
 
 def test_several_lost_lines(whole):
     results, algorithm = whole
-    lines = read_lines(results.path / "journal.jsonl")
+    lines = read_damaged(results.path / "journal.jsonl")
     damaged = [None if i in (3, 4, 11, 20, 21) else line for i, line in enumerate(lines)]
     made = repair_journal(damaged, scheduler_of(algorithm), 0)
     jobs = sorted(job.id for line in made for job in line.jobs)
@@ -124,7 +124,7 @@ def test_several_lost_lines(whole):
 
 def test_too_much_lost_is_an_error(whole):
     results, algorithm = whole
-    lines = read_lines(results.path / "journal.jsonl")
+    lines = read_damaged(results.path / "journal.jsonl")
     with pytest.raises(CorruptJournal, match="does not fit those before it; too much is lost"):
         repair_journal(lines[7:], scheduler_of(algorithm), 0)
 

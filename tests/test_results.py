@@ -142,7 +142,7 @@ def test_a_run_as_csv_reads_back_as_what_it_holds(finished, tmp_path):
         read, finished.to_pandas().assign(error=math.nan), check_dtype=False
     )
     with pytest.raises(
-        ValueError, match=r"a table needs the name of a file in a directory that is there, .*, got"
+        ValueError, match=r"the table must be a file in an existing directory, .*, got"
     ):
         finished.to_csv(tmp_path)
 
@@ -180,7 +180,7 @@ def test_pandas_is_optional(finished, monkeypatch):
 def test_a_point_that_is_not_one(finished):
     with pytest.raises(
         ValueError,
-        match="a point must be an evaluated job of this run, or one of `results.front.*`, got 9999",
+        match="a point must be the id of an evaluated model of this run.*got 9999",
     ):
         finished.load(9999)
     with pytest.raises(ValueError, match="got 'best'"):

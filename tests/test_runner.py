@@ -27,9 +27,10 @@ from mopbt.errors import (
     TaskFailed,
     UnreadHyperparameter,
 )
+from mopbt.history import History
 from mopbt.problem import problem_of
 from mopbt.session import Session
-from mopbt.state import Job, Report, State
+from mopbt.state import Job, Report, State, with_jobs
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal
 from mopbt.stores.memory import MemoryStore
@@ -199,7 +200,7 @@ def test_out_none_lives_as_long_as_its_results():
     results = toy(None)
     assert results.path is None  # all in this process: nothing needs a file
     assert results.load(results.front()[0])
-    with pytest.raises(mopbt.MopbtError, match="this run is in memory only"):
+    with pytest.raises(mopbt.MopbtError, match="this run is only in memory"):
         results.checkpoint_file(results.front()[0])
     results = run(
         ToyTask(steps=4), out=None, algorithm=MOPBT(population=4), engine="pool", progress=False
@@ -285,7 +286,7 @@ class HopelessTask(ToyTask):
 def test_a_task_that_always_fails_is_stopped_early_with_its_error(tmp_path):
     with pytest.raises(
         TaskFailed,
-        match=r"(?s)3 intervals in a row failed; mend the task.*RuntimeError: the loader is broken",
+        match=r"(?s)3 intervals in a row failed; fix the task.*RuntimeError: the loader is broken",
     ):
         toy(tmp_path / "run", task=HopelessTask(steps=12))
     assert toy(tmp_path / "run").outcome == "done"  # mended: the same directory goes on
@@ -362,10 +363,12 @@ def test_what_came_before_the_failures_in_the_same_exchange_stays(tmp_path):
         problem,
         store,
         LocalEngine(),
-        State(0),
+        0,
         Budget(),
         lambda _: None,
+        History(problem),
     )
+    session.state = State(0)
     jobs = tuple(Job(i, i, (0, 0), None, 0, 2) for i in range(4))
     sound, failed = Report(0, objectives=(1.0, 1.0), checksum="a"), Report(1, error="oh\nno")
     for exchange in (
@@ -375,9 +378,11 @@ def test_what_came_before_the_failures_in_the_same_exchange_stays(tmp_path):
     ):
         mark = store.mark()
         store.append(exchange)
-        session.fold(exchange)
+        if exchange.jobs:
+            session.state = with_jobs(session.state, exchange.jobs)
+        session._apply(exchange)
         if exchange.reports:
-            session._remember(exchange.reports, mark)
+            session._remember_intact(exchange.reports, mark)
     session._roll_back_failures()
     assert store.read() == (Exchange(jobs=jobs), Exchange(reports=(sound,)))
 
@@ -390,7 +395,7 @@ class HollowTask(ToyTask):
 def test_a_population_of_which_nothing_is_finite_is_stopped(tmp_path):
     with pytest.raises(
         TaskFailed,
-        match=r"none of the first 8 intervals has finite scores \('.*' is nan.*run the same again to go on",
+        match=r"none of the first 8 intervals has finite metrics \('.*' is nan.*rerun to resume",
     ):
         toy(tmp_path, task=HollowTask(steps=12))
     assert toy(tmp_path).outcome == "done"
@@ -640,6 +645,7 @@ def test_a_run_of_another_version_is_refused(tmp_path):
 
 class LazyScheduler:
     total_jobs = None
+    decides_together = False
 
     def ask(self, state, slots):
         return ()
@@ -655,9 +661,10 @@ def test_a_scheduler_that_orders_nothing_is_named():
     task, store, engine = ToyTask(), MemoryStore(), LocalEngine()
     engine.start(RunContext(task, problem_of(task), 0, store.checkpoints))
     session = Session(
-        LazyScheduler(), problem_of(task), store, engine, State(0), Budget(), lambda progress: None
+        *(LazyScheduler(), problem_of(task), store, engine, 0, Budget()),
+        *(lambda progress: None, History(problem_of(task))),
     )
-    with pytest.raises(Stalled, match=r"LazyScheduler orders no work.*0 trials, 0 jobs"):
+    with pytest.raises(Stalled, match=r"LazyScheduler starts no job.*0 trials, 0 jobs"):
         session.drive()
 
 

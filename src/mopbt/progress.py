@@ -1,4 +1,4 @@
-"""What a run tells while it goes on."""
+"""What a run reports while it executes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from mopbt.archive import Entry, reference_of
+from mopbt.archive import Entry
+from mopbt.history import History
 from mopbt.metrics import hypervolume
 from mopbt.objectives import unsigned
 from mopbt.problem import Problem
@@ -17,59 +18,56 @@ Outcome = Literal["done", "budget", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class Progress:
-    """A run at one moment."""
+    """A run at one moment.
+
+    `reports` are the newest ones. `diverged` counts reports of NaN or infinity. `elapsed` counts seconds of work over all sessions. `total` is
+    the number of intervals of the run, if the algorithm knows it. `since` says when this session
+    began to train, and how many intervals had reported by then.
+    """
 
     problem: Problem
     state: State
-    front: tuple[Entry, ...]
-    reports: tuple[Report, ...]  # those that have just come
-    elapsed: float  # seconds of work, over all sessions
+    history: History
+    reports: tuple[Report, ...]
+    elapsed: float
     reported: int
     failures: int
-    diverged: int  # reports of NaN or infinity
-    total: int | None  # intervals in all, where the algorithm knows
-    since: tuple[float, int] = (
-        0.0,
-        0,
-    )  # when this session began to train, and how many had reported then
+    diverged: int
+    front: tuple[Entry, ...]
+    total: int | None
+    since: tuple[float, int] = (0.0, 0)
 
     @property
     def generation(self) -> int:
-        """Return how many intervals the trials have behind them, on average where they are not in step."""
+        """Return how many intervals the trials have completed, on average if they differ."""
         if self.total is not None:
             return self.reported * self.generations // self.total
         return min((t.step for t in self.state.trials), default=0) // self.problem.interval
 
     @property
     def generations(self) -> int:
-        """Return how many intervals a whole training has."""
+        """Return how many intervals a full training has."""
         return self.problem.steps // self.problem.interval
 
     @property
     def seconds_left(self) -> float | None:
-        """Return an estimate of the seconds to go, at the pace of this session; how long its start duration does not count."""
+        """Estimate the seconds left at the pace of this session, without its start-up."""
         began, before = self.since
         if self.total is None or self.reported == before:
             return None
         return (self.elapsed - began) / (self.reported - before) * (self.total - self.reported)
 
     def best(self) -> dict[str, float]:
-        """Return the best of each objective on the front, in its own sense."""
+        """Return the best value of each objective on the front, in its original direction."""
         if not self.front:
             return {}
-        return unsigned(
-            self.problem.objectives,
-            np.max([entry.objectives for entry in self.front], axis=0).tolist(),
-        )
+        best = np.max([entry.objectives for entry in self.front], axis=0)
+        return unsigned(self.problem.objectives, best.tolist())
 
     def hypervolume(self) -> float:
-        """Return the hypervolume of the front above the task's reference point, or the run's own if the task names none."""
-        points = np.array([entry.objectives for entry in self.front if not entry.violation])
-        if not len(points):
-            return 0.0
-        firsts = (next(iter(t.results.values())) for t in self.state.trials if t.results)
-        rows = [r.objectives for r in firsts if r.is_finite and r.objectives is not None]
-        return hypervolume(points, reference_of(self.problem.reference, rows, self.front))
+        """Return the hypervolume of the front above the run's reference point."""
+        points = [entry.objectives for entry in self.front if not entry.violation]
+        return hypervolume(np.array(points), self.history.reference()) if points else 0.0
 
 
 Watch = Callable[[Progress], None]

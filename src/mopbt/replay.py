@@ -77,7 +77,9 @@ def replay(
     _check_space(results.problem, problem)
     found = point if isinstance(point, Point) else results.point(point)
     chain = _stretched(
-        results.lineage(found) if ancestry else results.history(found), results.problem, problem
+        results.lineage(found) if ancestry else results.trial_history(found),
+        results.problem,
+        problem,
     )
     work = RunContext(
         task, problem, results.settings.seed if seed is None else seed, MemoryCheckpoints()

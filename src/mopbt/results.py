@@ -11,22 +11,23 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from mopbt import metrics, selection, serialization
+from mopbt import selection, serialization
 from mopbt.algorithms import algorithm_of
-from mopbt.archive import Entry, entry_of, front_of, reference_of
 from mopbt.errors import MissingExtra, StoreError
 from mopbt.function_task import Snapshot, visible
+from mopbt.history import History, read_history
 from mopbt.messages import counted, did_you_mean
 from mopbt.objectives import Constraint, parse_constraints, signed, signed_reference, unsigned
 from mopbt.problem import Problem, Task
 from mopbt.progress import Outcome
 from mopbt.ranking import scattered_order
 from mopbt.run_config import RunConfig
-from mopbt.state import Job, Report
-from mopbt.stores.base import Checkpoints, Exchange
+from mopbt.run_directory import read_run_config
+from mopbt.state import Job
+from mopbt.stores.base import Checkpoints
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of, write_atomically
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
-from mopbt.stores.journal import check_order, read_journal
+from mopbt.stores.journal import read_lines
 
 SHOWN = 12  # models of a front, where it is printed
 
@@ -235,284 +236,233 @@ class Front(Sequence[Point]):
 
 @dataclass(eq=False, repr=False)
 class Results:
-    """A run as its directory tells it. Open one with ``Results.open("runs/adult")``, in any process, at any time."""
+    """The results of a run, also while it executes.
+
+    ``Results.open("runs/adult")`` opens a run in any process, at any time. `outcome` says how the
+    session ended that returned these results; it is None for a run that was opened.
+    """
 
     settings: RunConfig
     checkpoints: Checkpoints = field(repr=False)
-    path: Path | None = None  # None: the run is in memory only
+    path: Path | None = None
     task: Task[Any] | None = None
-    outcome: Outcome | None = (
-        None  # how the session ended that returned these results; None for a run that was opened
-    )
-    _jobs: dict[int, Job] = field(default_factory=dict, repr=False)
-    _reports: dict[int, Report] = field(default_factory=dict, repr=False)
-    _front: tuple[Entry, ...] = field(default=(), repr=False)
-    _stopped: float = field(default=0.0, repr=False)
-    _ended: bool = field(default=False, repr=False)
+    outcome: Outcome | None = None
+    history: History = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.history = History(self.problem)
 
     def __repr__(self) -> str:
         where = f" in {self.path}" if self.path is not None else ""
-        found = (
-            f"{counted(len(self), 'interval')}, {counted(len(self._front), 'model')} on the front"
-        )
-        return f"<Results of {self.problem.name!r}{where}: {found}, {'done' if self.done else 'not done'}>"
+        intervals = counted(len(self), "interval")
+        models = counted(len(self.history.front), "model")
+        state = "done" if self.done else "not done"
+        name = self.problem.name
+        return f"<Results of {name!r}{where}: {intervals}, {models} on the front, {state}>"
 
     @staticmethod
     def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
-        """Read a run; `task` is only needed to load models whose task has a `load` of its own."""
+        """Open a run. `task` is needed only to load models whose task has its own `load`."""
         path = Path(path).absolute()
         settings = read_run_config(path)
-        results = Results(
-            settings,
-            checkpoints_at(settings.storage or path / "checkpoints", make=False),
-            path,
-            task,
-        )
+        storage = settings.storage or path / "checkpoints"
+        results = Results(settings, checkpoints_at(storage, make=False), path, task)
         results.refresh()
         return results
 
     def refresh(self) -> None:
-        """Read what has come since."""
+        """Read what the run has reported since."""
         if self.path is not None:
             journal = self.path / "journal.jsonl"
-            exchanges, _ = read_journal(journal)
-            check_order(exchanges, journal)
-            self.fold(exchanges)
-
-    def fold(self, exchanges: Iterable[Exchange]) -> None:
-        """Take in all exchanges of the run."""
-        exchanges = tuple(exchanges)
-        self._jobs = {job.id: job for exchange in exchanges for job in exchange.jobs}
-        self._reports = {
-            report.job: report for exchange in exchanges for report in exchange.reports
-        }
-        self._stopped = max((exchange.stopped for exchange in exchanges), default=0.0)
-        self._ended = bool(exchanges) and exchanges[-1].done
-        entries = (entry_of(report) for report in self._reports.values())
-        self._front = front_of([entry for entry in entries if entry is not None])
+            self.history = read_history(self.problem, read_lines(journal), journal)
 
     @property
     def problem(self) -> Problem:
-        """Return the problem that the run is about."""
+        """Return the problem of the run."""
         return self.settings.problem
 
     @property
     def running(self) -> str:
-        """Return which process drives the run now; the empty string if none does."""
+        """Return which process is executing the run; empty if none is."""
         return holder_of(self.path) if self.path is not None else ""
 
     @property
     def seconds(self) -> float:
         """Return the seconds of work so far, over all sessions."""
-        return max([self._stopped, *(report.seconds for report in self._reports.values())])
+        return self.history.seconds
 
     def __len__(self) -> int:
         """Return how many intervals have reported."""
-        return len(self._reports)
+        return len(self.history.reports)
 
     def points(self) -> Iterator[Point]:
-        """Go through all evaluations that did not fail, in the order of their jobs."""
-        return (
-            self._point(job)
-            for job in sorted(self._reports)
-            if self._reports[job].objectives is not None
-        )
+        """Yield all evaluations that did not fail, ordered by job."""
+        return (self._point(job) for job in self._reported() if not self._failed(job))
 
     @property
     def intervals(self) -> int | None:
-        """Return how many intervals the whole run has, where its algorithm knows."""
+        """Return how many intervals the complete run has, if its algorithm knows."""
         return total_intervals(self.settings)
 
     @property
     def done(self) -> bool:
-        """Return whether the run has come to its end: nothing is left to do within its budget."""
-        return self._ended or len(self) == self.intervals
+        """Return whether the run is complete: nothing is left to do within its budget."""
+        return self.history.done or len(self) == self.intervals
 
     def failures(self) -> dict[int, str]:
-        """Return the errors of the jobs that failed."""
-        return {
-            job: report.error
-            for job, report in sorted(self._reports.items())
-            if report.objectives is None
-        }
+        """Return the errors of failed jobs."""
+        reports = self.history.reports
+        errors = {reports.job(row): error for row, error in reports.failures().items()}
+        return dict(sorted(errors.items()))
 
     def point(self, job: int) -> Point:
         """Return the evaluation of a job."""
         return self._point(self._job_of(job))
 
     def front(self) -> Front:
-        """Return the models that no other evaluation dominates; each can be loaded."""
-        entries = sorted(self._front, key=lambda e: (tuple(-x for x in e.objectives), e.job))
+        """Return the models that no other evaluation dominates. Each can be loaded."""
+        entries = sorted(self.history.front, key=lambda e: (tuple(-x for x in e.objectives), e.job))
         return Front([self._point(entry.job) for entry in entries], self.problem)
 
     def hypervolume(self, reference: Mapping[str, float] | None = None) -> float:
-        """Return the hypervolume of the front above a reference, given by name and in the scores' own sense.
+        """Return the hypervolume of the front above a reference point.
 
-        Without one it is the task's, and if the task names none, the paper's rule over the first interval of each trial: the
-        worst, less a tenth of the range.
+        The point is given by name, in the objectives' original direction. By default, it is the
+        task's, or the paper's rule over the first interval of each trial and the front: the worst
+        value, less a tenth of the range.
         """
-        points = np.array([e.objectives for e in self._front if not e.violation])
-        return metrics.hypervolume(points, self._reference(reference)) if len(points) else 0.0
+        if not len(self.history.feasible_front()):
+            return 0.0
+        return self.history.hypervolume(self._reference(reference))
 
     def hypervolume_curve(
         self, reference: Mapping[str, float] | None = None
     ) -> list[tuple[float, float]]:
-        """Return pairs of seconds and the hypervolume that the run had reached by then."""
-        sound = [r for r in self._reports.values() if entry_of(r) is not None and not r.violation]
-        sound.sort(key=lambda r: (r.seconds, r.job))
-        if not sound:
+        """Return when the hypervolume grew, as pairs of seconds and hypervolume."""
+        if not len(self.history.feasible_front()):
             return []
-        curve = metrics.hypervolume_curve(
-            np.array([r.objectives for r in sound]), self._reference(reference)
-        )
-        return [(r.seconds, float(value)) for r, value in zip(sound, curve, strict=True)]
+        return self.history.curve(self._reference(reference))
 
     def lineage(self, point: Point | int) -> list[Ancestor]:
-        """Return the history of a model from its first interval on, through every exploit."""
-        chain: list[Ancestor] = []
-        job: Job | None = self._jobs[self._job_of(point)]
-        while job is not None:
-            chain.append(self._ancestor(job))
-            job = None if job.start is None else self._jobs[job.start]
-        return chain[::-1]
+        """Return the intervals whose weights led to a model, through every exploit."""
+        return [self._ancestor(job) for job in self.history.lineage(self._job_of(point))]
 
-    def history(self, point: Point | int) -> list[Ancestor]:
-        """Return the intervals of a model's trial up to the model, whosever weights they started from."""
-        last = self._jobs[self._job_of(point)]
-        jobs = (self._jobs[id] for id in sorted(self._reports) if id <= last.id)
-        return [
-            self._ancestor(job)
-            for job in jobs
-            if job.trial == last.trial and self._reports[job.id].objectives is not None
-        ]
+    def trial_history(self, point: Point | int) -> list[Ancestor]:
+        """Return the intervals of a model's trial up to the model, whatever they started from."""
+        last = self._job_of(point)
+        trial = self.history.jobs.trial(last)
+        jobs = (job for job in self._reported() if job <= last and not self._failed(job))
+        return [self._ancestor(job) for job in jobs if self.history.jobs.trial(job) == trial]
 
     def schedule(self, point: Point | int) -> list[tuple[int, int, Mapping[str, Any]]]:
-        """Return the hyperparameter schedule that made a model: (begin, end, values), equal neighbors joined."""
+        """Return the hyperparameter schedule of a model: (begin, end, hp), merged where equal."""
         return schedule_of(self.lineage(point))
 
     def load(self, point: Point | int) -> Any:
-        """Return the trained model of a point: what the task's `load` makes of it, or the tracked state of a training function."""
+        """Load a trained model: what the task's `load` returns, or a function's tracked state."""
         data = self.checkpoint(point)
         if self.task is None:
             try:
                 return visible(serialization.loads(data))
             except ValueError:
-                pickled = (
-                    "; they are pickles: pickle.loads(results.checkpoint(point)) reads one that you trust"
-                    * is_pickle(data)
-                )
+                hint = ""
+                if is_pickle(data):
+                    hint = (
+                        "; its checkpoints are pickles: pickle.loads(results.checkpoint(point)) "
+                        "reads one that you trust"
+                    )
                 raise StoreError(
-                    f"only the task {self.problem.name!r} can load its models: use Results.open({str(self.path)!r}, task=...)"
-                    f"{pickled}"
+                    f"only the task {self.problem.name!r} can load its models: use "
+                    f"Results.open({str(self.path)!r}, task=...){hint}"
                 ) from None
         model = self.task.load(data)
         return model.state if isinstance(model, Snapshot) else model
 
     def checkpoint(self, point: Point | int) -> bytes:
-        """Return the bytes of a point's checkpoint, checked against the journal."""
+        """Return the bytes of a model's checkpoint, verified against the journal."""
         job = self._job_of(point)
-        return self.checkpoints.load(job, self._reports[job].checksum)
+        checksum = self.history.reports.checksum(self.history.reports.row(job))
+        return self.checkpoints.load(job, checksum)
 
     def checkpoint_file(self, point: Point | int) -> Path | str:
-        """Return the file that holds a point's checkpoint, or its URL where the run's storage is elsewhere."""
+        """Return the file of a model's checkpoint, or its URL in remote storage."""
         if not isinstance(self.checkpoints, DirectoryCheckpoints | RemoteCheckpoints):
             raise StoreError(
-                "this run is in memory only: give `out` a directory, or save what `load` returns"
+                "this run is only in memory: give `out` a directory, or save what `load` returns"
             )
         return self.checkpoints.file(self._job_of(point))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat dict for each report, failed ones included, in the order of their jobs."""
-        front = {entry.job for entry in self._front}
-        return [self._full_record(job, job in front) for job in sorted(self._reports)]
+        """Return a flat dict per report, failed ones included, ordered by job."""
+        front = {entry.job for entry in self.history.front}
+        return [self._full_record(job, job in front) for job in self._reported()]
 
     def to_pandas(self) -> Any:
         """Return all reports as a pandas DataFrame."""
         return _pandas().DataFrame(self.records())
 
     def to_csv(self, file: Path | str) -> None:
-        """Write all reports, failed ones included, as a table: a row for each, the columns of `records`."""
+        """Write all reports as a CSV file with the columns of `records`."""
         file, records, text = Path(file), self.records(), io.StringIO()
         if file.is_dir() or not file.parent.is_dir():
             raise ValueError(
-                f"a table needs the name of a file in a directory that is there, such as reports.csv, got {file}"
+                "the table must be a file in an existing directory, such as reports.csv, got "
+                f"{file}"
             )
-        writer = csv.DictWriter(
-            text, list(dict.fromkeys(chain.from_iterable(records))), lineterminator="\n"
-        )
+        columns = list(dict.fromkeys(chain.from_iterable(records)))
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
         write_atomically(file, text.getvalue().encode())
 
-    def _full_record(self, job: int, on_front: bool) -> dict[str, Any]:
-        report, order = self._reports[job], self._jobs[job]
-        parent = None if order.start is None else self._jobs[order.start].trial
-        head = {
-            "job": job,
-            "trial": order.trial,
-            "begin": order.begin,
-            "end": order.end,
-            "start": order.start,
-            "parent": parent,
-        }
-        values = {f"config.{name}": value for name, value in self._decode(order).items()}
+    def _reported(self) -> list[int]:
+        """Return the jobs that have reported, in ascending order."""
+        return sorted(self.history.reports.jobs().tolist())
+
+    def _failed(self, job: int) -> bool:
+        return self.history.reports.failed(self.history.reports.row(job))
+
+    def _full_record(self, id: int, on_front: bool) -> dict[str, Any]:
+        report, job = self.history.report(id), self.history.job(id)
+        parent = None if job.start is None else self.history.jobs.trial(job.start)
+        head: dict[str, Any] = {"job": id, "trial": job.trial, "begin": job.begin, "end": job.end}
+        head |= {"start": job.start, "parent": parent}
+        hp = {f"config.{name}": value for name, value in self._decode(job).items()}
         scores = {f"score.{name}": value for name, value in report.scores.items()}
-        tail = {
-            "violation": report.violation,
-            "front": on_front,
-            "seconds": report.seconds,
-            "duration": report.duration,
-        }
-        return head | values | scores | tail | {"error": report.error}
+        tail: dict[str, Any] = {"violation": report.violation, "front": on_front}
+        tail |= {"seconds": report.seconds, "duration": report.duration, "error": report.error}
+        return head | hp | scores | tail
 
     def _reference(
         self, reference: Mapping[str, float] | None
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        if reference is not None:
-            return np.array(signed_reference(self.problem.objectives, reference))
-        first: dict[int, int] = {}
-        for job in sorted(self._reports):
-            first.setdefault(self._jobs[job].trial, job)
-        entries = [entry_of(self._reports[job]) for job in first.values()]
-        return reference_of(
-            self.problem.reference, [e.objectives for e in entries if e is not None], self._front
-        )
+        if reference is None:
+            return self.history.reference()
+        return np.array(signed_reference(self.problem.objectives, reference))
 
     def _decode(self, job: Job) -> dict[str, Any]:
         return self.problem.space.decode(job.config)
 
     def _point(self, id: int) -> Point:
-        job, report = self._jobs[id], self._reports[id]
-        return Point(
-            id,
-            job.trial,
-            job.end,
-            self._decode(job),
-            report.scores,
-            report.violation,
-            report.seconds,
-        )
+        job, report = self.history.job(id), self.history.report(id)
+        hp = self._decode(job)
+        return Point(id, job.trial, job.end, hp, report.scores, report.violation, report.seconds)
 
-    def _ancestor(self, job: Job) -> Ancestor:
-        exploited = job.start is not None and self._jobs[job.start].trial != job.trial
-        return Ancestor(
-            job.id,
-            job.trial,
-            job.begin,
-            job.end,
-            self._decode(job),
-            self._reports[job.id].scores,
-            exploited,
-        )
+    def _ancestor(self, id: int) -> Ancestor:
+        job, scores = self.history.job(id), self.history.report(id).scores
+        exploited = self.history.is_exploit(id)
+        return Ancestor(id, job.trial, job.begin, job.end, self._decode(job), scores, exploited)
 
     def _job_of(self, point: Point | int) -> int:
         job = point.job if isinstance(point, Point) else point
-        report = self._reports.get(job) if isinstance(job, Integral) else None
-        if report is None or report.objectives is None:
-            front = ", ".join(str(e.job) for e in self._front[:8]) + " ..." * (len(self._front) > 8)
+        known = isinstance(job, Integral) and job in self.history.reports
+        if not known or self._failed(job):
+            entries = self.history.front
+            front = ", ".join(str(entry.job) for entry in entries[:8])
+            front += " ..." if len(entries) > 8 else ""
             raise ValueError(
-                f"a point must be an evaluated job of this run, or one of `results.front()`, got {job!r}; on the front are "
-                f"{front or 'none yet'}"
+                "a point must be the id of an evaluated model of this run, or one of "
+                f"`results.front()`, got {job!r}; on the front are {front or 'none yet'}"
             )
         return job
 
@@ -531,25 +481,6 @@ def schedule_of(lineage: Iterable[Ancestor]) -> list[tuple[int, int, Mapping[str
         else:
             schedule.append((ancestor.begin, ancestor.end, ancestor.hp))
     return schedule
-
-
-def read_run_config(path: Path) -> RunConfig:
-    """Read the settings of a run's directory."""
-    file = path / "run.toml"
-    if not file.is_file():
-        why = (
-            "has no run.toml"
-            if path.is_dir()
-            else "is a file, and a run is a directory"
-            if path.is_file()
-            else "is not there"
-        )
-        if (path / "experiment.toml").is_file():
-            remedy = f"it is a comparison: `mopbt compare {path / 'experiment.toml'} --out {path} --only-report` makes its report"
-        else:
-            remedy = "`mopbt list DIR` shows the runs below a directory"
-        raise StoreError(f"{path} is not a run: it {why}; {remedy}")
-    return RunConfig.from_toml(file.read_text(encoding="utf-8", errors="replace"), file)
 
 
 def total_intervals(settings: RunConfig) -> int | None:

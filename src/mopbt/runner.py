@@ -13,22 +13,21 @@ from typing import Any, Literal
 from mopbt.algorithms import ALGORITHMS, MOPBT, POPULATION, Algorithm, named, options_of
 from mopbt.engines.auto import ENGINES, EngineSpec, check_stackable, engine_spec
 from mopbt.engines.base import Engine, RunContext
-from mopbt.errors import CorruptJournal, RunMismatch
+from mopbt.errors import RunMismatch
 from mopbt.fingerprint import code_of
 from mopbt.function_task import FunctionTask, Member
+from mopbt.history import History
 from mopbt.objectives import Constraint, Direction
 from mopbt.problem import Problem, Task, problem_of
 from mopbt.progress import Outcome, Progress, Watch
 from mopbt.repair import repair_journal
-from mopbt.results import Results, read_run_config
+from mopbt.results import Results
 from mopbt.run_config import RunConfig
+from mopbt.run_directory import open_run, read_run_config
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget, Session
 from mopbt.space import Domain
-from mopbt.state import State
-from mopbt.stores.directory import DirectoryStore, Mend, write_atomically
-from mopbt.stores.fsspec import checkpoints_at
-from mopbt.stores.journal import check_order
+from mopbt.stores.directory import DirectoryStore, Mend
 from mopbt.stores.memory import MemoryStore
 
 EngineName = Literal["auto", "local", "pool", "vectorized", "ray", "simulated"]
@@ -131,10 +130,10 @@ def execute_run(
     crew, plan = _crew(engine, sizes, task, getattr(algorithm, "max_parallel", POPULATION), out)
     mend = partial(repair_journal, scheduler=scheduler, seed=settings.seed) if repair else None
     recorded = replace(settings, engine=plan.to_dict()) if plan else settings
-    store = _store(out, recorded, crew, mend)
+    store, history = _open(out, recorded, crew, mend)
     display = _display(plan, [note, _changed_code(store, settings)]) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
-    session = Session(scheduler, problem, store, crew, State(settings.seed), budget, watch)
+    session = Session(scheduler, problem, store, crew, settings.seed, budget, watch, history)
     outcome: Outcome = "interrupted"
     with ExitStack() as stack:
         stack.callback(store.close)
@@ -155,25 +154,25 @@ def execute_run(
     return _results(store, settings, task, outcome)
 
 
-def _store(
+def _open(
     out: Path | str | None, settings: RunConfig, engine: Engine, mend: Mend | None
-) -> DirectoryStore | MemoryStore:
-    """Return where the run is kept: in its directory; else in memory if no other process must see it, or in a temporary one."""
+) -> tuple[DirectoryStore | MemoryStore, History]:
+    """Open the store of a run: its directory, memory, or a temporary directory for workers."""
     if out is not None:
-        return open_run(Path(out).absolute(), settings, mend=mend)
+        run = open_run(Path(out).absolute(), settings, mend=mend)
+        return run.store, run.history
     if settings.storage:
         raise ValueError(
             f"`storage` needs `out` as well, got {settings.storage!r} and None: the journal says what the checkpoints are; give "
             f"`out` a directory"
         )
     if getattr(engine, "in_process", False):
-        return MemoryStore()
+        return MemoryStore(), History(settings.problem)
     path = Path(tempfile.mkdtemp(prefix="mopbt-"))
-    store = open_run(path, settings, durable=False)
-    weakref.finalize(
-        store.checkpoints, shutil.rmtree, path, ignore_errors=True
-    )  # whoever has results has these
-    return store
+    run = open_run(path, settings, durable=False)
+    # The directory goes with its checkpoints, which the results hold.
+    weakref.finalize(run.store.checkpoints, shutil.rmtree, path, ignore_errors=True)
+    return run.store, run.history
 
 
 def _storage(out: Path | str | None, storage: Path | str | None) -> str:
@@ -202,7 +201,7 @@ def _results(
         read_run_config(path) if path else settings, store.checkpoints, path, task, outcome
     )
     if isinstance(store, MemoryStore):
-        results.fold(store.read())
+        results.history.extend(store.lines())
     results.refresh()
     return results
 
@@ -257,74 +256,6 @@ def _display(plan: EngineSpec | None, notes: Sequence[str]) -> Any:
 
 def _ignore(progress: Progress) -> None:
     """Show nothing."""
-
-
-def open_run(
-    path: Path, settings: RunConfig, *, mend: Mend | None = None, durable: bool = True
-) -> DirectoryStore:
-    """Open a run's directory for driving it: a new one, or one that was started with the same settings."""
-    file = next(
-        (place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None
-    )
-    if file is not None:
-        raise ValueError(
-            f"`out` must be a directory, got the file {file}; name one that is new, empty, or a run"
-        )
-    known = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
-    strange = (
-        [f.name for f in path.iterdir() if f.name not in known and f.suffix != ".tmp"]
-        if path.is_dir()
-        else []
-    )
-    if strange and not (path / "run.toml").exists():
-        raise RunMismatch(
-            f"{path} is not a run and not empty (it has {strange[0]!r}); use another directory for `out`"
-        )
-    if (path / "run.toml").exists():
-        if not (path / "journal.jsonl").exists():  # it is made before run.toml
-            raise CorruptJournal(
-                f"{path} has a run.toml but no journal.jsonl; put it back, or use another directory"
-            )
-        if mend is not None:
-            _check_differences(path, settings)  # before anything is mended by another task's rules
-    checkpoints = checkpoints_at(settings.storage) if settings.storage else None
-    store = DirectoryStore(path, mend=mend, durable=durable, checkpoints=checkpoints)
-    try:
-        check_order(store.read(), store.journal)
-        _check_settings(store, settings)
-    except BaseException:
-        store.close()
-        raise
-    return store
-
-
-def _check_settings(store: DirectoryStore, settings: RunConfig) -> None:
-    """Write the settings of a new run, and compare those of one that has begun; where nothing was reported, it begins anew."""
-    path, exchanges = store.path, store.read()
-    if not (path / "run.toml").exists():
-        if exchanges:
-            raise RunMismatch(
-                f"{path} has a journal but no run.toml; put it back, or use another directory"
-            )
-        if settings.storage and checkpoints_at(settings.storage).kept():
-            raise RunMismatch(
-                f"{settings.storage} holds the checkpoints of another run; give each run a place of its own"
-            )
-        write_atomically(path / "run.toml", settings.to_toml().encode())
-        return
-    differences = read_run_config(path).differences(settings)
-    if differences and not any(exchange.reports for exchange in exchanges):
-        store.clear()
-        write_atomically(path / "run.toml", settings.to_toml().encode())
-    else:
-        _check_differences(path, settings)
-
-
-def _check_differences(path: Path, settings: RunConfig) -> None:
-    if differences := read_run_config(path).differences(settings):
-        raise RunMismatch(
-            f"{path} was started with other settings: {'; '.join(differences)}; use them again, or another directory"
-        )
 
 
 def _crew(

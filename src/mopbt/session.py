@@ -1,4 +1,4 @@
-"""A run while a process drives it: ask, write down, submit; collect, write down, tell."""
+"""A run while a process executes it: ask, record, submit; collect, record, tell."""
 
 import math
 from collections.abc import Mapping, Sequence, Set
@@ -6,284 +6,285 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mopbt.algorithms import POPULATION
-from mopbt.archive import Archive, entry_of
 from mopbt.engines.base import Engine
 from mopbt.errors import Stalled, TaskFailed
+from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
 from mopbt.schedulers.base import Scheduler
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
 from mopbt.stores.base import Exchange, Store
 
-SWEEP = 64  # obsolete checkpoints are looked for after one report for so many trials: looking goes through all of them
+# Looking for obsolete checkpoints visits all trials, so it happens once per this many trials.
+TRIALS_PER_SWEEP = 64
+FEWEST_FAILURES = 3  # in a row, before a run stops
+FEWEST_DIVERGED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """When a run stops before it is done. It counts over resumes: the same call with a larger budget goes on."""
+    """When a run stops before its algorithm is done.
 
-    seconds: float | None = None  # of work, over all sessions
-    jobs: int | None = None  # intervals ordered
-    steps: int | None = None  # training steps, over all members
+    A budget counts over resumes: the same call with a larger budget continues the run. `seconds`
+    counts work, `jobs` intervals, `steps` training steps of all members together.
+    """
+
+    seconds: float | None = None
+    jobs: int | None = None
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("seconds", int | float), ("jobs", int), ("steps", int)):
             value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, kind) or not value > 0
-            ):
+            is_number = isinstance(value, kind) and not isinstance(value, bool)
+            if value is not None and not (is_number and value > 0):
                 what = "a number" if name == "seconds" else "a whole number"
                 raise ValueError(
                     f"`{name}` must be {what} above 0, or None for no limit, got {value!r}"
                 )
 
-    def jobs_left(self, with_jobs: int, interval: int) -> float:
-        """Return how many more jobs may be ordered."""
+    def jobs_left(self, jobs: int, interval: int) -> float:
+        """Return how many more jobs may start."""
         by_jobs = math.inf if self.jobs is None else self.jobs
         by_steps = math.inf if self.steps is None else self.steps // interval
-        return min(by_jobs, by_steps) - with_jobs
+        return min(by_jobs, by_steps) - jobs
 
 
 @dataclass
 class Session:
-    """A run while a process drives it: the state, and what follows from the journal beside it."""
+    """A run while a process executes it: its history, and the state of its scheduler."""
 
     scheduler: Scheduler
     problem: Problem
     store: Store
     engine: Engine
-    state: State
+    seed: int
     budget: Budget
     watch: Watch
-    archive: Archive = field(default_factory=Archive)
-    checksums: dict[int, str] = field(default_factory=dict)
-    elapsed: float = 0.0
-    reports: int = 0
-    failures: int = 0
-    diverged: int = 0
-    failed_in_a_row: list[str] = field(default_factory=list)  # the last lines of their errors
-    worked: bool = False  # in this session
-    _sound: tuple[int, tuple[Report, ...]] = (
-        0,
-        (),
-    )  # the journal before them, and what came with the first of them
-    _hopeless: bool = False  # it stops for failures, which are taken back
-    _obsolete: Set[int] = frozenset()
-    _session_began: float = 0.0
-    _since: tuple[float, int] = (0.0, 0)
-    _since_dropping: int = 0
-
-    def fold(self, exchange: Exchange) -> None:
-        """Take in one exchange, live or on resume; the front follows at once on resume, report by report otherwise."""
-        if exchange.jobs:
-            self.state = with_jobs(self.state, exchange.jobs)
-        self.elapsed = max(self.elapsed, exchange.stopped)
-        for report in exchange.reports:
-            self.state = self.scheduler.tell(self.state, report)
-            self.elapsed = max(self.elapsed, report.seconds)
-            self.reports += 1
-            self._count(report)
-            if report.checksum:
-                self.checksums[report.job] = report.checksum
-
-    def _count(self, report: Report) -> None:
-        if report.objectives is None:
-            self.failures += 1
-            self.failed_in_a_row.append(report.error.strip().rpartition("\n")[2])
-            return
-        self.failed_in_a_row.clear()
-        self.diverged += entry_of(report) is None
+    history: History
+    state: State = field(init=False)
+    worked: bool = field(default=False, init=False)
+    # Seconds of work, over all sessions: what the history says, or the time that has run out.
+    elapsed: float = field(default=0.0, init=False)
+    _checksums: dict[int, str] = field(default_factory=dict, init=False)
+    _first_row: int = field(default=0, init=False)  # the first report of this session
+    _intact: tuple[int, tuple[Report, ...]] = field(default=(0, ()), init=False)
+    _rolls_back: bool = field(default=False, init=False)
+    _obsolete: Set[int] = field(default=frozenset(), init=False)
+    _session_began: float = field(default=0.0, init=False)
+    _since: tuple[float, int] = field(default=(0.0, 0), init=False)
+    _since_sweep: int = field(default=0, init=False)
 
     def drive(self) -> Literal["done", "budget"]:
-        """Go on until the scheduler is done or the budget is spent."""
+        """Execute the run until the scheduler is done or the budget is exhausted."""
         self._restore()
         try:
-            outcome = self._go_on()
+            outcome = self._execute()
         except BaseException:
-            if self._hopeless:
+            if self._rolls_back:
                 self._roll_back_failures()
             else:
-                self._stop(done=False)
+                self._record_end(done=False)
             raise
-        self._stop(done=outcome == "done")
+        self._record_end(done=outcome == "done")
         return outcome
 
-    def _stop(self, *, done: bool) -> None:
-        """Write down the time that a session duration, also where no report came of it, and that the run is done.
+    def _restore(self) -> None:
+        """Rebuild the state from the history, and submit jobs that had not reported."""
+        self.state = self.history.state(self.scheduler, self.seed)
+        if recall := getattr(self.engine, "recall", None):
+            recall(Exchange.from_json(line) for line in self.store.lines())
+        self.elapsed = self._session_began = self.history.seconds
+        self._first_row = len(self.history.reports)
+        self._since = self.elapsed, len(self.history.reports)
+        reports = self.history.reports
+        for row in range(len(reports)):
+            if checksum := reports.checksum(row):
+                self._checksums[reports.job(row)] = checksum
+        # Checkpoints of jobs that are not in the journal are yet to be written again.
+        known = {id for id in self.store.checkpoints.kept() if id < self.state.jobs}
+        self._obsolete = known - self._kept()
+        if self.state.outstanding and not self._is_late():
+            self._submit(list(self.state.outstanding.values()))
+        self._show(())
 
-        Where all intervals that it has have reported, both are known.
-        """
-        if self.worked and not (
-            self.scheduler.done(self.state) and self.reports == self.scheduler.total_jobs
-        ):
-            now = (
-                self.elapsed
-                if self.scheduler.done(self.state)
-                else self._session_began + self.engine.elapsed()
-            )
-            self.store.append(Exchange(stopped=max(self.elapsed, now), done=done))
-
-    def _roll_back_failures(self) -> None:
-        """Take back the failures for which a run stops: once their cause is mended, their jobs are carried out again."""
-        mark, before = self._sound
-        self.store.rewind(mark)
-        if before:
-            self.store.append(Exchange(reports=before))
-
-    def _go_on(self) -> Literal["done", "budget"]:
+    def _execute(self) -> Literal["done", "budget"]:
         while not self.scheduler.done(self.state):
-            if self._late() or (not self.state.outstanding and self._jobs_left() <= 0):
+            if self._is_late() or (not self.state.outstanding and self._jobs_left() <= 0):
                 return "done" if self.scheduler.needs_budget else "budget"
-            self._order()
+            self._ask()
             if not self.state.outstanding:
                 raise Stalled(
-                    f"{type(self.scheduler).__name__} orders no work though none is outstanding and it is not done "
-                    f"({len(self.state.trials)} trials, {self.state.jobs} jobs so far): this is a defect of the scheduler"
+                    f"{type(self.scheduler).__name__} starts no job although none is outstanding "
+                    f"and it is not done ({len(self.state.trials)} trials, {self.state.jobs} jobs "
+                    "so far): this is a bug in the scheduler"
                 )
             self._collect()
         return "done"
 
-    def _restore(self) -> None:
-        """Fold the journal, and hand out again what had not reported."""
-        exchanges = self.store.read()
-        for exchange in exchanges:
-            self.fold(exchange)
-        if recall := getattr(self.engine, "recall", None):  # an engine with a clock of its own
-            recall(exchanges)
-        entries = (entry_of(report) for exchange in exchanges for report in exchange.reports)
-        self.archive = Archive([entry for entry in entries if entry is not None])
-        self.failed_in_a_row.clear()  # whoever runs it again has perhaps mended the cause
-        self._session_began = self.elapsed
-        self._since = self.elapsed, self.reports
-        reported = {
-            id for id in self.store.checkpoints.kept() if id < self.state.jobs
-        }  # others are yet to be written (again)
-        self._obsolete = reported - self._keep()
-        if self.state.outstanding and not self._late():
-            self._submit(list(self.state.outstanding.values()))
-        self._show(())
-
-    def _order(self) -> None:
-        """Ask for jobs, write them down, and only then hand them out."""
+    def _ask(self) -> None:
+        """Ask for jobs, record them, and only then submit them."""
         slots = min(self.engine.capacity - len(self.state.outstanding), self._jobs_left())
         jobs = self.scheduler.ask(self.state, int(slots)) if slots > 0 else ()
         if jobs:
             exchange = Exchange(jobs=jobs)
             self.store.append(exchange)
-            self.fold(exchange)
+            self.history.append(exchange)
+            self.state = with_jobs(self.state, jobs)
             self._submit(jobs)
 
     def _submit(self, jobs: Sequence[Job]) -> None:
         self.worked = True
-        self.engine.submit(jobs, self.checksums)
+        self.engine.submit(jobs, self._checksums)
 
     def _collect(self) -> None:
-        """Wait for reports, write them down, and only then act on them."""
-        left = None if self.budget.seconds is None else max(self.budget.seconds - self.elapsed, 0.0)
+        """Wait for reports, record them, and only then act on them."""
+        left = None
+        if self.budget.seconds is not None:
+            left = max(self.budget.seconds - self.elapsed, 0.0)
         reports = self.engine.collect(left)
         if not reports:
-            self.elapsed = self.budget.seconds or self.elapsed  # the time is up
+            self.elapsed = self.budget.seconds or self.elapsed
             return
-        exchange = Exchange(
-            reports=tuple(replace(r, seconds=self._session_began + r.seconds) for r in reports)
-        )
-        if (
-            self.reports == self._since[1]
-        ):  # the first ones tell when training began, after all that was imported before
-            began = min(r.seconds for r in exchange.reports) - sum(
-                r.duration for r in exchange.reports
-            )  # a stack's share its time
-            self._since = max(self._since[0], began), self.reports
+        reports = [replace(r, seconds=self._session_began + r.seconds) for r in reports]
+        self._note_start_of_training(reports)
         mark = self.store.mark()
+        exchange = Exchange(reports=tuple(reports))
         self.store.append(exchange)
-        self.fold(exchange)
-        self._remember(exchange.reports, mark)
+        self._apply(exchange)
+        self._remember_intact(reports, mark)
+        self._sweep(len(reports))
+        self._show(reports)
+        self._abort_if_all_failed(reports)
+
+    def _apply(self, exchange: Exchange) -> None:
+        self.history.append(exchange)
+        self.elapsed = max(self.elapsed, self.history.seconds)
         for report in exchange.reports:
-            if (entry := entry_of(report)) is not None:
-                self.archive.enter(entry)
-        self._since_dropping += len(reports)
-        if (
-            self._since_dropping * SWEEP >= len(self.state.trials) and not self.failed_in_a_row
-        ):  # failures may be taken back
-            self._drop()
-        self._show(exchange.reports)
-        self._abort_if_all_failed(exchange.reports)
+            self.state = self.scheduler.tell(self.state, report)
+            if report.checksum:
+                self._checksums[report.job] = report.checksum
 
-    def _remember(self, reports: Sequence[Report], mark: int) -> None:
-        """Note where failures in a row begin, if they do in these reports, before which the journal ended at a mark."""
-        since = len(reports) - len(self.failed_in_a_row)
-        if (
-            since >= 0 and self.reports > self.failures + self.diverged
-        ):  # if nothing was ever sound, they begin with the run
-            self._sound = mark, tuple(reports[:since])
+    def _note_start_of_training(self, reports: Sequence[Report]) -> None:
+        """Estimate from the first reports when training began, after imports and start-up."""
+        if len(self.history.reports) == self._since[1]:
+            # The members of a stack share its time, so their durations add up.
+            began = min(r.seconds for r in reports) - sum(r.duration for r in reports)
+            self._since = max(self._since[0], began), self._since[1]
 
-    def _keep(self) -> frozenset[int]:
-        return (
-            required_checkpoints(self.state)
-            | {entry.job for entry in self.archive.front}
-            | self.state.outstanding.keys()
-        )
+    def _remember_intact(self, reports: Sequence[Report], mark: int) -> None:
+        """Note where failures in a row begin, if they begin in these reports.
 
-    def _drop(self) -> None:
-        """Drop checkpoints one exchange after they are obsolete, so that even a lost last line of the journal can be redone."""
-        self._since_dropping = 0
-        keep = self._keep()
-        self.store.checkpoints.drop(self._obsolete - keep)
-        self._obsolete = frozenset(self.checksums) - keep
+        `mark` is the end of the journal before these reports. If no report was ever finite, the
+        failures begin with the run.
+        """
+        ever_finite = len(self.history.reports) > self.history.failures + self.history.diverged
+        first_failed = len(reports) - len(self._failures_in_a_row())
+        if ever_finite and first_failed >= 0:
+            self._intact = mark, tuple(reports[:first_failed])
+
+    def _failures_in_a_row(self) -> list[str]:
+        """Return the last lines of the newest errors of this session, if its newest jobs failed."""
+        errors = self.history.failures_in_a_row(self._first_row)
+        return [error.strip().rpartition("\n")[2] for error in errors]
+
+    def _kept(self) -> frozenset[int]:
+        """Return the checkpoints that must stay."""
+        front = {entry.job for entry in self.history.front}
+        return required_checkpoints(self.state) | front | self.state.outstanding.keys()
+
+    def _sweep(self, new_reports: int) -> None:
+        """Drop checkpoints one exchange after they became obsolete.
+
+        So even a last line that is lost can be executed again. While jobs fail, nothing is
+        dropped, because their reports may be rolled back.
+        """
+        self._since_sweep += new_reports
+        is_due = self._since_sweep * TRIALS_PER_SWEEP >= len(self.state.trials)
+        if not is_due or self._failures_in_a_row():
+            return
+        self._since_sweep = 0
+        kept = self._kept()
+        self.store.checkpoints.drop(self._obsolete - kept)
+        self._obsolete = frozenset(self._checksums) - kept
         for job in self._obsolete:
-            del self.checksums[job]
+            del self._checksums[job]
 
-    def _late(self) -> bool:
+    def _is_late(self) -> bool:
         return self.budget.seconds is not None and self.elapsed >= self.budget.seconds
 
     def _jobs_left(self) -> float:
         return self.budget.jobs_left(self.state.jobs, self.problem.interval)
 
     def _abort_if_all_failed(self, reports: Sequence[Report]) -> None:
-        """Stop where all intervals fail: after three if nothing ever worked and the error is the same, else after a population.
+        """Stop a run in which nothing works.
 
-        A population of which nothing was ever finite is as hopeless.
+        That is after three failures with the same error if no job ever succeeded, otherwise after
+        as many failures in a row as the population has members, or when no member of a population
+        ever reported a finite metric.
         """
-        errors = self.failed_in_a_row
-        population = getattr(self.scheduler, "population", min(len(self.state.trials), POPULATION))
-        unsound = [report.scores for report in reports if report.objectives is not None]
-        if (
-            unsound
-            and self.reports == self.failures + self.diverged
-            and self.reports >= max(8, population)
-        ):
-            self._hopeless = True
-            raise TaskFailed(_nothing_sound(self.reports, unsound[-1]))
-        hopeless = self.failures == self.reports and len(set(errors)) == 1
-        if len(errors) >= (3 if hopeless else max(3, population)):
+        total, failures = len(self.history.reports), self.history.failures
+        default = min(len(self.state.trials), POPULATION)
+        population = getattr(self.scheduler, "population", default)
+        diverged = [report.scores for report in reports if report.objectives is not None]
+        never_finite = total == failures + self.history.diverged
+        if diverged and never_finite and total >= max(FEWEST_DIVERGED, population):
+            self._rolls_back = True
+            raise TaskFailed(_nothing_finite(total, diverged[-1]))
+        errors = self._failures_in_a_row()
+        always_the_same = failures == total and len(set(errors)) == 1
+        limit = FEWEST_FAILURES if always_the_same else max(FEWEST_FAILURES, population)
+        if len(errors) >= limit:
+            self._rolls_back = True
             error = next(r.error for r in reversed(reports) if r.error)
-            summary = f"{len(errors)} intervals in a row failed; mend the task and run the same again to go on. The last one:"
-            self._hopeless = True
-            raise TaskFailed(summary, error)
+            raise TaskFailed(
+                f"{len(errors)} intervals in a row failed; fix the task, then rerun to resume. "
+                "The last error:",
+                error,
+            )
+
+    def _roll_back_failures(self) -> None:
+        """Remove the failures that stopped the run, so that a resumed run repeats their jobs."""
+        mark, before = self._intact
+        self.store.rewind(mark)
+        if before:
+            self.store.append(Exchange(reports=before))
+
+    def _record_end(self, *, done: bool) -> None:
+        """Record the time of a session, also one without reports, and whether the run is done.
+
+        Both follow from the reports once all intervals of the run have reported.
+        """
+        is_over = self.scheduler.done(self.state)
+        if not self.worked or (is_over and len(self.history.reports) == self.scheduler.total_jobs):
+            return
+        now = self.elapsed if is_over else self._session_began + self.engine.elapsed()
+        self.store.append(Exchange(stopped=max(self.elapsed, now), done=done))
 
     def _show(self, reports: Sequence[Report]) -> None:
         self.watch(
             Progress(
                 problem=self.problem,
                 state=self.state,
-                front=self.archive.front,
+                history=self.history,
                 reports=tuple(reports),
                 elapsed=self.elapsed,
-                reported=self.reports,
-                failures=self.failures,
-                diverged=self.diverged,
+                reported=len(self.history.reports),
+                failures=self.history.failures,
+                diverged=self.history.diverged,
+                front=self.history.front,
                 total=self.scheduler.total_jobs or self.budget.jobs,
                 since=self._since,
             )
         )
 
 
-def _nothing_sound(n: int, scores: Mapping[str, float]) -> str:
-    """Return what is to be said where none of the first n intervals has finite scores, such as these."""
-    unsound = ", ".join(
+def _nothing_finite(n: int, scores: Mapping[str, float]) -> str:
+    """Return the message for a run in which none of the first n intervals was finite."""
+    values = ", ".join(
         f"{name!r} is {value}" for name, value in scores.items() if not math.isfinite(value)
     )
     return (
-        f"none of the first {n} intervals has finite scores ({unsound} in the last one); mend the task, or take values out of the "
-        f"space that make training diverge, and run the same again to go on"
+        f"none of the first {n} intervals has finite metrics ({values} in the last one); fix the "
+        "task, or remove values from the space that make training diverge, then rerun to resume"
     )

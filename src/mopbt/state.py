@@ -1,13 +1,13 @@
-"""All that a run knows: jobs ordered, reports received, and the table of trials that they make.
+"""Everything a run knows: jobs, reports, and the table of trials that follows from them.
 
-Everything here is a frozen value. `ordered` and `recorded` are the two ways in which a table changes, the same for all
-algorithms; what a scheduler adds is what a trial does next.
+All values here are frozen. `with_jobs` and `with_report` are the two ways in which the table
+changes, the same for all algorithms. A scheduler adds what a trial does next.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from mopbt.space import Config
 
@@ -16,43 +16,69 @@ Status = Literal["ready", "running", "waiting", "finished", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An order: train a trial from a checkpoint for one interval, then evaluate. Its id also names the checkpoint it writes."""
+    """One interval of training: train a trial from a checkpoint, then evaluate it.
+
+    `start` is the checkpoint to start from, None for fresh weights. `blend` lists further
+    checkpoints with their weights; `start` has what remains of 1. The checkpoint that the job
+    writes bears its id.
+    """
 
     id: int
     trial: int
     config: Config
-    start: int | None  # the checkpoint to start from; None: fresh weights
+    start: int | None
     begin: int
     end: int
+    blend: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Return all checkpoints that the job starts from, the main one first."""
+        others = tuple(checkpoint for checkpoint, _ in self.blend)
+        return others if self.start is None else (self.start, *others)
 
     def to_json(self) -> list[Any]:
         """Return the job as a JSON array."""
-        return [self.id, self.trial, list(self.config), self.start, self.begin, self.end]
+        row = [self.id, self.trial, list(self.config), self.start, self.begin, self.end]
+        return [*row, [list(pair) for pair in self.blend]] if self.blend else row
 
     @staticmethod
     def from_json(data: list[Any]) -> "Job":
-        """Read a job back."""
-        id, trial, config, start, begin, end = data
-        return Job(id, trial, tuple(config), start, begin, end)
+        """Read a job from a JSON array."""
+        id, trial, config, start, begin, end, *rest = data
+        blend = tuple((checkpoint, weight) for checkpoint, weight in rest[0]) if rest else ()
+        return Job(id, trial, tuple(config), start, begin, end, blend)
+
+
+class ErrorBar(NamedTuple):
+    """The uncertainty of a metric: its standard error and the bounds of its interval."""
+
+    stderr: float
+    lower: float
+    upper: float
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An answer: what a job measured, or why it failed."""
+    """The outcome of a job: what it measured, or why it failed.
+
+    `objectives` are larger-is-better, None if the job failed. `scores` holds all metrics in their
+    original direction, `errors` the uncertainty of those that have one. `seconds` counts from the
+    start of the run by the engine's clock, `duration` is the work of this job.
+    """
 
     job: int
-    objectives: tuple[float, ...] | None = None  # larger is better; None: the job failed
-    violation: float = 0.0  # of the constraints; 0: feasible
-    scores: Mapping[str, float] = field(
-        default_factory=dict
-    )  # all that was measured, in its own sense
-    checksum: str = ""  # of the checkpoint
-    seconds: float = 0.0  # since the run's start, by the engine's clock
-    duration: float = 0.0  # seconds of work
+    objectives: tuple[float, ...] | None = None
+    violation: float = 0.0
+    scores: Mapping[str, float] = field(default_factory=dict)
+    checksum: str = ""
+    seconds: float = 0.0
+    duration: float = 0.0
     error: str = ""
+    errors: Mapping[str, ErrorBar] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object; infinities and NaN appear as strings, as JSON has none."""
+        """Return the report as a JSON object, with NaN and infinities as strings."""
         data: dict[str, Any] = {
             "job": self.job,
             "seconds": round(self.seconds, 6),
@@ -60,59 +86,70 @@ class Report:
         }
         if self.objectives is None:
             return data | {"error": self.error}
-        data |= {"objectives": [_to_number(v) for v in self.objectives]}
-        data |= {
-            "scores": {name: _to_number(v) for name, v in self.scores.items()},
-            "checksum": self.checksum,
-        }
-        return data | ({"violation": _to_number(self.violation)} if self.violation else {})
+        data["objectives"] = [_to_json_number(value) for value in self.objectives]
+        data["scores"] = {name: _to_json_number(value) for name, value in self.scores.items()}
+        data["checksum"] = self.checksum
+        if self.violation:
+            data["violation"] = _to_json_number(self.violation)
+        if self.errors:
+            data["errors"] = {
+                name: [_to_json_number(number) for number in bar]
+                for name, bar in self.errors.items()
+            }
+        return data
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Report":
-        """Read a report back."""
+        """Read a report from a JSON object."""
         times = {"job": data["job"], "seconds": data["seconds"], "duration": data["duration"]}
         if "error" in data:
             return Report(**times, error=data["error"])
         return Report(
             **times,
-            objectives=tuple(float(v) for v in data["objectives"]),
+            objectives=tuple(float(value) for value in data["objectives"]),
             violation=float(data.get("violation", 0.0)),
-            scores={name: float(v) for name, v in data["scores"].items()},
+            scores={name: float(value) for name, value in data["scores"].items()},
             checksum=data["checksum"],
+            errors={
+                name: ErrorBar(*map(float, bar)) for name, bar in data.get("errors", {}).items()
+            },
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The part of a report that decisions are made of; `objectives` is None where the job failed."""
+    """The part of a report that decisions depend on.
+
+    `objectives` is None if the job failed. `is_finite` says whether the result can be ranked: the
+    job did not fail and measured neither NaN nor an infinity.
+    """
 
     objectives: tuple[float, ...] | None
     violation: float = 0.0
-    is_finite: bool = field(
-        init=False
-    )  # it can be ranked: the job neither failed nor measured NaN or an infinity
+    is_finite: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        # Computed once, because large populations ask for it all the time.
         is_finite = self.objectives is not None and all(
             map(isfinite, (*self.objectives, self.violation))
         )
-        object.__setattr__(
-            self, "is_finite", is_finite
-        )  # once: large populations are asked for it all the time
+        object.__setattr__(self, "is_finite", is_finite)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A row of the table: a population member, an ASHA trial, a point of Bayesian optimization."""
+    """A row of the table: a population member, an ASHA trial, a training of Bayesian optimization.
+
+    `config` and `checkpoint` are those of its next job; a checkpoint of None means fresh weights.
+    `results` maps steps to results, in the order in which they came.
+    """
 
     id: int
-    config: Config  # of its next job
+    config: Config
     status: Status = "ready"
     step: int = 0
-    checkpoint: int | None = None  # what its next job starts from; None: fresh weights
-    results: dict[int, Result] = field(
-        default_factory=dict
-    )  # step -> result, in the order in which they came
+    checkpoint: int | None = None
+    results: dict[int, Result] = field(default_factory=dict)
 
     @property
     def latest(self) -> Result | None:
@@ -121,22 +158,22 @@ class Trial:
 
     @property
     def is_finite(self) -> bool:
-        """Tell whether the newest result can be ranked."""
+        """Return whether the newest result can be ranked."""
         return self.latest is not None and self.latest.is_finite
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that a run knows."""
+    """Everything a scheduler knows. `jobs` is the id of the next job."""
 
     seed: int
     trials: tuple[Trial, ...] = ()
     outstanding: Mapping[int, Job] = field(default_factory=dict)
-    jobs: int = 0  # ordered so far; the next job's id
+    jobs: int = 0
 
 
 def updated(state: State, trials: Iterable[Trial]) -> State:
-    """Return the state with these rows in place of those with the same ids; new ids are appended."""
+    """Return the state with these trials replaced; new ids are appended."""
     rows = list(state.trials)
     for trial in trials:
         if trial.id == len(rows):
@@ -147,7 +184,7 @@ def updated(state: State, trials: Iterable[Trial]) -> State:
 
 
 def with_jobs(state: State, jobs: Iterable[Job]) -> State:
-    """Enter jobs that were ordered: their trials run with the jobs' configurations from now on."""
+    """Add jobs: their trials now run with the jobs' configurations."""
     jobs = tuple(jobs)
     state = updated(state, (_running(state, job) for job in jobs))
     outstanding = dict(state.outstanding) | {job.id: job for job in jobs}
@@ -157,13 +194,17 @@ def with_jobs(state: State, jobs: Iterable[Job]) -> State:
 
 
 def with_report(state: State, report: Report, *, status: Status) -> State:
-    """Enter a report: the trial is at the job's end, with the job's checkpoint, or the one before it where nothing sound came."""
+    """Add a report: its trial is at the job's end and continues from the job's checkpoint.
+
+    If the result is not finite, the trial continues from the checkpoint before it.
+    """
     outstanding = dict(state.outstanding)
     job = outstanding.pop(report.job)
     trial = state.trials[job.trial]
     result = Result(report.objectives, report.violation)
+    # A step that is trained again moves to the end of the order.
     results = {step: result for step, result in trial.results.items() if step != job.end}
-    results[job.end] = result  # last in the order, also where a step is trained again
+    results[job.end] = result
     trial = replace(
         trial,
         status=status,
@@ -175,10 +216,14 @@ def with_report(state: State, report: Report, *, status: Status) -> State:
 
 
 def required_checkpoints(state: State) -> frozenset[int]:
-    """Return the checkpoints from which a job may still start: they must not be dropped."""
-    starts = {t.checkpoint for t in state.trials if t.status not in ("finished", "stopped")}
-    starts |= {job.start for job in state.outstanding.values()}
-    return frozenset(starts - {None})  # type: ignore[arg-type]
+    """Return the checkpoints that a job may still start from, which must not be dropped."""
+    required: set[int] = set()
+    for trial in state.trials:
+        if trial.checkpoint is not None and trial.status not in ("finished", "stopped"):
+            required.add(trial.checkpoint)
+    for job in state.outstanding.values():
+        required.update(job.starts)
+    return frozenset(required)
 
 
 def _running(state: State, job: Job) -> Trial:
@@ -188,7 +233,6 @@ def _running(state: State, job: Job) -> Trial:
     return replace(trial, config=job.config, status="running", step=job.begin, checkpoint=job.start)
 
 
-def _to_number(value: float) -> float | str:
-    return (
-        float(value) if isfinite(value) else repr(float(value))
-    )  # numpy's own would read np.float64(nan)
+def _to_json_number(value: float) -> float | str:
+    # float() first: the repr of a numpy scalar would read np.float64(nan).
+    return float(value) if isfinite(value) else repr(float(value))

@@ -629,9 +629,9 @@ def _measured_run(run):
 
 def report(paths):
     """Return the data of a page about several runs."""
-    from mopbt.html.report import payload, read_story
+    from mopbt.html.report import payload, read_run
 
-    stories = [read_story(Path(path)) for path in paths]
+    stories = [read_run(Path(path)) for path in paths]
     data = payload(stories, [story.data() for story in stories])
     return [_told(run) for run in data["runs"]], _beside(data["comparison"])
 
@@ -713,7 +713,7 @@ def results(run):
         "curve": [list(pair) for pair in found.hypervolume_curve()],
         "failures": {str(job): _failure(error) for job, error in found.failures().items()},
         "ancestry": {str(p.job): [_ancestor(a) for a in found.lineage(p)] for p in front},
-        "trial": {str(p.job): [a.job for a in found.history(p)] for p in front},
+        "trial": {str(p.job): [a.job for a in found.trial_history(p)] for p in front},
         "schedules": {str(p.job): _schedule(found.schedule(p)) for p in front},
     }
 

@@ -16,12 +16,11 @@ import pytest
 import mopbt
 from mopbt.html import follower as following
 from mopbt.html.follower import Follower, driver_of, find_runs
-from mopbt.html.story import Story
-from mopbt.results import Results
+from mopbt.html.report import read_run
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryStore
-from mopbt.stores.journal import encode_line, read_journal
+from mopbt.stores.journal import encode_line
 from mopbt.testing import ToyTask
 
 
@@ -47,25 +46,23 @@ def append(path, data):
         file.write(data)
 
 
-def whole_story(path):
-    story = Story(Results.open(path).settings, name="run", path=str(path))
-    story.fold(read_journal(path / "journal.jsonl")[0])
-    return story.data()
+def whole_page(path):
+    return read_run(path).data()
 
 
-def test_pieces_of_any_size_make_the_whole_story_and_no_line_is_decoded_twice(run, monkeypatch):
+def test_pieces_of_any_size_make_the_whole_page_and_no_line_is_decoded_twice(run, monkeypatch):
     path, lines = run
     decoded = []
     monkeypatch.setattr(
         following,
-        "decode_line",
-        lambda line, real=following.decode_line: decoded.append(line) or real(line),
+        "parse_line",
+        lambda line, real=following.parse_line: decoded.append(line) or real(line),
     )
     follower, everything = Follower(path, "run"), b"".join(lines)
     for i in range(0, len(everything), 700):
         append(path, everything[i : i + 700])
         follower.look()
-    assert follower.data() == whole_story(path)
+    assert follower.data() == whole_page(path)
     assert len(decoded) == len(lines)
 
 
@@ -90,7 +87,7 @@ def test_a_torn_last_line_never_happened_and_can_be_written_again(run):
     with open(path / "journal.jsonl", "wb") as file:  # as a resume does, in the same file
         file.write(b"".join(lines[:6]))
     follower.look()
-    assert follower.data() == whole_story(path)
+    assert follower.data() == whole_page(path)
 
 
 def test_a_damaged_line_is_told_and_what_stands_before_it_is_shown(run):
@@ -101,7 +98,7 @@ def test_a_damaged_line_is_told_and_what_stands_before_it_is_shown(run):
     assert "a line of its journal is damaged" in follower.row()["trouble"]
     good = follower.data()["intervals"]
     (path / "journal.jsonl").write_bytes(b"".join(lines[:6]))
-    assert good == whole_story(path)["intervals"] > 0
+    assert good == whole_page(path)["intervals"] > 0
 
 
 def test_a_journal_that_was_mended_is_read_anew(run):
@@ -112,7 +109,7 @@ def test_a_journal_that_was_mended_is_read_anew(run):
     (path / "mended").write_bytes(b"".join(lines))
     os.replace(path / "mended", path / "journal.jsonl")
     follower.look()
-    assert follower.data() == whole_story(path)
+    assert follower.data() == whole_page(path)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 1.0])
@@ -131,7 +128,7 @@ def test_a_journal_that_was_cut_and_has_grown_past_the_last_look_is_read_anew(ru
     )  # the same file: a run that takes failures back goes on in it
     follower.look()
     assert follower.trouble == ""
-    assert follower.data() == whole_story(path)
+    assert follower.data() == whole_page(path)
     assert follower.version == version + 1
 
 
@@ -199,7 +196,7 @@ def test_a_directory_that_becomes_a_link_is_not_followed(run, tmp_path):
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     follower.look()
-    assert "it cannot be read: its directory is a link now" in follower.trouble
+    assert "it cannot be read: its directory has become a link" in follower.trouble
 
 
 def test_a_pipe_in_place_of_a_file_does_not_hold_it_up(run):
@@ -239,7 +236,7 @@ def test_it_tells_who_drives_a_run_without_its_lock(run, monkeypatch):
     assert follower.row()["state"] == "running"
     store.close()
     follower.look()
-    assert follower.row()["state"] == "at rest"
+    assert follower.row()["state"] == "interrupted"
 
 
 def test_a_process_that_is_gone_drives_nothing_and_one_elsewhere_may(run):

@@ -11,7 +11,7 @@ import pytest
 
 import mopbt
 from mopbt.errors import StoreError
-from mopbt.html.report import read_story, report, write_report
+from mopbt.html.report import read_run, report, write_report
 from mopbt.results import Results
 from mopbt.testing import ToyTask
 from toys import NanToy
@@ -118,7 +118,7 @@ def data_of(text):
 
 
 def test_the_page_refers_to_nothing_outside_it(runs):
-    text = report([read_story(runs / "toy")], [""])
+    text = report([read_run(runs / "toy")], [""])
     parser = Elements()
     parser.feed(text)
     links = [
@@ -137,7 +137,7 @@ def test_the_page_refers_to_nothing_outside_it(runs):
 
 
 def test_names_cannot_end_the_element_they_stand_in(runs):
-    text = report([read_story(runs / "hostile")], [""])
+    text = report([read_run(runs / "hostile")], [""])
     parser = Elements()
     parser.feed(text)
     assert [tag for tag, _ in parser.found].count("script") == 2
@@ -155,7 +155,7 @@ def test_a_report_of_nothing_is_refused(runs, tmp_path):
         write_report([runs / "toy"], tmp_path / "nowhere" / "report.html")
     with pytest.raises(StoreError, match="is not a run"):
         write_report([tmp_path], tmp_path / "report.html")
-    with pytest.raises(ValueError, match="need the same: look at each by itself"):
+    with pytest.raises(ValueError, match="only if they have the same objectives"):
         write_report([runs / "toy", runs / "three"], tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
 

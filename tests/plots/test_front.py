@@ -10,9 +10,12 @@ import pytest
 
 import mopbt
 from mopbt.errors import MissingExtra
+from mopbt.history import History
 from mopbt.plots import front
 from mopbt.plots.front import plot_front
 from mopbt.results import Results
+from mopbt.state import Job, Report
+from mopbt.stores.base import Exchange
 from mopbt.testing import ToyTask
 
 
@@ -110,10 +113,10 @@ def test_the_line_is_the_edge_of_what_the_front_dominates(tmp_path, monkeypatch)
 
 def test_an_evaluation_far_off_is_counted_and_does_not_squeeze_the_rest(tmp_path, monkeypatch):
     results = run(ToyTask(), tmp_path)
-    dominated = next(iter(set(results._reports) - {p.job for p in results.front()}))
-    results._reports[dominated] = replace(
-        results._reports[dominated], scores={"near": -1e6, "far": -1e6}
-    )
+    job = len(results.history.jobs)
+    far_off = Report(job, (-1e6, -1e6), scores={"near": -1e6, "far": -1e6}, checksum="0")
+    results.history.append(Exchange(jobs=(Job(job, 0, (0, 0), None, 0, 2),)))
+    results.history.append(Exchange(reports=(far_off,)))
     figure = drawn(results, tmp_path, monkeypatch)
     assert figure.axes[0].get_xlim()[0] > -10
     assert " outside the view)" in figure.get_suptitle()
@@ -150,7 +153,7 @@ def test_nothing_to_draw_and_too_many_objectives_are_told(tmp_path):
     with pytest.raises(ValueError, match="needs 2 or 3 objectives, got 4"):
         plot_front(Results.open(tmp_path / "run"), tmp_path / "front.png")
     empty = run(ToyTask(), tmp_path / "other", budget=mopbt.Budget(jobs=1))
-    empty._reports.clear()
+    empty.history = History(empty.problem)
     with pytest.raises(ValueError, match="no evaluation that can be drawn"):
         plot_front(empty, tmp_path / "front.png")
     assert not (tmp_path / "front.png").exists()

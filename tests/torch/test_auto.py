@@ -10,7 +10,7 @@ from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import CannotStack
-from mopbt.results import read_run_config
+from mopbt.run_directory import read_run_config
 from mopbt.testing import ToyTask
 from mopbt.torch.probe import Probe
 from mopbt.torch.task import TorchTask

@@ -19,7 +19,7 @@ from mopbt.cli.output import (
     table_of,
 )
 from mopbt.errors import MopbtError
-from mopbt.html.story import check_comparable
+from mopbt.html.run_data import check_comparable
 from mopbt.plots.against import held_against, shared_reference
 from mopbt.results import Results
 

@@ -53,7 +53,7 @@ def summary_of(results: Results) -> dict[str, Any]:
 def _state(results: Results) -> str:
     if holder := results.running:
         return f"driven by {holder}"
-    return "done" if results.done else "at rest"
+    return "done" if results.done else "interrupted"
 
 
 def _sizes(directory: Path) -> list[int]:

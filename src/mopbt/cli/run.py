@@ -14,8 +14,8 @@ from mopbt.cli.output import out, point_json, print_front, print_json, summary_o
 from mopbt.engines.auto import ENGINES
 from mopbt.problem import problem_of
 from mopbt.registry import find_task, task_fingerprint
-from mopbt.results import read_run_config
 from mopbt.run_config import RunConfig
+from mopbt.run_directory import read_run_config
 from mopbt.runner import execute_run
 from mopbt.session import Budget
 

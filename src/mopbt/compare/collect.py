@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
 from mopbt.problem import Problem
-from mopbt.results import read_run_config
+from mopbt.run_directory import read_run_config
 from mopbt.space import Float
 from mopbt.state import Report
 from mopbt.stores.base import Exchange

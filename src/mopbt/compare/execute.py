@@ -31,7 +31,7 @@ from mopbt.errors import CannotStack, DataMissing, RunMismatch, StoreError, Task
 from mopbt.messages import did_you_mean
 from mopbt.problem import Problem, problem_of
 from mopbt.registry import find_family, find_task, split_scale, task_fingerprint
-from mopbt.results import read_run_config
+from mopbt.run_directory import read_run_config
 from mopbt.stores.directory import Lock, write_atomically
 from mopbt.stores.journal import cannot_write
 

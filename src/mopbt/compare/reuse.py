@@ -18,7 +18,7 @@ from mopbt.compare.collect import (
 from mopbt.compare.plan import slug
 from mopbt.compare.workers import Order, identity
 from mopbt.problem import Problem
-from mopbt.results import read_run_config
+from mopbt.run_directory import read_run_config
 from mopbt.stores.directory import write_atomically
 
 FILES = ("run.toml", "journal.jsonl", "finished.json")

@@ -23,7 +23,6 @@ from mopbt.compare.collect import Marker
 from mopbt.compare.plan import LEAST
 from mopbt.engines.auto import EngineSpec, engine_spec
 from mopbt.engines.base import ModelCache, RunContext, run_job
-from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import THREADS
 from mopbt.engines.worker import keep_memory
 from mopbt.errors import (
@@ -38,13 +37,12 @@ from mopbt.objectives import parse_constraints
 from mopbt.problem import problem_of
 from mopbt.progress import Progress
 from mopbt.registry import find_task, task_fingerprint
-from mopbt.results import read_run_config
 from mopbt.rng import stream
 from mopbt.run_config import RunConfig
-from mopbt.runner import open_run
+from mopbt.run_directory import OpenRun, open_run, read_run_config
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget, Session
-from mopbt.state import Job, State, required_checkpoints
+from mopbt.state import Job, required_checkpoints
 from mopbt.stores.directory import DirectoryStore, write_atomically
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.version import __version__
@@ -252,13 +250,15 @@ def execute_order(order: Order, tell: Callable[[float], None]) -> Marker:
         replace(plan, on=EngineSpec("pool", 1)) if order.guarded and order.stack == 1 else plan
     ).engine()  # stacks are in any case
     with ExitStack() as stack:
-        store = _opened(path, settings, algorithm.scheduler(problem), order)
+        run = _opened(path, settings, algorithm.scheduler(problem), order)
+        store = run.store
         stack.callback(store.close)
-        earlier = sum(report.duration for exchange in store.read() for report in exchange.reports)
+        earlier = float(run.history.reports.durations().sum())
         session = Session(
-            *(algorithm.scheduler(problem), problem, store, engine, State(order.seed)),
+            *(algorithm.scheduler(problem), problem, store, engine, order.seed),
             Budget(seconds=order.seconds),
             _Share(tell, order.seconds),
+            run.history,
         )
         engine.start(RunContext(task, problem, order.seed, store.checkpoints))
         stack.callback(engine.close)
@@ -269,9 +269,9 @@ def execute_order(order: Order, tell: Callable[[float], None]) -> Marker:
         marker = {
             "seconds": round(session.elapsed, 6),  # virtual
             "real": round(earlier + time.perf_counter() - began, 3),
-            "evaluations": session.reports,
+            "evaluations": len(run.history.reports),
             "bytes": store.journal.stat().st_size,
-            "failures": session.failures,
+            "failures": run.history.failures,
             "order": identity(order),
         }
         write_atomically(path / "finished.json", (json.dumps(marker) + "\n").encode())
@@ -284,18 +284,18 @@ def _task(reference: str) -> tuple[Any, str, str]:
     return *find_task(reference), task_fingerprint(reference)
 
 
-def _opened(path: Path, settings: RunConfig, scheduler: Scheduler, order: Order) -> DirectoryStore:
+def _opened(path: Path, settings: RunConfig, scheduler: Scheduler, order: Order) -> OpenRun:
     """Open a run's directory, and begin it anew where it cannot go on as the run that was ordered: it says why.
 
     Waiting for the disk takes longer than training what is small, so after a power cut the journal may know of checkpoints that
     were never written. To go on with failed intervals would make another run of it.
     """
     try:
-        store = open_run(path, settings, durable=order.keep_models)
-        why = _hindrance(store, settings, scheduler, order)
+        run = open_run(path, settings, durable=order.keep_models)
+        why = _hindrance(run, settings, scheduler, order)
         if not why:
-            return store
-        store.close()
+            return run
+        run.close()
     except CorruptJournal:
         why = "its journal is damaged"
     print(f"{path} begins anew: {why}", file=sys.stderr)
@@ -303,43 +303,29 @@ def _opened(path: Path, settings: RunConfig, scheduler: Scheduler, order: Order)
     return open_run(path, settings, durable=order.keep_models)
 
 
-def _hindrance(
-    store: DirectoryStore, settings: RunConfig, scheduler: Scheduler, order: Order
-) -> str:
+def _hindrance(run: OpenRun, settings: RunConfig, scheduler: Scheduler, order: Order) -> str:
     """Return why a run that was begun cannot go on as the one that was ordered; nothing if it can."""
     recorded = read_run_config(Path(order.path))
     if recorded.task_fingerprint != settings.task_fingerprint:
         return "the code of its task has changed"
     if recorded.engine != settings.engine:
         return "it was begun with another cost of a step, or another engine"
-    last = max(
-        (report.seconds for exchange in store.read() for report in exchange.reports), default=0.0
-    )
+    last = float(run.history.reports.seconds().max(initial=0.0))
     if order.seconds is not None and last > order.seconds:
         return f"it has gone on to {last:g} virtual seconds, and its time is {order.seconds:g}"
     return (
         ""
-        if _is_whole(store, settings, scheduler)
+        if _is_whole(run, settings, scheduler)
         else "a checkpoint that it needs is missing or damaged"
     )
 
 
-def _is_whole(store: DirectoryStore, settings: RunConfig, scheduler: Scheduler) -> bool:
-    """Tell whether all checkpoints are sound from which jobs may still start."""
-    session = Session(
-        scheduler,
-        settings.problem,
-        store,
-        LocalEngine(),
-        State(settings.seed),
-        Budget(),
-        lambda _: None,
-    )
-    for exchange in store.read():
-        session.fold(exchange)
+def _is_whole(run: OpenRun, settings: RunConfig, scheduler: Scheduler) -> bool:
+    """Return whether all checkpoints are intact that jobs may still start from."""
+    reports = run.history.reports
     try:
-        for id in required_checkpoints(session.state):
-            store.checkpoints.load(id, session.checksums[id])
+        for id in required_checkpoints(run.history.state(scheduler, settings.seed)):
+            run.store.checkpoints.load(id, reports.checksum(reports.row(id)))
     except CorruptCheckpoint:
         return False
     return True

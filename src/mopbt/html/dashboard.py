@@ -82,7 +82,7 @@ class Shelf:
     def _runs(self, version: Any, followers: Sequence[Follower]) -> Snapshot:
         data, stories = (
             [follower.data() for follower in followers],
-            [follower.story for follower in followers],
+            [follower.run for follower in followers],
         )
         return Snapshot(
             version, as_json(payload(stories, data) | {"live": True}), title_of(stories)

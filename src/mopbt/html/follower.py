@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.errors import MopbtError
-from mopbt.html.story import Story, thinned
+from mopbt.history import History
+from mopbt.html.run_data import RunData, thinned
 from mopbt.run_config import RunConfig
-from mopbt.stores.journal import decode_line
+from mopbt.stores.journal import parse_line
 
 LARGEST = 2**20  # bytes of a run.toml or a lock
 TAIL = 64  # bytes before the place that was read to: a journal that was cut and has grown again has others there
@@ -34,20 +35,21 @@ BROKEN = (
 
 
 class Follower:
-    """A run that is followed: `look` reads what has come, `data` and `row` tell of it."""
+    """A run that another process executes: `look` reads what is new, `row` and `data` show it."""
 
     def __init__(self, path: Path, name: str, *, shown: str | None = None) -> None:
-        self.path, self.name = path, name
+        self.path = path
+        self.name = name
         self.version = 0  # grows with every change
         self._shown = str(path) if shown is None else shown
-        self._story: Story | None = None
-        self._file, self._size, self._offset = (
-            (-1, -1),
-            -1,
-            0,
-        )  # of the journal: device and inode; how far it was seen, and read
+        self._run: RunData | None = None
+        self._file = (-1, -1)  # device and inode of the journal
+        self._size = -1
+        self._offset = 0  # how far the journal was read
         self._tail = b""
-        self._driver = self._trouble = self._unread = ""
+        self._driver = ""
+        self._trouble = ""
+        self._unread = ""
 
     def look(self) -> None:
         """Read what has come since the last look."""
@@ -64,20 +66,19 @@ class Follower:
 
     @property
     def trouble(self) -> str:
-        """Return what is wrong with the run; the empty string if nothing is."""
+        """Return what is wrong with the run; empty if nothing is."""
         return self._trouble or self._unread
 
     def _seen(self) -> tuple[Any, ...]:
         return self._file, self._offset, self._tail, self._driver, self.trouble
 
     def row(self) -> dict[str, Any]:
-        """Return the run's line in a list, as JSON has it; where it cannot be shown, with the reason."""
+        """Return the run's row in a list; if it cannot be shown, the row says why."""
         try:
-            curve = thinned(self.story.curve(), SPARK)
-            row = self.story.summary(driver=self._driver, trouble=self.trouble) | {"curve": curve}
-            if (
-                self.story.problem.reference is None
-            ):  # above a point of its own, it cannot be compared
+            row = self.run.summary(driver=self._driver, trouble=self.trouble)
+            row["curve"] = thinned(self.run.curve(), SPARK)
+            if self.run.problem.reference is None:
+                # A hypervolume above the run's own reference point cannot be compared.
                 row["hypervolume"] = None
             json.dumps(row, allow_nan=False)
         except BROKEN as error:
@@ -85,50 +86,53 @@ class Follower:
         return row
 
     def data(self) -> dict[str, Any]:
-        """Return the run's story, as JSON has it; ValueError where it cannot be told."""
+        """Return the data of the run's page; ValueError if it cannot be shown."""
         try:
-            return self.story.data(driver=self._driver, trouble=self.trouble)
+            return self.run.data(driver=self._driver, trouble=self.trouble)
         except BROKEN as error:
             raise ValueError(f"the run {self.name} cannot be shown: {error}") from None
 
     @property
-    def story(self) -> Story:
-        """Return the run's story so far; ValueError says why there is none."""
-        if self._story is None:
+    def run(self) -> RunData:
+        """Return the run as far as it was read; ValueError if nothing was."""
+        if self._run is None:
             raise ValueError(self.trouble or "it has not begun")
-        return self._story
+        return self._run
 
     def _read(self) -> None:
         if self.path.resolve() != self.path:
-            raise OSError("its directory is a link now")
+            raise OSError("its directory has become a link")
         with open_plainly(self.path / "journal.jsonl") as file:
             state = os.fstat(file.fileno())
             file.seek(self._offset - len(self._tail))
-            if (state.st_dev, state.st_ino) != self._file or file.read(
-                len(self._tail)
-            ) != self._tail:
-                self._begin((state.st_dev, state.st_ino))
+            is_same = (state.st_dev, state.st_ino) == self._file
+            if not is_same or file.read(len(self._tail)) != self._tail:
+                self._start_over((state.st_dev, state.st_ino))
             if state.st_size != self._size:
                 self._size = state.st_size
                 file.seek(self._offset)
-                self._fold(
-                    file.read().split(b"\n")[:-1]
-                )  # what follows the last end of line is being written
+                # What follows the last newline is still being written.
+                self._extend(file.read().split(b"\n")[:-1])
 
-    def _begin(self, file: tuple[int, int]) -> None:
-        """Begin anew with a journal that was not seen before: the first, or one that was mended."""
-        self._file, self._size, self._offset, self._tail, self._trouble = file, -1, 0, b"", ""
-        self._story = Story(read_run_config(self.path), name=self.name, path=self._shown)
+    def _start_over(self, file: tuple[int, int]) -> None:
+        """Forget everything: this journal was not seen before, or was repaired."""
+        self._file, self._size, self._offset = file, -1, 0
+        self._tail, self._trouble = b"", ""
+        settings = read_run_config(self.path)
+        self._run = RunData(settings, History(settings.problem), name=self.name, path=self._shown)
 
-    def _fold(self, lines: list[bytes]) -> None:
-        assert self._story is not None, "the settings were read first"
+    def _extend(self, lines: list[bytes]) -> None:
         for number, line in enumerate(lines, 1):
-            exchange = decode_line(line)
-            if exchange is None:
-                if number < len(lines):  # the last one may be torn: then it never happened
-                    self._trouble = f"a line of its journal is damaged; what stands before it is shown ({self._offset:,} bytes)"
+            parsed = parse_line(line)
+            if parsed is None:
+                # An incomplete last line is ignored.
+                if number < len(lines):
+                    self._trouble = (
+                        "a line of its journal is damaged; what comes before it is shown "
+                        f"({self._offset:,} bytes)"
+                    )
                 return
-            self._story.fold([exchange])
+            self.run.history.extend([parsed])
             self._offset += len(line) + 1
             self._tail = (line + b"\n")[-TAIL:]
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from mopbt.history import read_history
 from mopbt.html.follower import driver_of
-from mopbt.html.story import Story, check_comparable, compared
-from mopbt.results import read_run_config
-from mopbt.stores.journal import read_journal
+from mopbt.html.run_data import RunData, check_comparable, compared
+from mopbt.run_directory import read_run_config
+from mopbt.stores.journal import read_lines
 
 UNSAFE = {
     ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"
@@ -30,12 +31,12 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
         raise ValueError(
             f"`out` must be a file in a directory that is there, such as report.html, got {out}"
         )
-    text = report([read_story(Path(run)) for run in runs], [driver_of(Path(run)) for run in runs])
+    text = report([read_run(Path(run)) for run in runs], [driver_of(Path(run)) for run in runs])
     out.write_text(text, encoding="utf-8")
     return out
 
 
-def report(stories: Sequence[Story], drivers: Sequence[str]) -> str:
+def report(stories: Sequence[RunData], drivers: Sequence[str]) -> str:
     """Return the page of runs, which needs nothing besides itself."""
     told = [story.data(driver=driver) for story, driver in zip(stories, drivers, strict=True)]
     style, script = part("page.css"), part("page.js")
@@ -49,7 +50,7 @@ def live_page(told: str, title: str, nonce: str) -> str:
     return filled(told, title, nonce=f' nonce="{nonce}"')
 
 
-def payload(stories: Sequence[Story], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def payload(stories: Sequence[RunData], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the page's program reads of runs: each one's data, and of several how they compare."""
     if len(stories) == 1:
         return {"runs": list(told)}
@@ -70,11 +71,11 @@ def as_json(told: Mapping[str, Any]) -> str:
     return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
 
-def read_story(path: Path) -> Story:
-    """Read the story of a run's directory."""
-    story = Story(read_run_config(path), name=path.resolve().name, path=str(path))
-    story.fold(read_journal(path / "journal.jsonl")[0])
-    return story
+def read_run(path: Path) -> RunData:
+    """Read a run's directory."""
+    settings, journal = read_run_config(path), path / "journal.jsonl"
+    history = read_history(settings.problem, read_lines(journal), journal)
+    return RunData(settings, history, name=path.resolve().name, path=str(path))
 
 
 @cache
@@ -83,7 +84,7 @@ def part(name: str) -> str:
     return files("mopbt.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def title_of(stories: Sequence[Story]) -> str:
+def title_of(stories: Sequence[RunData]) -> str:
     """Return the title of the page of runs."""
     return " · ".join([*dict.fromkeys(story.problem.name for story in stories), "mopbt"])
 

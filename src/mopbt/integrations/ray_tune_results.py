@@ -13,7 +13,6 @@ from ray.tune import Checkpoint, ResultGrid
 from mopbt.errors import StoreError
 from mopbt.results import Front, Point, Results
 from mopbt.run_config import RunConfig
-from mopbt.stores.base import Exchange
 from mopbt.stores.memory import MemoryCheckpoints
 
 FOLDER = "mopbt"  # beside the trials of an experiment
@@ -45,9 +44,8 @@ class Experiment:
             )
         records = log.read()
         results = Results(settings, MemoryCheckpoints())
-        results.fold(
-            [Exchange.from_json(exchange) for record in records for exchange in record["exchanges"]]
-        )
+        for record in records:
+            results.history.extend(record["exchanges"])
         return Experiment(
             results,
             path,

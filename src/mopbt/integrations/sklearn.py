@@ -21,8 +21,9 @@ from mopbt.engines.pool import PoolEngine, available_cores
 from mopbt.errors import MissingExtra, UnreadHyperparameter
 from mopbt.objectives import Constraint, Direction
 from mopbt.progress import Watch
-from mopbt.results import Front, Point, read_run_config
+from mopbt.results import Front, Point
 from mopbt.rng import derived_seed, stream
+from mopbt.run_directory import read_run_config
 from mopbt.runner import run
 from mopbt.space import Domain, Space
 

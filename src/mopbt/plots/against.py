@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt.html.story import check_comparable, common_reference
+from mopbt.html.run_data import check_comparable, common_reference
 from mopbt.messages import counted
 from mopbt.objectives import signed, unsigned
 from mopbt.results import Results

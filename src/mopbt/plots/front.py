@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mopbt.errors import MissingExtra
-from mopbt.html.story import check_comparable, view_of
+from mopbt.html.run_data import check_comparable, view_of
 from mopbt.messages import counted
 from mopbt.objectives import Objective
 from mopbt.plots.against import names_of, shared_reference

@@ -57,6 +57,11 @@ class Asha:
         """Tell whether only a budget ends it."""
         return self.trials is None
 
+    @property
+    def decides_together(self) -> bool:
+        """Return whether all trials of a generation are decided together."""
+        return False
+
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals: first of the trials under way, then of those that are promoted, then of new ones."""
         under_way = sorted(

@@ -21,6 +21,13 @@ class Scheduler(Protocol):
     def needs_budget(self) -> bool:
         """Tell whether only a budget ends a run."""
 
+    @property
+    def decides_together(self) -> bool:
+        """Return whether all trials are decided when the last of a generation has reported.
+
+        Otherwise, a report decides about its own trial alone, at once.
+        """
+
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Return at most `slots` jobs; an empty tuple means wait. Pure: the same state gives the same jobs."""
 

@@ -41,6 +41,11 @@ class FullTraining:
         """Tell whether only a budget ends it."""
         return self.trainings is None
 
+    @property
+    def decides_together(self) -> bool:
+        """Return whether all trials of a generation are decided together."""
+        return False
+
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of the trials under way and, where there is room, of new ones, lowest step first.
 

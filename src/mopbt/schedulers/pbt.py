@@ -54,6 +54,11 @@ class Pbt:
         """Return False: a population is trained to its end."""
         return False
 
+    @property
+    def decides_together(self) -> bool:
+        """Return whether all trials of a generation are decided together."""
+        return not self.asynchronous
+
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of the members that are ready, lowest step first, so that none starves."""
         ready = [t for t in state.trials if t.status == "ready"]

@@ -1,7 +1,7 @@
 """The `Store` protocol: a journal of exchanges, and checkpoints named by the jobs that wrote them."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ class Exchange:
         return {"reports": [report.to_json() for report in self.reports]}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> "Exchange":
+    def from_json(data: Mapping[str, Any]) -> "Exchange":
         """Read an exchange back."""
         jobs = tuple(Job.from_json(job) for job in data.get("jobs", ()))
         reports = tuple(Report.from_json(report) for report in data.get("reports", ()))
@@ -56,6 +56,9 @@ class Store(Protocol):
     @property
     def checkpoints(self) -> Checkpoints:
         """Return the run's checkpoints."""
+
+    def lines(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the lines of the journal in their JSON form."""
 
     def read(self) -> tuple[Exchange, ...]:
         """Return all exchanges so far."""

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,15 @@ from typing import IO, Any
 
 from mopbt.errors import RunLocked, StoreError
 from mopbt.stores.base import Checkpoints, Exchange, checked, checksum_of
-from mopbt.stores.journal import JournalWriter, cannot_write, encode_line, read_journal, read_lines
+from mopbt.stores.journal import (
+    JournalWriter,
+    Line,
+    cannot_write,
+    encode_line,
+    intact_length,
+    read_damaged,
+    read_lines,
+)
 
 _SUFFIX = ".ckpt"
 
@@ -114,7 +122,7 @@ class DirectoryStore:
         try:
             if mend is not None:
                 self._repair(mend)
-            self._exchanges, length = read_journal(self.journal)
+            length = intact_length(self.journal)
             self._writer = JournalWriter(self.journal, length, durable=durable)
         except BaseException:
             self._lock.release()
@@ -139,9 +147,13 @@ class DirectoryStore:
         """Return the journal's file."""
         return self.path / "journal.jsonl"
 
+    def lines(self) -> Iterator[Line]:
+        """Yield the lines of the journal in their JSON form."""
+        return read_lines(self.journal)
+
     def read(self) -> tuple[Exchange, ...]:
-        """Return the exchanges that were there when the store was opened."""
-        return self._exchanges
+        """Return all exchanges so far."""
+        return tuple(map(Exchange.from_json, self.lines()))
 
     def append(self, exchange: Exchange) -> None:
         """Make an exchange durable."""
@@ -158,7 +170,6 @@ class DirectoryStore:
     def clear(self) -> None:
         """Begin anew, as if nothing had ever been written down."""
         self._writer.cut(0)
-        self._exchanges = ()
 
     def close(self) -> None:
         """Close the journal and let others drive the run."""
@@ -167,7 +178,7 @@ class DirectoryStore:
 
     def _repair(self, mend: Mend) -> None:
         """Write the journal anew where lines are damaged, and keep the damaged one beside it."""
-        lines = read_lines(self.journal)
+        lines = read_damaged(self.journal)
         if None not in lines:
             return
         repair_journal = b"".join(map(encode_line, mend(lines)))

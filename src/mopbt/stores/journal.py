@@ -1,66 +1,107 @@
-"""The journal file: one JSON object a line, each with a checksum of its own.
+"""The journal file: one JSON object per line, each with its own checksum.
 
-A line is written, flushed to the disk, and only then acted upon; so a crash can tear the last line and no other. A torn last line
-never happened. Damage anywhere else is an error.
+A line is written and flushed to the disk before anything acts on it, so a crash can damage only
+the last line. An incomplete last line is ignored. Damage anywhere else is an error.
 """
 
 import errno
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from mopbt.errors import CorruptJournal, IncompatibleRun, StorageFull, StoreError
 from mopbt.stores.base import Exchange
 from mopbt.version import __version__
 
-_MARK = b',"crc":"'
+Line = dict[str, Any]  # a line of the journal in its JSON form
+
+_CHECKSUM = b',"crc":"'
 
 
 def encode_line(exchange: Exchange) -> bytes:
     """Return an exchange as a line with its checksum."""
     body = json.dumps(exchange.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
-    return body[:-1] + _MARK + f"{zlib.crc32(body):08x}".encode() + b'"}\n'
+    return body[:-1] + _CHECKSUM + f"{zlib.crc32(body):08x}".encode() + b'"}\n'
+
+
+def parse_line(line: bytes) -> Line | None:
+    """Return a line in its JSON form, or None if it is damaged."""
+    body, mark, tail = line.rpartition(_CHECKSUM)
+    body += b"}"
+    if not mark or tail != f'{zlib.crc32(body):08x}"}}'.encode():
+        return None
+    try:
+        parsed = json.loads(body)
+    except ValueError as error:
+        raise incompatible(error) from None
+    if not isinstance(parsed, dict):
+        raise incompatible(TypeError(f"{type(parsed).__name__} instead of an object"))
+    return parsed
 
 
 def decode_line(line: bytes) -> Exchange | None:
     """Return the exchange of a line, or None if the line is damaged."""
-    body, mark, tail = line.rpartition(_MARK)
-    if not mark or tail[8:] != b'"}' or tail[:8] != f"{zlib.crc32(body + b'}'):08x}".encode():
-        return None
+    parsed = parse_line(line)
     try:
-        return Exchange.from_json(json.loads(body + b"}"))
+        return None if parsed is None else Exchange.from_json(parsed)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise IncompatibleRun(
-            f"a line of the journal is whole but says something that mopbt {__version__} does not understand "
-            f"({type(error).__name__}: {error}); install the version that wrote it"
-        ) from None
+        raise incompatible(error) from None
+
+
+def incompatible(error: Exception) -> IncompatibleRun:
+    """Return the error for an intact line that this version cannot read."""
+    return IncompatibleRun(
+        f"an intact line of the journal cannot be read by mopbt {__version__} "
+        f"({type(error).__name__}: {error}); install the version that wrote it"
+    )
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Yield the lines of a journal in their JSON form; CorruptJournal if one is damaged."""
+    for number, line in enumerate(_raw_lines(path), 1):
+        try:
+            parsed = parse_line(line)
+        except IncompatibleRun as error:
+            raise IncompatibleRun(f"{path}: {error}") from None
+        if parsed is None:
+            raise _damaged(path, number)
+        yield parsed
 
 
 def read_journal(path: Path) -> tuple[tuple[Exchange, ...], int]:
-    """Return the exchanges of a journal, and the length in bytes of its good part."""
+    """Return the exchanges of a journal, and the length in bytes of its intact part."""
+    exchanges = []
+    for line in read_lines(path):
+        try:
+            exchanges.append(Exchange.from_json(line))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise IncompatibleRun(f"{path}: {incompatible(error)}") from None
+    return tuple(exchanges), intact_length(path)
+
+
+def read_damaged(path: Path) -> list[Exchange | None]:
+    """Return the exchanges of a journal, with None for a damaged line."""
+    return [decode_line(line) for line in _raw_lines(path)]
+
+
+def intact_length(path: Path) -> int:
+    """Return the length in bytes of a journal without an incomplete last line."""
     try:
-        raw = _raw_lines(path)
-        lines = [decode_line(line) for line in raw]
-    except IncompatibleRun as error:
-        raise IncompatibleRun(f"{path}: {error}") from None
-    exchanges = tuple(line for line in lines if line is not None)
-    if lines and not exchanges:
-        raise CorruptJournal(
-            f"{path} is not a journal: none of its {len(lines)} lines has a checksum that fits; put back the file that the run "
-            f"wrote, or use another directory"
-        )
-    if len(exchanges) < len(lines):
-        raise CorruptJournal(
-            f"line {lines.index(None) + 1} of {path} is damaged: its checksum does not fit; {len(exchanges)} others are good; "
-            f"`mopbt resume {path.parent} --repair` makes up for it from them, and keeps the damaged file"
-        )
-    return exchanges, sum(len(line) + 1 for line in raw)
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            end = _last_newline(file, size)
+            start = _last_newline(file, end - 1) if end else 0
+            file.seek(start)
+            return end if end and parse_line(file.read(end - 1 - start)) is not None else start
+    except FileNotFoundError:
+        return 0
 
 
 def check_order(exchanges: Sequence[Exchange], path: Path) -> None:
-    """Raise CorruptJournal where lines are missing, twice there, or not in their order."""
+    """Raise CorruptJournal where lines are missing, duplicated or out of order."""
     jobs, trials, outstanding, done = 0, 0, set[int](), set[int | None]({None})
     for number, exchange in enumerate(exchanges, 1):
         reported, before = {report.job for report in exchange.reports}, jobs
@@ -68,52 +109,82 @@ def check_order(exchanges: Sequence[Exchange], path: Path) -> None:
         outstanding -= reported
         done |= reported
         for job in exchange.jobs:
-            follows &= (
-                job.id >= jobs and job.trial <= trials and job.start in done
-            )  # a mended journal may leave out numbers
+            # A repaired journal may leave out ids.
+            follows &= job.id >= jobs and job.trial <= trials and job.start in done
             jobs, trials = job.id + 1, max(trials, job.trial + 1)
             outstanding.add(job.id)
         if not follows:
             raise CorruptJournal(
-                f"line {number} of {path} does not follow from those before it (jobs so far: {before}); a line was lost, doubled "
-                f"or moved: put back the file that the run wrote"
+                f"line {number} of {path} does not follow from the lines before it "
+                f"({before} jobs so far); a line was lost, duplicated or moved: restore the "
+                "original file"
             )
 
 
-def read_lines(path: Path) -> list[Exchange | None]:
-    """Return the exchanges of a journal, with None where a line is damaged; a torn last line never happened."""
-    return [decode_line(line) for line in _raw_lines(path)]
-
-
-def _raw_lines(path: Path) -> list[bytes]:
-    """Return the lines of a journal without a torn last one."""
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a journal without an incomplete last one."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last end of line is torn
+        length = intact_length(path)
+        with open(path, "rb") as file:
+            read = 0
+            while read < length:
+                line = file.readline()
+                read += len(line)
+                yield line[:-1]
     except FileNotFoundError:
-        return []
-    return lines[:-1] if lines and decode_line(lines[-1]) is None else lines
+        return
+
+
+def _last_newline(file: Any, end: int) -> int:
+    """Return the position after the last newline before `end`; 0 if there is none."""
+    block = 65536
+    while end > 0:
+        begin = max(end - block, 0)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return int(begin + found + 1)
+        end = begin
+    return 0
+
+
+def _damaged(path: Path, number: int) -> CorruptJournal:
+    intact = [line is not None for line in map(parse_line, _raw_lines(path))]
+    if not any(intact):
+        return CorruptJournal(
+            f"{path} is not a journal: none of its {len(intact)} lines has a valid checksum; "
+            "restore the file that the run wrote, or use another directory"
+        )
+    return CorruptJournal(
+        f"line {number} of {path} is damaged: its checksum is wrong; {sum(intact)} other lines "
+        f"are intact; `mopbt resume {path.parent} --repair` rebuilds it from them and keeps the "
+        "damaged file"
+    )
 
 
 class JournalWriter:
-    """Appends lines to a journal, each durable before `append` returns."""
+    """Append lines to a journal, each durable before `append` returns."""
 
     def __init__(self, path: Path, length: int, *, durable: bool = True) -> None:
         self._durable = durable
         self._path = path
         self._length = length
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        os.ftruncate(self._fd, length)  # a torn last line goes
+        # An incomplete last line goes with the first new one: until then, nothing is changed.
+        self._has_rest = True
 
     def append(self, exchange: Exchange) -> None:
-        """Write a line and flush it to the disk; on a full disk nothing is left of it."""
+        """Write a line and flush it to the disk; if that fails, nothing of it remains."""
         line = encode_line(exchange)
         try:
+            if self._has_rest:
+                os.ftruncate(self._fd, self._length)
+                self._has_rest = False
             self._write(line)
             if self._durable:
                 os.fsync(self._fd)
-        except (
-            BaseException
-        ) as error:  # a full disk, or Ctrl-C in the middle: nothing is left of the line
+        except BaseException as error:
+            # Also after Ctrl-C: a later line must not follow half of this one.
             os.ftruncate(self._fd, self._length)
             if isinstance(error, OSError):
                 raise cannot_write(error, self._path) from error
@@ -122,11 +193,11 @@ class JournalWriter:
 
     @property
     def length(self) -> int:
-        """Return how long the journal is, in bytes."""
+        """Return the length of the journal in bytes."""
         return self._length
 
     def cut(self, length: int) -> None:
-        """Take back all lines after the first `length` bytes."""
+        """Remove everything after the first `length` bytes."""
         os.ftruncate(self._fd, length)
         if self._durable:
             os.fsync(self._fd)
@@ -143,12 +214,14 @@ class JournalWriter:
 
 
 def cannot_write(error: OSError, path: Path) -> StoreError:
-    """Return what ends a run, rather than counting against a member: that nothing can be written, why, and what to do."""
+    """Return the error that stops a run whose files cannot be written, with the remedy."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(
-            f"no space left to write {path}; nothing reported is lost: free some space, then run the same again"
+            f"no space left to write {path}; nothing reported is lost: free some space, then rerun "
+            "to resume"
         )
     why = error.strerror or str(error)
     return StoreError(
-        f"cannot write {path}: {why}; nothing reported is lost: make it writable, then run the same again"
+        f"cannot write {path}: {why}; nothing reported is lost: make it writable, then rerun to "
+        "resume"
     )

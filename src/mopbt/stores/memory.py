@@ -1,6 +1,7 @@
 """A store that lives as long as the process: for tests and simulations."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from mopbt.errors import CorruptCheckpoint
 from mopbt.stores.base import Exchange, checksum_of
@@ -41,6 +42,10 @@ class MemoryStore:
     def __init__(self) -> None:
         self.checkpoints = MemoryCheckpoints()
         self._journal: list[Exchange] = []
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of the journal in their JSON form."""
+        return (exchange.to_json() for exchange in self._journal)
 
     def read(self) -> tuple[Exchange, ...]:
         """Return all exchanges so far."""

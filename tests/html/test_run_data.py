@@ -1,4 +1,4 @@
-"""A story tells the same as `Results`, however it is read, and stays small."""
+"""The data of a page agrees with `Results`, however it is read, and stays small."""
 
 import json
 from dataclasses import dataclass, replace
@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 import mopbt
 from mopbt.algorithms import named
-from mopbt.html.story import (
-    DRAWN,
-    ROWS,
-    TIMES,
-    Story,
+from mopbt.errors import CorruptJournal
+from mopbt.history import History, read_history
+from mopbt.html.run_data import (
+    MOST_DRAWN,
+    MOST_TIMES,
+    MOST_TRIALS,
+    RunData,
     common_reference,
     compared,
     level_of,
@@ -32,7 +34,7 @@ from mopbt.run_config import RunConfig
 from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
-from mopbt.stores.journal import read_journal
+from mopbt.stores.journal import read_journal, read_lines
 from mopbt.testing import ToyTask
 from toys import NanToy
 
@@ -83,8 +85,9 @@ def told(request, tmp_path_factory):
 
 
 def story_of(path):
-    story = Story(Results.open(path).settings, name="run", path=str(path))
-    story.fold(read_journal(path / "journal.jsonl")[0])
+    settings, journal = Results.open(path).settings, path / "journal.jsonl"
+    history = read_history(settings.problem, read_lines(journal), journal)
+    story = RunData(settings, history, name="run", path=str(path))
     return story
 
 
@@ -117,8 +120,10 @@ def story_for(exchanges, *, steps=20, name="invented", objectives=None, referenc
     problem = replace(problem_of(ToyTask(interval=1, steps=steps)), reference=reference)
     if objectives:
         problem = replace(problem, objectives=tuple(Objective(n, d) for n, d in objectives.items()))
-    story = Story(RunConfig(problem, {"name": "mo-pbt"}, 0), name=name, path=f"runs/{name}")
-    story.fold(exchanges)
+    settings = RunConfig(problem, {"name": "mo-pbt"}, 0)
+    story = RunData(settings, History(problem), name=name, path=f"runs/{name}")
+    for exchange in exchanges:
+        story.history.append(exchange)
     return story
 
 
@@ -165,7 +170,7 @@ def test_the_counts_are_those_of_the_results(told):
     assert data["others"]["outside"] == len(sound) - len(seen)
     assert data["seconds"] == results.seconds
     assert data["total"] == results.intervals
-    assert data["state"] == ("done" if results.done else "at rest")
+    assert data["state"] == ("done" if results.done else "interrupted")
 
 
 def test_the_way_of_every_model_is_that_of_the_results(told):
@@ -192,7 +197,7 @@ def test_a_way_on_which_a_trial_changes_its_own_values_is_told_step_by_step():
     exchanges = list(invented(400, population=20, seed=3))
     jobs = {job.id: job for exchange in exchanges for job in exchange.jobs}
     story = story_for(exchanges)
-    stretches = {s.job: s for s in story.stretches()}
+    stretches = {s.job: s for s in story.segments()}
     for entry in story.front:
         told, stretch = [], stretches[entry.job]
         while stretch is not None:
@@ -209,7 +214,7 @@ def test_a_way_on_which_a_trial_changes_its_own_values_is_told_step_by_step():
 
 def test_a_stretch_goes_on_for_as_long_as_nothing_changes(told):
     results, story = told
-    lengths = len(story.stretches())
+    lengths = len(story.segments())
     if "pbt" not in results.settings.algorithm["name"]:
         assert lengths == len(results.front())  # nothing ever changes
     else:
@@ -218,10 +223,9 @@ def test_a_stretch_goes_on_for_as_long_as_nothing_changes(told):
 
 def test_the_exploits_are_those_of_the_journal(told):
     results, story = told
-    trials = {job.id: job.trial for job in results._jobs.values()}
-    expected = [
-        j for j in results._jobs.values() if j.start is not None and trials[j.start] != j.trial
-    ]
+    jobs = [results.history.job(id) for id in range(len(results.history.jobs))]
+    trials = {job.id: job.trial for job in jobs}
+    expected = [j for j in jobs if j.start is not None and trials[j.start] != j.trial]
     data = story.data()
     assert data["exploited"] == len(expected)
     shown = sorted((trials[j.start], j.trial, j.begin) for j in expected)
@@ -246,7 +250,7 @@ def test_every_interval_is_counted_among_the_visits_and_every_sound_one_in_view_
         for k in (h["x"], h["y"]):
             inside &= (scores[:, k] >= data["views"][k][0]) & (scores[:, k] <= data["views"][k][1])
         assert sum(count for _, _, count in h["cells"]) == inside.sum()
-    reported = [results._jobs[job] for job in results._reports]
+    reported = [results.history.job(record["job"]) for record in results.records()]
     for k, (name, visits) in enumerate(zip(results.problem.space, data["visits"], strict=True)):
         expected = np.zeros((len(visits), len(results.problem.space[name].values)), dtype=int)
         for job in reported:
@@ -263,9 +267,10 @@ def test_it_is_json_without_nan(told):
 def test_it_does_not_matter_in_how_many_pieces_it_is_folded(told):
     results, whole = told
     exchanges = read_journal(results.path / "journal.jsonl")[0]
-    pieces = Story(results.settings, name="run", path=str(results.path))
+    history = History(results.problem)
+    pieces = RunData(results.settings, history, name="run", path=str(results.path))
     for exchange in exchanges:
-        pieces.fold([exchange])
+        pieces.history.append(exchange)
         if len(pieces.front) == 3:
             pieces.data()  # looking at it in between changes nothing
     assert pieces.data() == whole.data()
@@ -294,11 +299,11 @@ def test_a_hundred_thousand_evaluations_make_a_small_story_with_the_whole_front(
     data = story.data()
     text = json.dumps(data)
     assert len(text) < 1_500_000
-    assert len(data["others"]["steps"]) == DRAWN
-    assert len(data["exploits"]) <= DRAWN
-    assert len(data["curve"]) <= TIMES + 1
-    assert len(data["trials"]) <= 100 + ROWS
-    scores = np.array(story._vectors).reshape(-1, 2)
+    assert len(data["others"]["steps"]) == MOST_DRAWN
+    assert len(data["exploits"]) <= MOST_DRAWN
+    assert len(data["curve"]) <= MOST_TIMES + 1
+    assert len(data["trials"]) <= 100 + MOST_TRIALS
+    scores = story.history.reports.objectives()
     best = sorted(range(len(scores)), key=lambda i: (-scores[i, 0], -scores[i, 1]))
     highest, expected = -np.inf, []
     for i in best:  # a sweep: of two objectives, those that are higher in the second than all that are better in the first
@@ -313,7 +318,7 @@ def test_many_trials_are_thinned_but_for_those_that_led_to_the_front():
     data = story.data()
     rows = {row[0] for row in data["trials"]}
     assert {s[2] for s in data["stretches"]} <= rows
-    assert len(rows) <= ROWS + len({s[2] for s in data["stretches"]})
+    assert len(rows) <= MOST_TRIALS + len({s[2] for s in data["stretches"]})
 
 
 def test_an_empty_run_and_one_without_an_end_have_a_story():
@@ -322,20 +327,20 @@ def test_an_empty_run_and_one_without_an_end_have_a_story():
         [],
         [],
         0.0,
-        "at rest",
+        "interrupted",
     )
     assert story_for([]).data(driver="process 1")["state"] == "running"
     settings = replace(story_for([]).settings, algorithm={"name": "from elsewhere"})
-    assert Story(settings, name="x", path="x").data()["total"] is None
+    assert RunData(settings, History(settings.problem), name="x", path="x").data()["total"] is None
     json.dumps(data, allow_nan=False)
 
 
 def test_a_journal_that_contradicts_itself_is_refused():
     job = Job(0, 0, (0, 0), None, 0, 1)
     for jobs in ([job, job], [replace(job, start=0)], [job, Job(1, 0, (0, 0), 7, 0, 1)]):
-        with pytest.raises(ValueError, match="must be new and start from one that is known"):
+        with pytest.raises(CorruptJournal, match="does not follow from the lines before it"):
             story_for([Exchange(jobs=(j,)) for j in jobs])
-    with pytest.raises(ValueError, match="must have 2 objectives, got 3"):
+    with pytest.raises(ValueError, match="has 3 objectives, not 2"):
         story_for([Exchange(jobs=(job,)), Exchange(reports=(Report(0, (1.0, 2.0, 3.0)),))])
 
 
@@ -452,7 +457,7 @@ def test_algorithms_say_how_many_intervals_there_are():
     story = story_for([])
     settings = replace(story.settings, algorithm={"name": "mo-pbt", "population": 5})
     assert (
-        Story(settings, name="x", path="x").total
+        RunData(settings, History(settings.problem), name="x", path="x").total
         == 5 * 20
         == named("mo-pbt", None, population=5).scheduler(story.problem).total_jobs
     )

@@ -1,0 +1,311 @@
+"""Jobs and reports in columns, so that a journal of a million lines fits in memory.
+
+Rows are appended in the form in which the journal holds them, and never change. A `Job` or a
+`Report` is built only when it is read.
+"""
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mopbt.problem import Problem
+from mopbt.space import Config, Float, Int
+from mopbt.state import ErrorBar, Job, Report
+
+NONE = -1  # stands for None in a column of ids
+LARGEST_GAP = 1_000_000  # missing job ids in a row; more are taken for damage
+EXACT = 2**53  # integers up to here survive the way through a float
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class JobColumns:
+    """The jobs of a run by id. Ids grow; a repaired journal may leave some out."""
+
+    def __init__(self, problem: Problem) -> None:
+        domains = list(problem.space.values())
+        self._is_float = [isinstance(domain, Float) for domain in domains]
+        self._trial = array("q")
+        self._start = array("q")
+        self._begin = array("q")
+        self._end = array("q")
+        self._config = array("d")
+        self._blend: dict[int, tuple[tuple[int, float], ...]] = {}
+        is_large = any(isinstance(d, Int) and max(-d.lo, d.hi) > EXACT for d in domains)
+        self._exact: dict[int, Config] | None = {} if is_large else None
+
+    def __len__(self) -> int:
+        """Return the next free id."""
+        return len(self._trial)
+
+    def __contains__(self, id: int) -> bool:
+        return 0 <= id < len(self._trial) and self._trial[id] >= 0
+
+    def __getitem__(self, id: int) -> Job:
+        if id not in self:
+            raise KeyError(id)
+        config, blend = self.config(id), self._blend.get(id, ())
+        trial, begin, end = self._trial[id], self._begin[id], self._end[id]
+        return Job(id, trial, config, self.start(id), begin, end, blend)
+
+    def append(self, row: Sequence[Any]) -> None:
+        """Append a job in its JSON form; ValueError if its configuration does not fit."""
+        id, trial, config, start, begin, end, *blend = row
+        if len(config) != len(self._is_float):
+            raise ValueError(f"job {id} has {len(config)} values, not {len(self._is_float)}")
+        if id > len(self._trial):
+            self._leave_out(id - len(self._trial))
+        self._trial.append(trial)
+        self._start.append(NONE if start is None else start)
+        self._begin.append(begin)
+        self._end.append(end)
+        self._config.extend(config)
+        if blend:
+            self._blend[id] = tuple((checkpoint, weight) for checkpoint, weight in blend[0])
+        if self._exact is not None:
+            self._exact[id] = tuple(config)
+
+    def _leave_out(self, count: int) -> None:
+        if count > LARGEST_GAP:
+            raise ValueError(f"{count} job ids in a row are missing")
+        for column in (self._trial, self._start, self._begin, self._end):
+            column.extend([NONE] * count)
+        self._config.extend([math.nan] * (count * len(self._is_float)))
+
+    def config(self, id: int) -> Config:
+        """Return the configuration of a job."""
+        if self._exact is not None:
+            return self._exact[id]
+        n = len(self._is_float)
+        positions = self._config[id * n : (id + 1) * n]
+        pairs = zip(positions, self._is_float, strict=True)
+        return tuple(position if is_float else int(position) for position, is_float in pairs)
+
+    def trial(self, id: int) -> int:
+        """Return the trial of a job."""
+        return self._trial[id]
+
+    def begin(self, id: int) -> int:
+        """Return the step at which a job begins."""
+        return self._begin[id]
+
+    def end(self, id: int) -> int:
+        """Return the step at which a job ends."""
+        return self._end[id]
+
+    def start(self, id: int) -> int | None:
+        """Return the checkpoint that a job starts from; None for fresh weights."""
+        start = self._start[id]
+        return None if start == NONE else start
+
+    def starts(self, id: int) -> tuple[int, ...]:
+        """Return all checkpoints that a job starts from, the main one first."""
+        others = tuple(checkpoint for checkpoint, _ in self._blend.get(id, ()))
+        start = self._start[id]
+        return others if start == NONE else (start, *others)
+
+    def trials(self) -> Ints:
+        """Return the trial of each job (n,), -1 where an id is missing."""
+        return np.array(self._trial, dtype=np.int64)
+
+    def start_ids(self) -> Ints:
+        """Return the checkpoint that each job starts from (n,), -1 for fresh weights."""
+        return np.array(self._start, dtype=np.int64)
+
+    def begins(self) -> Ints:
+        """Return the step at which each job begins (n,)."""
+        return np.array(self._begin, dtype=np.int64)
+
+    def ends(self) -> Ints:
+        """Return the step at which each job ends (n,)."""
+        return np.array(self._end, dtype=np.int64)
+
+    def configs(self) -> Floats:
+        """Return the positions of each configuration (n, H)."""
+        return np.array(self._config, dtype=float).reshape(-1, len(self._is_float))
+
+
+class MappingColumn:
+    """A column of mappings from names to `width` numbers; mappings of one run mostly share their names."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._layouts: dict[tuple[str, ...], int] = {}
+        self._names: list[tuple[str, ...]] = []
+        self._layout = array("l")
+        self._offset = array("q")
+        self._numbers = array("d")
+
+    def append(self, mapping: Mapping[str, Any]) -> None:
+        """Append a mapping, to numbers or to tuples of `width` numbers."""
+        names = tuple(mapping)
+        layout = self._layouts.setdefault(names, len(self._layouts))
+        if layout == len(self._names):
+            self._names.append(names)
+        self._layout.append(layout)
+        self._offset.append(len(self._numbers))
+        if self._width == 1:
+            self._numbers.extend(map(float, mapping.values()))
+        else:
+            for numbers in mapping.values():
+                self._numbers.extend(map(float, numbers))
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        names, at, width = self._names[self._layout[row]], self._offset[row], self._width
+        if width == 1:
+            return dict(zip(names, self._numbers[at : at + len(names)], strict=True))
+        return {
+            name: tuple(self._numbers[at + i * width : at + (i + 1) * width])
+            for i, name in enumerate(names)
+        }
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names, in the order in which they first appeared."""
+        return tuple(dict.fromkeys(name for names in self._names for name in names))
+
+    def column(self, name: str) -> Floats:
+        """Return the numbers of a name, (n,) or (n, width); NaN where a mapping lacks it."""
+        layouts = np.array(self._layout, dtype=np.int64)
+        offsets = np.array(self._offset, dtype=np.int64)
+        numbers = np.array(self._numbers, dtype=float)
+        found = np.full((len(layouts), self._width), math.nan)
+        for layout, names in enumerate(self._names):
+            if name in names:
+                rows = np.flatnonzero(layouts == layout)
+                first = offsets[rows] + names.index(name) * self._width
+                found[rows] = numbers[first[:, None] + np.arange(self._width)]
+        return found[:, 0] if self._width == 1 else found
+
+
+class ReportColumns:
+    """The reports of a run, in the order in which they came."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._k = len(problem.objectives)
+        self._nothing = [math.nan] * self._k
+        self._row = array("q")  # by job id; -1 while a job has not reported
+        self._job = array("q")
+        self._objectives = array("d")
+        self._violation = array("d")
+        self._seconds = array("d")
+        self._duration = array("d")
+        self._checksum: list[str] = []
+        self._scores = MappingColumn(1)
+        self._errors = MappingColumn(len(ErrorBar._fields))
+        self._failure: dict[int, str] = {}  # by row
+
+    def __len__(self) -> int:
+        return len(self._job)
+
+    def __contains__(self, job: int) -> bool:
+        return self.row(job) != NONE
+
+    def row(self, job: int) -> int:
+        """Return the row of a job's report; -1 if it has not reported."""
+        return self._row[job] if 0 <= job < len(self._row) else NONE
+
+    def append(self, data: Mapping[str, Any]) -> None:
+        """Append a report in its JSON form; ValueError if its objectives do not fit."""
+        job, row = data["job"], len(self._job)
+        failed = "error" in data
+        objectives = self._nothing if failed else list(map(float, data["objectives"]))
+        if len(objectives) != self._k:
+            raise ValueError(f"job {job} has {len(objectives)} objectives, not {self._k}")
+        if job >= len(self._row):
+            self._row.extend([NONE] * (job + 1 - len(self._row)))
+        self._row[job] = row
+        self._job.append(job)
+        self._objectives.extend(objectives)
+        self._violation.append(math.inf if failed else float(data.get("violation", 0.0)))
+        self._seconds.append(data["seconds"])
+        self._duration.append(data["duration"])
+        self._checksum.append("" if failed else data["checksum"])
+        self._scores.append({} if failed else data["scores"])
+        self._errors.append(data.get("errors", {}))
+        if failed:
+            self._failure[row] = data["error"]
+
+    def __getitem__(self, row: int) -> Report:
+        job, seconds, duration = self._job[row], self._seconds[row], self._duration[row]
+        if row in self._failure:
+            error = self._failure[row]
+            return Report(job, seconds=seconds, duration=duration, error=error)
+        return Report(
+            job,
+            objectives=self.objectives_of(row),
+            violation=self._violation[row],
+            scores=self._scores[row],
+            checksum=self._checksum[row],
+            seconds=seconds,
+            duration=duration,
+            errors={name: ErrorBar(*bar) for name, bar in self._errors[row].items()},
+        )
+
+    def job(self, row: int) -> int:
+        """Return the job of a report."""
+        return self._job[row]
+
+    def objectives_of(self, row: int) -> tuple[float, ...]:
+        """Return the objectives of a report; NaN if its job failed."""
+        return tuple(self._objectives[row * self._k : (row + 1) * self._k])
+
+    def violation(self, row: int) -> float:
+        """Return the violation of a report; infinity if its job failed."""
+        return self._violation[row]
+
+    def checksum(self, row: int) -> str:
+        """Return the checksum of the checkpoint of a report; empty if its job failed."""
+        return self._checksum[row]
+
+    def scores_of(self, row: int) -> dict[str, float]:
+        """Return the metrics of a report in their original direction."""
+        return self._scores[row]
+
+    def seconds_of(self, row: int) -> float:
+        """Return when a report came, in seconds since the start of the run."""
+        return self._seconds[row]
+
+    def failed(self, row: int) -> bool:
+        """Return whether the job of a report failed."""
+        return row in self._failure
+
+    def failures(self) -> Mapping[int, str]:
+        """Return the errors of failed jobs by row."""
+        return self._failure
+
+    def jobs(self) -> Ints:
+        """Return the job of each report (n,)."""
+        return np.array(self._job, dtype=np.int64)
+
+    def objectives(self) -> Floats:
+        """Return the objectives of each report (n, K), larger is better; NaN for failed jobs."""
+        return np.array(self._objectives, dtype=float).reshape(-1, self._k)
+
+    def violations(self) -> Floats:
+        """Return the violation of each report (n,); infinity for failed jobs."""
+        return np.array(self._violation, dtype=float)
+
+    def seconds(self) -> Floats:
+        """Return when each report came (n,)."""
+        return np.array(self._seconds, dtype=float)
+
+    def durations(self) -> Floats:
+        """Return the seconds of work of each report (n,)."""
+        return np.array(self._duration, dtype=float)
+
+    def score_names(self) -> tuple[str, ...]:
+        """Return the names of all metrics, in the order in which they first appeared."""
+        return self._scores.names()
+
+    def scores(self, name: str) -> Floats:
+        """Return a metric of each report (n,); NaN where it is missing."""
+        return self._scores.column(name)
+
+    def errors(self, name: str) -> Floats:
+        """Return the error bar of a metric of each report (n, 3); NaN where it is missing."""
+        return self._errors.column(name)

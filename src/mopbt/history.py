@@ -1,0 +1,336 @@
+"""The read model of a run: what its journal says, folded once.
+
+`History` is the only code that gives a journal its meaning. A session, its results, the pages, the
+trackers, a repair and a comparison all read it. It grows with the journal in linear time, and keeps
+jobs and reports in columns, so that a million lines can be opened.
+"""
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mopbt.archive import Archive, Entry, reference_of
+from mopbt.columns import NONE, JobColumns, ReportColumns
+from mopbt.errors import CorruptJournal, IncompatibleRun
+from mopbt.metrics import hypervolume, hypervolume_curve, non_dominated
+from mopbt.problem import Problem
+from mopbt.schedulers.base import Scheduler
+from mopbt.state import Job, Report, Result, State, Trial
+from mopbt.stores.base import Exchange
+from mopbt.stores.journal import incompatible
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BROKEN = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+FEW = 64  # new reports that enter the archive one by one; more of them enter at once
+
+
+class History:
+    """What the journal of a run says so far: jobs, reports, counters, the front and its growth."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.jobs = JobColumns(problem)
+        self.reports = ReportColumns(problem)
+        self.trials = 0
+        self.outstanding: set[int] = set()
+        self.failures = 0
+        self.diverged = 0
+        self.seconds = 0.0
+        self.lines = 0
+        self._is_done = False
+        self._events = array("q")  # a job id, or ~row of a report, in the order of the journal
+        self._first_job: dict[int, int] = {}  # the first job of each trial that has reported
+        self._archive = Archive()
+        self._archived = 0  # rows that have entered the archive
+        self._milestones: Ints = np.empty(0, dtype=np.int64)
+        self._charted = 0  # rows among which the milestones were looked for
+
+    # What comes in.
+
+    def append(self, exchange: Exchange) -> None:
+        """Add a line of the journal."""
+        self.extend([exchange.to_json()])
+
+    def extend(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Add lines of the journal in their JSON form; CorruptJournal if one does not follow."""
+        for line in lines:
+            self.lines += 1
+            for row in line.get("jobs", ()):
+                self._add_job(row)
+            for data in line.get("reports", ()):
+                self._add_report(data)
+            self.seconds = max(self.seconds, line.get("stopped", 0.0))
+            self._is_done = line.get("done", False)
+
+    def _add_job(self, row: Sequence[Any]) -> None:
+        id, trial = row[0], row[1]
+        follows = id >= len(self.jobs) and 0 <= trial <= self.trials
+        starts = [row[3]] if row[3] is not None else []
+        if len(row) > 6:
+            starts += [checkpoint for checkpoint, _ in row[6]]
+        if not follows or any(start not in self.reports for start in starts):
+            raise self._does_not_follow(f"job {id}")
+        self.jobs.append(row)
+        self.outstanding.add(id)
+        self._events.append(id)
+        self.trials = max(self.trials, trial + 1)
+
+    def _add_report(self, data: Mapping[str, Any]) -> None:
+        job = data["job"]
+        if job not in self.outstanding:
+            raise self._does_not_follow(f"the report of job {job}")
+        self.outstanding.remove(job)
+        row = len(self.reports)
+        self.reports.append(data)
+        self._events.append(~row)
+        self.seconds = max(self.seconds, data["seconds"])
+        trial = self.jobs.trial(job)
+        self._first_job[trial] = min(self._first_job.get(trial, job), job)
+        if self.reports.failed(row):
+            self.failures += 1
+        elif not self.is_finite(row):
+            self.diverged += 1
+
+    def _does_not_follow(self, what: str) -> CorruptJournal:
+        return CorruptJournal(
+            f"line {self.lines} of the journal ({what}) does not follow from the lines before it "
+            f"({len(self.jobs)} jobs so far); a line was lost, duplicated or moved: restore the "
+            "original file"
+        )
+
+    # Facts.
+
+    @property
+    def done(self) -> bool:
+        """Return whether the last session recorded that nothing was left to do."""
+        return self._is_done
+
+    def job(self, id: int) -> Job:
+        """Return a job; KeyError if there is none with this id."""
+        return self.jobs[id]
+
+    def report(self, job: int) -> Report:
+        """Return the report of a job; KeyError if it has not reported."""
+        row = self.reports.row(job)
+        if row == NONE:
+            raise KeyError(job)
+        return self.reports[row]
+
+    def is_finite(self, row: int) -> bool:
+        """Return whether a report can be ranked: it neither failed nor diverged."""
+        numbers = (*self.reports.objectives_of(row), self.reports.violation(row))
+        return all(map(math.isfinite, numbers))
+
+    def failures_in_a_row(self, since: int = 0) -> list[str]:
+        """Return the errors of the newest reports if they failed, from row `since` on, oldest first."""
+        errors = []
+        failures = self.reports.failures()
+        row = len(self.reports) - 1
+        while row >= since and row in failures:
+            errors.append(failures[row])
+            row -= 1
+        return errors[::-1]
+
+    def lineage(self, job: int) -> list[int]:
+        """Return the jobs whose weights led to a job's model, from the first interval on."""
+        chain = [job]
+        while (start := self.jobs.start(chain[-1])) is not None:
+            chain.append(start)
+        return chain[::-1]
+
+    def is_exploit(self, job: int) -> bool:
+        """Return whether a job starts from another trial's checkpoint."""
+        start = self.jobs.start(job)
+        return start is not None and self.jobs.trial(start) != self.jobs.trial(job)
+
+    # The front and its hypervolume.
+
+    @property
+    def front(self) -> tuple[Entry, ...]:
+        """Return the evaluations that no other one dominates, by constrained domination."""
+        new = range(self._archived, len(self.reports))
+        self._archived = len(self.reports)
+        if len(new) > FEW:
+            rows = slice(new.start, new.stop)
+            self._archive.enter_many(
+                self.reports.jobs()[rows],
+                self.reports.objectives()[rows],
+                self.reports.violations()[rows],
+            )
+        else:
+            for row in filter(self.is_finite, new):
+                objectives = self.reports.objectives_of(row)
+                violation = self.reports.violation(row)
+                self._archive.enter(Entry(self.reports.job(row), objectives, violation))
+        return self._archive.front
+
+    def feasible_front(self) -> Floats:
+        """Return the objectives of the feasible models on the front (n, K)."""
+        points = [entry.objectives for entry in self.front if not entry.violation]
+        return np.array(points, dtype=float).reshape(-1, len(self.problem.objectives))
+
+    def reference(self) -> Floats:
+        """Return the reference point (K,): the task's, or the paper's rule.
+
+        The rule covers the first result of each trial and the front, so the point moves while the
+        front grows in a direction that no first result had.
+        """
+        if self.problem.reference is not None:
+            return np.array(self.problem.reference)
+        rows = map(self.reports.row, self._first_job.values())
+        firsts = [self.reports.objectives_of(row) for row in rows if self.is_finite(row)]
+        if not firsts and not self.front:
+            return np.zeros(len(self.problem.objectives))
+        return reference_of(None, firsts, self.front)
+
+    def hypervolume(self, reference: Floats | None = None) -> float:
+        """Return the hypervolume of the front above a reference point (K,)."""
+        corner = self.reference() if reference is None else reference
+        return hypervolume(self.feasible_front(), corner)
+
+    def curve(self, reference: Floats | None = None) -> list[tuple[float, float]]:
+        """Return when the hypervolume grew, in seconds, and to what."""
+        corner = self.reference() if reference is None else reference
+        rows = self.milestones()
+        volumes = hypervolume_curve(self.reports.objectives()[rows], corner)
+        return list(zip(self.reports.seconds()[rows].tolist(), volumes.tolist(), strict=True))
+
+    def milestones(self) -> Ints:
+        """Return the rows of feasible reports that no earlier report dominated, by time."""
+        if self._charted < len(self.reports):
+            seconds, jobs = self.reports.seconds(), self.reports.jobs()
+            objectives, violations = self.reports.objectives(), self.reports.violations()
+            new = np.arange(self._charted, len(self.reports))
+            new = new[(violations[new] == 0) & np.isfinite(objectives[new]).all(axis=1)]
+            rows = np.concatenate([self._milestones, new])
+            rows = rows[np.lexsort((jobs[rows], seconds[rows]))]
+            # With time as one more objective, all of them are found at once.
+            timed = np.column_stack([objectives[rows], -np.arange(len(rows))])
+            self._milestones = rows[non_dominated(timed)] if len(rows) else rows
+            self._charted = len(self.reports)
+        return self._milestones
+
+    # The state of the scheduler.
+
+    def state(self, scheduler: Scheduler, seed: int) -> State:
+        """Return the state that a scheduler has reached.
+
+        A decision that the journal records as a job is not made again: only trials without a
+        further job are decided by the scheduler.
+        """
+        return _Fold(self, scheduler, seed).state()
+
+    def next_jobs(self) -> dict[int, int]:
+        """Return the job of the same trial that follows a job, where there is one."""
+        following: dict[int, int] = {}
+        latest: dict[int, int] = {}
+        for event in self._events:
+            if event >= 0:
+                trial = self.jobs.trial(event)
+                if trial in latest:
+                    following[latest[trial]] = event
+                latest[trial] = event
+        return following
+
+    @property
+    def events(self) -> Sequence[int]:
+        """Return the order of the journal: a job id, or ~row for the report in a row."""
+        return self._events
+
+
+def read_history(problem: Problem, lines: Iterable[Mapping[str, Any]], path: object) -> History:
+    """Read a whole journal; the errors of a line name its file."""
+    history = History(problem)
+    try:
+        history.extend(lines)
+    except CorruptJournal as error:
+        raise CorruptJournal(str(error).replace("the journal", str(path), 1)) from None
+    except BROKEN as error:
+        raise IncompatibleRun(f"{path}: {incompatible(error)}") from None
+    return history
+
+
+class _Fold:
+    """Rebuild the state of a scheduler from a history, in linear time.
+
+    A trial that has a next job was decided: the job says how. Only from the first report without a
+    next job on is the scheduler asked, and if it decides about each trial alone, only for those.
+    """
+
+    def __init__(self, history: History, scheduler: Scheduler, seed: int) -> None:
+        self._history = history
+        self._scheduler = scheduler
+        self._seed = seed
+        self._next = history.next_jobs()
+        self._trials: list[Trial] = []
+        self._outstanding: dict[int, Job] = {}
+        self._jobs = 0
+        self._waiting: list[tuple[int, int]] = []  # trials of this generation, with their next job
+        self._ask_always = False
+
+    def state(self) -> State:
+        for event in self._history.events:
+            if event >= 0:
+                self._start(self._history.job(event))
+            else:
+                self._report(~event)
+        return self._frozen()
+
+    def _start(self, job: Job) -> None:
+        results = self._trials[job.trial].results if job.trial < len(self._trials) else {}
+        trial = Trial(job.trial, job.config, "running", job.begin, job.start, results)
+        if job.trial == len(self._trials):
+            self._trials.append(trial)
+        else:
+            self._trials[job.trial] = trial
+        self._outstanding[job.id] = job
+        self._jobs = job.id + 1
+
+    def _report(self, row: int) -> None:
+        job = self._outstanding[self._history.reports.job(row)]
+        following = self._next.get(job.id)
+        if following is None or self._ask_always:
+            self._ask_always = self._scheduler.decides_together
+            state = self._scheduler.tell(self._frozen(), self._history.reports[row])
+            self._trials = list(state.trials)
+            self._outstanding = dict(state.outstanding)
+            return
+        self._record(row, job)
+        self._waiting.append((job.trial, following))
+        if not self._scheduler.decides_together or len(self._waiting) == self._history.trials:
+            self._apply_decisions()
+
+    def _record(self, row: int, job: Job) -> None:
+        """Add a report, as `with_report` does."""
+        del self._outstanding[job.id]
+        reports = self._history.reports
+        failed = reports.failed(row)
+        objectives = None if failed else reports.objectives_of(row)
+        result = Result(objectives, 0.0 if failed else reports.violation(row))
+        trial = self._trials[job.trial]
+        # In place: nobody else holds this dictionary, and copying it would be quadratic.
+        trial.results.pop(job.end, None)
+        trial.results[job.end] = result
+        checkpoint = job.id if result.is_finite else job.start
+        self._trials[job.trial] = Trial(
+            job.trial, trial.config, "waiting", job.end, checkpoint, trial.results
+        )
+
+    def _apply_decisions(self) -> None:
+        """Make trials ready for the jobs that the journal records as their next ones."""
+        jobs = self._history.jobs
+        for trial, job in self._waiting:
+            results = self._trials[trial].results
+            begin, start = jobs.begin(job), jobs.start(job)
+            self._trials[trial] = Trial(trial, jobs.config(job), "ready", begin, start, results)
+        self._waiting.clear()
+
+    def _frozen(self) -> State:
+        outstanding = dict(self._outstanding)
+        return State(self._seed, tuple(self._trials), outstanding, self._jobs)
