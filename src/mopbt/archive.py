@@ -128,4 +128,4 @@ def reference_of(
     """
     if given is not None:
         return np.array(given)
-    return own_reference(firsts or [entry.objectives for entry in front])
+    return own_reference([*firsts, *(entry.objectives for entry in front)])
