@@ -29,7 +29,7 @@ check: $(VENV)/.check
 	$(BIN)/mypy
 
 # All benchmarks run, also after a missed target; the rows of all are in BENCH_JSON.
-BENCHMARKS := ranking hypervolume overhead population schedulers cluster report
+BENCHMARKS := ranking hypervolume overhead population schedulers history cluster report
 BENCH_JSON ?= build/bench.json
 bench: $(VENV)/.bench
 	rm -f $(BENCH_JSON)

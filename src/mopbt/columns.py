@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mopbt.problem import Problem
-from mopbt.space import Config, Float, Int
+from mopbt.space import Config, Float
 from mopbt.state import ErrorBar, Job, Report
 
 NONE = -1  # stands for None in a column of ids
+CHECKSUM = 16  # bytes, as `checksum_of` makes them
 LARGEST_GAP = 1_000_000  # missing job ids in a row; more are taken for damage
-EXACT = 2**53  # integers up to here survive the way through a float
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,16 +28,14 @@ class JobColumns:
     """The jobs of a run by id. Ids grow; a repaired journal may leave some out."""
 
     def __init__(self, problem: Problem) -> None:
-        domains = list(problem.space.values())
-        self._is_float = [isinstance(domain, Float) for domain in domains]
+        # Integers of a domain are within ±2**53, so a float holds them exactly.
+        self._is_float = [isinstance(domain, Float) for domain in problem.space.values()]
         self._trial = array("q")
         self._start = array("q")
         self._begin = array("q")
         self._end = array("q")
         self._config = array("d")
         self._blend: dict[int, tuple[tuple[int, float], ...]] = {}
-        is_large = any(isinstance(d, Int) and max(-d.lo, d.hi) > EXACT for d in domains)
-        self._exact: dict[int, Config] | None = {} if is_large else None
 
     def __len__(self) -> int:
         """Return the next free id."""
@@ -67,8 +65,6 @@ class JobColumns:
         self._config.extend(config)
         if blend:
             self._blend[id] = tuple((checkpoint, weight) for checkpoint, weight in blend[0])
-        if self._exact is not None:
-            self._exact[id] = tuple(config)
 
     def _leave_out(self, count: int) -> None:
         if count > LARGEST_GAP:
@@ -79,8 +75,6 @@ class JobColumns:
 
     def config(self, id: int) -> Config:
         """Return the configuration of a job."""
-        if self._exact is not None:
-            return self._exact[id]
         n = len(self._is_float)
         positions = self._config[id * n : (id + 1) * n]
         pairs = zip(positions, self._is_float, strict=True)
@@ -194,7 +188,8 @@ class ReportColumns:
         self._violation = array("d")
         self._seconds = array("d")
         self._duration = array("d")
-        self._checksum: list[str] = []
+        self._checksum = bytearray()  # CHECKSUM bytes per row
+        self._odd_checksum: dict[int, str] = {}  # by row; those of other lengths
         self._scores = MappingColumn(1)
         self._errors = MappingColumn(len(ErrorBar._fields))
         self._failure: dict[int, str] = {}  # by row
@@ -224,11 +219,18 @@ class ReportColumns:
         self._violation.append(math.inf if failed else float(data.get("violation", 0.0)))
         self._seconds.append(data["seconds"])
         self._duration.append(data["duration"])
-        self._checksum.append("" if failed else data["checksum"])
+        self._add_checksum(row, "" if failed else data["checksum"])
         self._scores.append({} if failed else data["scores"])
         self._errors.append(data.get("errors", {}))
         if failed:
             self._failure[row] = data["error"]
+
+    def _add_checksum(self, row: int, checksum: str) -> None:
+        if len(checksum) == 2 * CHECKSUM:
+            self._checksum += bytes.fromhex(checksum)
+        else:
+            self._checksum += bytes(CHECKSUM)
+            self._odd_checksum[row] = checksum
 
     def __getitem__(self, row: int) -> Report:
         job, seconds, duration = self._job[row], self._seconds[row], self._duration[row]
@@ -240,7 +242,7 @@ class ReportColumns:
             objectives=self.objectives_of(row),
             violation=self._violation[row],
             scores=self._scores[row],
-            checksum=self._checksum[row],
+            checksum=self.checksum(row),
             seconds=seconds,
             duration=duration,
             errors={name: ErrorBar(*bar) for name, bar in self._errors[row].items()},
@@ -260,7 +262,9 @@ class ReportColumns:
 
     def checksum(self, row: int) -> str:
         """Return the checksum of the checkpoint of a report; empty if its job failed."""
-        return self._checksum[row]
+        if row in self._odd_checksum:
+            return self._odd_checksum[row]
+        return self._checksum[row * CHECKSUM : (row + 1) * CHECKSUM].hex()
 
     def scores_of(self, row: int) -> dict[str, float]:
         """Return the metrics of a report in their original direction."""

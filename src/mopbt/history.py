@@ -26,7 +26,7 @@ from mopbt.stores.journal import incompatible
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-BROKEN = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+BROKEN = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 FEW = 64  # new reports that enter the archive one by one; more of them enter at once
 
 
