@@ -18,7 +18,7 @@ import mopbt  # noqa: E402
 from mopbt.engines.base import global_seeds  # noqa: E402
 from mopbt.errors import MissingExtra, MissingScore, TaskError, UnreadHyperparameter  # noqa: E402
 from mopbt.integrations.lightning import LightningTask  # noqa: E402
-from mopbt.problem import Values  # noqa: E402
+from mopbt.problem import Hyperparameters  # noqa: E402
 from mopbt.testing import TaskConformance  # noqa: E402
 
 pytestmark = [
@@ -98,7 +98,7 @@ def task(schedule=None, **options):
 
 def trained(subject, member, begin, end, hp=VALUES, seed=7):
     with global_seeds(seed):
-        return subject.train(member, Values(hp), begin, end, seed)
+        return subject.train(member, Hyperparameters(hp), begin, end, seed)
 
 
 class TestLightningTask(TaskConformance):

@@ -6,7 +6,7 @@ import torch
 from tests.torch.nets import make_task, mlp, rows
 
 import mopbt
-from mopbt.problem import Values
+from mopbt.problem import Hyperparameters
 from mopbt.torch import SGD, AdamW, Constant, Cosine, Steps
 from mopbt.torch.optimizers import clip_rows, resolved
 
@@ -190,7 +190,7 @@ def test_adams_bias_correction_counts_a_members_own_updates():
 
 
 def test_rates_are_resolved_for_each_member_and_count_as_read():
-    values = [Values({"lr": 0.1, "other": 1}), Values({"lr": 0.2, "other": 1})]
+    values = [Hyperparameters({"lr": 0.1, "other": 1}), Hyperparameters({"lr": 0.2, "other": 1})]
     assert resolved(SGD(lr="lr", momentum=0.5).rates(), values) == [
         {"lr": lr, "weight_decay": 0.0, "momentum": 0.5} for lr in (0.1, 0.2)
     ]

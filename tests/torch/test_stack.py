@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import mopbt
 from mopbt.errors import CannotStack, TaskError, UnreadHyperparameter
-from mopbt.problem import Values
+from mopbt.problem import Hyperparameters
 from mopbt.torch import SGD, AdamW, Cosine, Dropout, Hyperparameter
 from mopbt.torch.stack import Layout, Stack
 
@@ -464,7 +464,7 @@ def read_by(task, *, stacked):
         {name: d.decode(d.sample(mopbt.stream(i, name))) for name, d in task.space.items()}
         for i in range(2)
     ]
-    values = [Values(v) for v in names]
+    values = [Hyperparameters(v) for v in names]
     members = [task.init(0), task.init(1)]
     if stacked:
         task.train_many(members, values, [0, 0], [1, 2])

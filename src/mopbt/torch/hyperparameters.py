@@ -10,7 +10,7 @@ from torch import Tensor
 from mopbt.errors import CannotStack
 
 
-class TensorValues(Mapping[str, Any]):
+class TensorHyperparameters(Mapping[str, Any]):
     """Hyperparameters as a loss sees them: numbers as tensors without dimensions, everything else as it is."""
 
     def __init__(self, hp: Mapping[str, Any], device: torch.device) -> None:
@@ -27,7 +27,7 @@ class TensorValues(Mapping[str, Any]):
         return len(self._values)
 
 
-class StackedValues:
+class StackedHyperparameters:
     """Hyperparameters of many members, those that are numbers as one tensor, of which a stacked loss sees one row."""
 
     def __init__(self, hp: Sequence[Mapping[str, Any]], device: torch.device) -> None:
@@ -42,7 +42,7 @@ class StackedValues:
 
     def of_member(self, numbers: Tensor) -> Mapping[str, Any]:
         """Return the view of one member inside a stacked program; reading from it is reading for all."""
-        return _MemberValues(self, numbers)
+        return _MemberHyperparameters(self, numbers)
 
     def column(self, name: str) -> int:
         """Return where a hyperparameter stands, and note that it is read."""
@@ -63,8 +63,8 @@ class StackedValues:
         return len(self._values[0])
 
 
-class _MemberValues(Mapping[str, Any]):
-    def __init__(self, stacked: StackedValues, numbers: Tensor) -> None:
+class _MemberHyperparameters(Mapping[str, Any]):
+    def __init__(self, stacked: StackedHyperparameters, numbers: Tensor) -> None:
         self._stacked, self._numbers = stacked, numbers
 
     def __getitem__(self, name: str) -> Any:

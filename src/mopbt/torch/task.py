@@ -25,11 +25,16 @@ from mopbt.engines.worker import memory_kept
 from mopbt.errors import CannotStack, MissingScore, MopbtError, TaskError
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
-from mopbt.problem import Values, problem_of
+from mopbt.problem import Hyperparameters, problem_of
 from mopbt.rng import stream
 from mopbt.space import Domain
 from mopbt.torch.data import Batch, Batches
-from mopbt.torch.hyperparameters import StackedValues, TensorValues, cannot_stack, unstackable_named
+from mopbt.torch.hyperparameters import (
+    StackedHyperparameters,
+    TensorHyperparameters,
+    cannot_stack,
+    unstackable_named,
+)
 from mopbt.torch.layers import Dropout, Hyperparameter
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
 from mopbt.torch.probe import Probe, one_thread, peak_memory
@@ -265,9 +270,9 @@ class TorchTask:
             grown = (peak_memory() - before) // members
             return Probe(one, many, self._disagreement(trees[:2], values[:2]), max(grown, 0))
 
-    def _sampled(self, n: int) -> list[Values]:
+    def _sampled(self, n: int) -> list[Hyperparameters]:
         return [
-            Values(
+            Hyperparameters(
                 {
                     name: d.decode(d.sample(stream(i, "probe", name)))
                     for name, d in self.space.items()
@@ -428,7 +433,10 @@ class TorchTask:
 
     def _loop_gradients(self, stack: Stack, values: Sequence[Mapping[str, Any]]) -> GradientsOf:
         """Return how to get the gradient (1, P) of the only member as PyTorch usually does."""
-        gradients, hp = torch.zeros_like(stack.parameters), TensorValues(values[0], self._device)
+        gradients, hp = (
+            torch.zeros_like(stack.parameters),
+            TensorHyperparameters(values[0], self._device),
+        )
         self._attach(stack, 0)
         parts = self._layout.by_parameter(self._module, gradients[0])
         for name, value in self._tuned(values).items():
@@ -454,7 +462,7 @@ class TorchTask:
 
     def _stacked_gradients(self, stack: Stack, hp: Sequence[Mapping[str, Any]]) -> GradientsOf:
         """Return how to get the gradients (N, P) of all members from one program over the stack."""
-        reading, tuned = StackedValues(hp, self._device), self._tuned(hp)
+        reading, tuned = StackedHyperparameters(hp, self._device), self._tuned(hp)
         stack.others |= {name: tuned.pop(name) for name in stack.others if name in tuned}
         leaves = [
             part.detach().requires_grad_()
