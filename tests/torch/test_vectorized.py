@@ -26,11 +26,11 @@ from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.testing import ToyTask
 from mopbt.torch import AdamW
 
-# Whole runs.
+# Complete runs.
 
 
 def wild_task(**options):
-    """Return a task in which some members diverge at once."""
+    """Return a task in which members with the largest learning rate diverge."""
     space = {"lr": mopbt.Ordinal([0.01, 0.03, 0.1, 1e30]), "dropout": mopbt.Grid(0, 0.8, 9)}
     return make_task(dropping, **{"space": space, "steps": 3} | options)
 
@@ -63,7 +63,8 @@ def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkey
     assert nan, "nobody diverged"
     assert all(record["config.lr"] == 1e30 for record in nan)
     assert not any(record["front"] for record in nan)
-    for record in nan:  # whoever diverged goes on from somebody else, or from where it was
+    # A diverged member continues from another member, or from its own earlier checkpoint.
+    for record in nan:
         later = [
             r
             for r in results.records()
@@ -79,17 +80,17 @@ import torch
 torch.set_num_threads(1)
 import mopbt
 from tests.torch.nets import dropping_task
-from tests.torch.test_vectorised import killable
+from tests.torch.test_vectorized import killable
 def watch(progress):
     if progress.reported >= int(sys.argv[2]):
-        time.sleep(float(sys.argv[3]))  # the worker goes on meanwhile, and the run cannot end
+        time.sleep(float(sys.argv[3]))  # The worker continues, but the run cannot end.
         os.kill(os.getpid(), signal.SIGKILL)
 killable(sys.argv[1], watch)
 """
 
 
 def killable(out, progress=False):
-    """Run a population with dropout in stacks, one after the other in a worker."""
+    """Train a population with dropout as stacks, one after another in one worker."""
     return mopbt.run(
         dropping_task(steps=6, updates=20),
         out=out,
@@ -127,8 +128,8 @@ def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_pa
 
 
 @pytest.mark.parametrize("population", [7, 9])
-def test_bundles_are_the_same_in_every_generation_whatever_the_population(population, tmp_path):
-    """A stack that comes apart in the second generation trains its rest as a loop, and a resume may put it together again."""
+def test_stacks_are_the_same_in_every_generation(population, tmp_path):
+    """Otherwise a resumed run could train members alone that were stacked before."""
     sizes = []
     for generation in range(3):
         engine = VectorizedEngine(1, stack=math.ceil(population / 2))
@@ -148,7 +149,7 @@ def test_bundles_are_the_same_in_every_generation_whatever_the_population(popula
     assert sizes == [{7: [4, 3], 9: [5, 4]}[population]] * 3
 
 
-# One bundle.
+# One stack.
 
 
 def work_on(task, checkpoints=None):
@@ -169,7 +170,7 @@ VALUES = [
 ]
 
 
-def test_a_stack_is_trained_like_its_members_are_alone():
+def test_a_stack_trains_like_its_members_alone():
     task = make_task(optimizer=AdamW(lr="lr"))
     work = work_on(task)
     bundle = first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
@@ -180,7 +181,7 @@ def test_a_stack_is_trained_like_its_members_are_alone():
         assert b.job == a.job
 
 
-def test_the_same_bundle_gives_the_same_bytes_warm_or_from_disk(tmp_path):
+def test_cached_and_loaded_members_give_the_same_bytes(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
     warm = ModelCache(2**24)
     reports = [saved(work, t) for t in train(work, first_jobs(work, *VALUES), warm)]
@@ -211,7 +212,7 @@ def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
 
 
 def fussy(outputs, y):
-    """Raise where the outputs are large, as some metrics do."""
+    """Raise an exception for large outputs, as some metrics do."""
     if float(outputs.abs().max()) > 50:
         raise ZeroDivisionError("too large for me")
     return scores(outputs, y)
@@ -238,14 +239,14 @@ def rectified():
 
 def raising_on_nan(outputs, y):
     if outputs.isnan().any():
-        raise ValueError("Input contains NaN.")  # as scikit-learn does
+        raise ValueError("Input contains NaN.")  # scikit-learn does this.
     return scores(outputs, y)
 
 
 @pytest.mark.parametrize("metrics", [scores, raising_on_nan])
 @pytest.mark.parametrize("test", [None, make_task().validation])
-def test_a_member_that_turned_nan_is_reported_as_nan_whatever_the_metrics_make_of_it(metrics, test):
-    """Of NaN, argmax makes class 0: such a member would be on the front with the best specificity there is."""
+def test_a_member_with_nan_weights_is_reported_as_nan_whatever_its_metrics(metrics, test):
+    """The argmax of NaN is class 0, which would give such a member the best specificity."""
     space = {"lr": mopbt.Ordinal([0.1, 1e30])}
     work = work_on(
         make_task(rectified, metrics=metrics, test=test, space=space, constraints=["loss <= 9"])
@@ -268,7 +269,7 @@ def test_a_broken_contract_in_a_stack_ends_the_run():
 
 
 class Suicidal(nn.Module):
-    """Kills its process in training while a file is there."""
+    """A model that kills its process in training if a file exists."""
 
     def __init__(self, file):
         super().__init__()
@@ -299,10 +300,10 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stack_is_replaced(tmp_path):
     assert DirectoryCheckpoints(tmp_path).kept() == {0, 1, 2}
 
 
-# What the engine takes.
+# Arguments of the engine.
 
 
-def test_a_task_without_stacks_is_refused_with_what_will_do(tmp_path):
+def test_a_task_without_stacks_raises_an_error_with_the_remedy(tmp_path):
     with pytest.raises(
         CannotStack,
         match="the task 'toy' has no `train_many`, so it cannot be stacked; use engine='pool'",
