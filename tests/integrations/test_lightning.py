@@ -34,7 +34,7 @@ SPACE = {
     "dropout": mopbt.Grid(0, 0.5, 6),
     "positive": mopbt.Grid(0.1, 0.9, 5),
 }
-VALUES = {"lr": 0.1, "dropout": 0.2, "positive": 0.5}
+HP = {"lr": 0.1, "dropout": 0.2, "positive": 0.5}
 
 
 class Net(lightning.LightningModule):
@@ -96,7 +96,7 @@ def task(schedule=None, **options):
     )
 
 
-def trained(subject, member, begin, end, hp=VALUES, seed=7):
+def trained(subject, member, begin, end, hp=HP, seed=7):
     with global_seeds(seed):
         return subject.train(member, Hyperparameters(hp), begin, end, seed)
 
@@ -109,8 +109,8 @@ class TestLightningTask(TaskConformance):
 def by_hand(epochs, schedule=None, changes=()):
     """Train a module by a plain loop, and change optimizer settings before some epochs."""
     with global_seeds(0):
-        net = Net(**VALUES).net
-    optimizer = torch.optim.SGD(net.parameters(), lr=VALUES["lr"], momentum=0.9)
+        net = Net(**HP).net
+    optimizer = torch.optim.SGD(net.parameters(), lr=HP["lr"], momentum=0.9)
     scheduler = schedule(optimizer) if schedule else None
     net[3].p = 0.0
     for epoch in range(epochs):
@@ -137,7 +137,7 @@ class InOrder(Rows):
         return DataLoader(self.rows, batch_size=20)
 
 
-STILL = VALUES | {"dropout": 0.0}
+STILL = HP | {"dropout": 0.0}
 
 
 def same(state, expected):
@@ -218,7 +218,7 @@ def test_an_exploiting_member_uses_its_own_dropout_and_loss():
     donor = trained(subject, subject.init(0), 0, 1)
     usual = subject.dump(trained(subject, donor, 1, 2))
     for change in ({"dropout": 0.5}, {"positive": 0.9}):
-        assert subject.dump(trained(subject, donor, 1, 2, VALUES | change)) != usual
+        assert subject.dump(trained(subject, donor, 1, 2, HP | change)) != usual
     # The donor has not changed.
     assert subject.dump(trained(subject, donor, 1, 2)) == usual
 
@@ -247,8 +247,8 @@ def test_a_data_module_may_depend_on_hyperparameters():
     subject = task(
         data=lambda hp: Rows(hp["batch"]), space=SPACE | {"batch": mopbt.Ordinal([10, 40])}
     )
-    member = trained(subject, subject.init(0), 0, 1, VALUES | {"batch": 40})
-    member = trained(subject, member, 1, 2, VALUES | {"batch": 10})
+    member = trained(subject, subject.init(0), 0, 1, HP | {"batch": 40})
+    member = trained(subject, member, 1, 2, HP | {"batch": 10})
     assert member["lightning"]["global_step"] == 3 + 12
 
 
@@ -262,7 +262,7 @@ def test_models_of_a_run_load_into_a_module(tmp_path):
         for ancestor in results.lineage(point)
     )
     point = results.front()[0]
-    net = Net(**VALUES).eval()
+    net = Net(**HP).eval()
     net.load_state_dict(results.load(point)["model"])
     x, y = Rows().rows[:]
     with torch.no_grad():

@@ -151,9 +151,9 @@ class Chained(nn.Module):
 def test_each_member_has_its_own_probability_stacked_or_alone():
     space = {"lr": mopbt.Grid(0, 1, 2), "dropout": mopbt.Grid(0, 0.8, 5)}
     task, ps = make_task(Chained, space=space), [0.0, 0.2, 0.4, 0.8]
-    values = [{"lr": 0.0, "dropout": p} for p in ps]
-    stacked = task.train_many([task.init(0)] * 4, values, [0] * 4, [1, 2, 3, 4])
-    alone = [task.train(task.init(0), v, 0, 1, 1) for v in values]
+    hp = [{"lr": 0.0, "dropout": p} for p in ps]
+    stacked = task.train_many([task.init(0)] * 4, hp, [0] * 4, [1, 2, 3, 4])
+    alone = [task.train(task.init(0), v, 0, 1, 1) for v in hp]
     for members in (stacked, alone):
         for p, member in zip(ps, members, strict=True):
             assert abs(float(member["model"]["kept"]) / task.data.updates - (1 - p)) < 0.03
@@ -171,12 +171,12 @@ class Temperature(nn.Module):
 def test_a_tuned_value_is_used_in_evaluation_and_saved_with_the_model():
     space = {"lr": mopbt.LogGrid(0.01, 1, 3), "temperature": mopbt.Grid(1, 3, 3)}
     task = make_task(Temperature, space=space)
-    values = [{"lr": 0.1, "temperature": t} for t in (1.0, 2.0, 3.0)]
-    stacked = task.train_many([task.init(0)] * 3, values, [0] * 3, [5] * 3)
+    hp = [{"lr": 0.1, "temperature": t} for t in (1.0, 2.0, 3.0)]
+    stacked = task.train_many([task.init(0)] * 3, hp, [0] * 3, [5] * 3)
     fresh = make_task(Temperature, space=space)  # Its model has no values of earlier members.
-    expected = [fresh.evaluate(fresh.train(fresh.init(0), v, 0, 1, 5)) for v in values]
+    expected = [fresh.evaluate(fresh.train(fresh.init(0), v, 0, 1, 5)) for v in hp]
     for member, measured, value, alone in zip(
-        stacked, fresh.evaluate_many(stacked), values, expected, strict=True
+        stacked, fresh.evaluate_many(stacked), hp, expected, strict=True
     ):
         model = Temperature()
         model.load_state_dict(member["model"])

@@ -189,11 +189,11 @@ def test_adams_bias_correction_counts_a_members_own_updates():
 
 
 def test_rates_are_resolved_for_each_member_and_count_as_read():
-    values = [Hyperparameters({"lr": 0.1, "other": 1}), Hyperparameters({"lr": 0.2, "other": 1})]
-    assert resolve_rates(SGD(lr="lr", momentum=0.5).rates(), values) == [
+    hp = [Hyperparameters({"lr": 0.1, "other": 1}), Hyperparameters({"lr": 0.2, "other": 1})]
+    assert resolve_rates(SGD(lr="lr", momentum=0.5).rates(), hp) == [
         {"lr": lr, "weight_decay": 0.0, "momentum": 0.5} for lr in (0.1, 0.2)
     ]
-    assert all(v.read == {"lr"} for v in values)
+    assert all(v.read == {"lr"} for v in hp)
 
 
 def test_bad_arguments_raise_an_error():

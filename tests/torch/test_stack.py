@@ -154,14 +154,14 @@ MODELS = [
 RATES = [{"lr": 0.3}, {"lr": 0.01}, {"lr": 0.1}]
 
 
-def alone_and_together(task, values, begins=None, seeds=(11, 12, 13), members=None):
-    begins, seeds = begins or [0] * len(values), list(seeds)[: len(values)]
-    members = members or [task.init(i) for i in range(len(values))]
+def alone_and_together(task, hp, begins=None, seeds=(11, 12, 13), members=None):
+    begins, seeds = begins or [0] * len(hp), list(seeds)[: len(hp)]
+    members = members or [task.init(i) for i in range(len(hp))]
     alone = [
         task.train(m, v, b, b + task.interval, s)
-        for m, v, b, s in zip(members, values, begins, seeds, strict=True)
+        for m, v, b, s in zip(members, hp, begins, seeds, strict=True)
     ]
-    return alone, task.train_many(members, values, begins, seeds)
+    return alone, task.train_many(members, hp, begins, seeds)
 
 
 def assert_same(alone, together, *, atol=2e-6, parts=("model", "optimizer")):
@@ -345,14 +345,14 @@ def test_members_of_a_stack_differ_in_every_hyperparameter(kind):
 
     task = make_task(space=space, optimizer=optimizer, loss=loss, clip=0.5, interval=2)
     base = {"lr": 0.05, "decay": 0.01, "balance": 1.0, "lambda": 0.001}
-    values = [
+    hp = [
         base,
         base | {"lr": 0.01},
         base | {"decay": 5.0},
         base | {"balance": 10.0},
         base | {"lambda": 10.0},
     ]
-    alone, together = alone_and_together(task, values, seeds=[11] * 5, members=[task.init(0)] * 5)
+    alone, together = alone_and_together(task, hp, seeds=[11] * 5, members=[task.init(0)] * 5)
     assert_same(alone, together, atol=1e-5)
     assert differ(together, "0.weight")
 
@@ -397,8 +397,8 @@ def noisy(batch, hp):
 def test_augmentation_uses_each_members_hyperparameters():
     space = {"lr": mopbt.LogGrid(0.01, 1, 3), "noise": mopbt.Grid(0, 2, 3)}
     task = make_task(space=space, augment=noisy)
-    values = [{"lr": 0.1, "noise": n} for n in (0.0, 1.0, 2.0)]
-    for members in alone_and_together(task, values, seeds=[5] * 3, members=[task.init(0)] * 3):
+    hp = [{"lr": 0.1, "noise": n} for n in (0.0, 1.0, 2.0)]
+    for members in alone_and_together(task, hp, seeds=[5] * 3, members=[task.init(0)] * 3):
         assert differ(members, "0.weight")
     plain = make_task().train(task.init(0), {"lr": 0.1}, 0, 1, 5)
     torch.testing.assert_close(members[0]["model"], plain["model"], rtol=1e-4, atol=1e-6)
@@ -406,11 +406,11 @@ def test_augmentation_uses_each_members_hyperparameters():
 
 def test_losses_agree_for_adam_with_dropout_off():
     task = dropping_task(optimizer=AdamW(lr="lr"), interval=2)
-    values = [
+    hp = [
         {"lr": lr, "dropout": 0.0, "balance": b}
         for lr, b in ((0.1, 1.0), (0.01, 0.1), (0.03, 10.0))
     ]
-    alone, together = alone_and_together(task, values)
+    alone, together = alone_and_together(task, hp)
     for a, b in zip(map(task.evaluate, alone), task.evaluate_many(together), strict=True):
         assert b["loss"] == pytest.approx(a["loss"], abs=1e-4)
 
@@ -464,17 +464,17 @@ def read_by(task, *, stacked):
         {name: d.decode(d.sample(mopbt.stream(i, name))) for name, d in task.space.items()}
         for i in range(2)
     ]
-    values = [Hyperparameters(v) for v in names]
+    hp = [Hyperparameters(v) for v in names]
     members = [task.init(0), task.init(1)]
     if stacked:
-        task.train_many(members, values, [0, 0], [1, 2])
+        task.train_many(members, hp, [0, 0], [1, 2])
     else:
-        for member, own in zip(members, values, strict=True):
+        for member, own in zip(members, hp, strict=True):
             task.train(member, own, 0, task.interval, 3)
-    assert values[0].read == values[1].read
-    for own in values:
+    assert hp[0].read == hp[1].read
+    for own in hp:
         own.check_read()
-    return values[0].read
+    return hp[0].read
 
 
 class Sleeping(nn.Module):

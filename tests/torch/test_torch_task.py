@@ -237,9 +237,9 @@ def test_shared_data_may_have_several_inputs_in_the_loss():
     data = Batches(x, x.flip(0), torch.where(y == y.flip(0), 1, -1), batch_size=32)
     task = make_task(loss=pairwise, data=data)
     members = [task.init(0), task.init(1)]
-    values = [{"lr": 0.1}, {"lr": 0.01}]
-    alone = [task.train(m, v, 0, 1, 4) for m, v in zip(members, values, strict=True)]
-    for a, b in zip(alone, task.train_many(members, values, [0, 0], [4, 4]), strict=True):
+    hp = [{"lr": 0.1}, {"lr": 0.01}]
+    alone = [task.train(m, v, 0, 1, 4) for m, v in zip(members, hp, strict=True)]
+    for a, b in zip(alone, task.train_many(members, hp, [0, 0], [4, 4]), strict=True):
         torch.testing.assert_close(b["model"], a["model"], rtol=1e-4, atol=1e-6)
 
 
@@ -315,14 +315,14 @@ def test_compiled_training_agrees_with_the_usual_one():
 def test_mixed_precision_trains_in_full_precision_weights(way):
     task = make_task(autocast=torch.bfloat16)
     members = [task.init(0), task.init(1)]
-    values = [{"lr": 0.1}, {"lr": 0.1}]
+    hp = [{"lr": 0.1}, {"lr": 0.1}]
     if way == "loop":
         trained = [
-            task.train(member, own, 0, 1, 7) for member, own in zip(members, values, strict=True)
+            task.train(member, own, 0, 1, 7) for member, own in zip(members, hp, strict=True)
         ]
     else:
-        trained = task.train_many(members, values, [0, 0], [7, 7])
-    full = make_task().train(members[0], values[0], 0, 1, 7)
+        trained = task.train_many(members, hp, [0, 0], [7, 7])
+    full = make_task().train(members[0], hp[0], 0, 1, 7)
     for name, tensor in full["model"].items():
         assert trained[0]["model"][name].dtype == torch.float32
         torch.testing.assert_close(trained[0]["model"][name], tensor, rtol=0.1, atol=0.05)

@@ -156,15 +156,15 @@ def work_on(task, checkpoints=None):
     return RunContext(task, problem_of(task), 0, checkpoints or MemoryCheckpoints())
 
 
-def first_jobs(work, *values, begin=0, start=None, id=0):
+def first_jobs(work, *hp, begin=0, start=None, id=0):
     encode = work.problem.space.encode
     return [
         (Job(id + i, i, encode(v), start, begin, begin + work.problem.interval), "")
-        for i, v in enumerate(values)
+        for i, v in enumerate(hp)
     ]
 
 
-VALUES = [
+HP = [
     {"lr": lr, "dropout": p, "balance": 1.0}
     for lr, p in ((0.3, 0.0), (0.003, 0.8), (0.3, 0.4), (0.3, 0.2))
 ]
@@ -184,10 +184,10 @@ def test_a_stack_trains_like_its_members_alone():
 def test_cached_and_loaded_members_give_the_same_bytes(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
     warm = ModelCache(2**24)
-    reports = [saved(work, t) for t in train(work, first_jobs(work, *VALUES), warm)]
+    reports = [saved(work, t) for t in train(work, first_jobs(work, *HP), warm)]
     seconds = [
         Job(10 + i, i, job.config, (1, 1, 3, 0)[i], 1, 2)
-        for i, (job, _) in enumerate(first_jobs(work, *VALUES))
+        for i, (job, _) in enumerate(first_jobs(work, *HP))
     ]
     bundle = [(job, reports[job.start].checksum) for job in seconds]
     hot, cold = train(work, bundle, warm), train(work, bundle, ModelCache(0))
@@ -198,12 +198,12 @@ def test_cached_and_loaded_members_give_the_same_bytes(tmp_path):
 
 def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
-    reports = [saved(work, t) for t in train(work, first_jobs(work, *VALUES), ModelCache(0))]
+    reports = [saved(work, t) for t in train(work, first_jobs(work, *HP), ModelCache(0))]
     file = tmp_path / "1.ckpt"
     file.write_bytes(file.read_bytes()[:-8] + b"\0" * 8)
     seconds = [
         (Job(10 + i, i, job.config, i, 1, 2), reports[i].checksum)
-        for i, (job, _) in enumerate(first_jobs(work, *VALUES))
+        for i, (job, _) in enumerate(first_jobs(work, *HP))
     ]
     trained = train(work, seconds, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False, False]
