@@ -1,4 +1,4 @@
-"""A Lightning module resumes from any checkpoint exactly, with its own hyperparameters."""
+"""A Lightning module resumes exactly, with its own hyperparameters."""
 
 import importlib
 import sys
@@ -107,7 +107,7 @@ class TestLightningTask(TaskConformance):
 
 
 def by_hand(epochs, schedule=None, changes=()):
-    """Train a module by a plain loop, and change optimizer settings before some epochs."""
+    """Train by a plain loop, with changes of settings before some epochs."""
     with global_seeds(0):
         net = Net(**HP).net
     optimizer = torch.optim.SGD(net.parameters(), lr=HP["lr"], momentum=0.9)

@@ -177,7 +177,7 @@ def test_a_kept_run_is_not_resumed_by_another_search(rows, tmp_path, change):
 
 @pytest.mark.parametrize("state", [None, np.random.RandomState(3)])
 def test_a_kept_run_keeps_its_random_seed(rows, tmp_path, state):
-    """Rerunning a notebook cell resumes the run; a search without `out` draws a new seed."""
+    """A notebook cell resumes its run; a search without `out` draws a new seed."""
     first, again = (
         classifier(out=tmp_path / "run", random_state=state).fit(*rows) for _ in range(2)
     )

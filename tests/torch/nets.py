@@ -1,4 +1,4 @@
-"""Small networks and data for the tests of PyTorch tasks, in a module that workers can import."""
+"""Networks and data of the PyTorch tests, in a module that workers can import."""
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ def weighted(model, batch, hp):
 
 
 def scores(outputs, y):
-    """Return two conflicting metrics, and the loss, which depends on every bit of the outputs."""
+    """Return two conflicting metrics and the loss, which shows every bit of outputs."""
     chosen = outputs.argmax(-1)
     return {
         "recall": (chosen[y == 1] == 1).float().mean(),

@@ -119,7 +119,7 @@ def test_schedules_follow_their_formulas():
 
 
 def plain_training(model, optimizer, schedule, batches, lr, steps, begin):
-    """Train with a plain PyTorch loop that sets the scheduled learning rate before each update."""
+    """Train by a plain loop that sets the scheduled rate before each update."""
     for step, of_step in enumerate(batches, start=begin):
         for i, (x, y) in enumerate(of_step):
             for group in optimizer.param_groups:
@@ -135,7 +135,7 @@ def batches_of(task, seed, steps):
 
 @pytest.mark.parametrize("schedule", [Cosine(), Steps((0.25, 0.6), factor=0.3)])
 def test_training_matches_a_plain_pytorch_loop(schedule):
-    """Train two intervals: the schedule of the second continues at the member's own step."""
+    """In the second interval the schedule continues at the member's own step."""
     task = make_task(
         optimizer=SGD(lr="lr", nesterov=True, weight_decay=0.01, schedule=schedule),
         steps=4,
@@ -163,7 +163,7 @@ def test_training_matches_a_plain_pytorch_loop(schedule):
 
 
 def test_an_exploiting_member_uses_the_rate_of_its_own_step():
-    """Weights and optimizer state come from the donor, the learning rate from the own step."""
+    """Weights and optimizer state are the donor's, the rate depends on the own step."""
     task = make_task(optimizer=AdamW(lr="lr", schedule=Cosine()), steps=10)
     donor = task.train(task.init(0), {"lr": 0.1}, 0, 1, 3)
     early, late = (task.train(donor, {"lr": 0.1}, begin, begin + 1, 3) for begin in (1, 9))

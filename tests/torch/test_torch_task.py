@@ -189,11 +189,11 @@ def test_evaluate_model_gets_each_member_in_evaluation_mode():
 def test_evaluation_in_parts_gives_the_same_metrics(monkeypatch):
     task = dropping_task()
     members = [task.init(i) for i in range(3)]
-    whole = task.evaluate_many(members)
+    complete = task.evaluate_many(members)
     monkeypatch.setattr("mopbt.torch.evaluation.ROWS_PER_CALL", 10)
-    for a, b in zip(task.evaluate_many(members), whole, strict=True):
+    for a, b in zip(task.evaluate_many(members), complete, strict=True):
         assert a == pytest.approx(b, abs=1e-6)
-    assert task.evaluate(members[0]) == pytest.approx(whole[0], abs=1e-6)
+    assert task.evaluate(members[0]) == pytest.approx(complete[0], abs=1e-6)
 
 
 def test_a_checkpoint_is_a_safetensors_file_of_model_and_optimizer():

@@ -60,7 +60,7 @@ def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkey
         }
         assert point.scores["loss"] == pytest.approx(float(measured["loss"]), abs=1e-6)
     nan = [record for record in results.records() if math.isnan(record["score.recall"])]
-    assert nan, "nobody diverged"
+    assert nan, "no member diverged"
     assert all(record["config.lr"] == 1e30 for record in nan)
     assert not any(record["front"] for record in nan)
     # A diverged member continues from another member, or from its own earlier checkpoint.
@@ -142,7 +142,10 @@ def test_stacks_are_the_same_in_every_generation(population, tmp_path):
         sizes.append(
             [
                 len(b)
-                for b in (*(b for worker in engine._crew for b in worker.bundles), *engine._pending)
+                for b in (
+                    *(b for worker in engine._crew for b in worker.bundles),
+                    *engine._pending,
+                )
             ]
         )
         engine.close()
@@ -173,9 +176,9 @@ HP = [
 def test_a_stack_trains_like_its_members_alone():
     task = make_task(optimizer=AdamW(lr="lr"))
     work = work_on(task)
-    bundle = first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
-    together = train(work, bundle, ModelCache(2**20))
-    alone = [train(work, [job], ModelCache(2**20))[0] for job in bundle]
+    stack_jobs = first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
+    together = train(work, stack_jobs, ModelCache(2**20))
+    alone = [train(work, [job], ModelCache(2**20))[0] for job in stack_jobs]
     for a, b in zip(alone, together, strict=True):
         assert b.scores["loss"] == pytest.approx(a.scores["loss"], abs=1e-4)
         assert b.job == a.job
@@ -189,8 +192,8 @@ def test_cached_and_loaded_members_give_the_same_bytes(tmp_path):
         Job(10 + i, i, job.config, (1, 1, 3, 0)[i], 1, 2)
         for i, (job, _) in enumerate(first_jobs(work, *HP))
     ]
-    bundle = [(job, reports[job.start].checksum) for job in seconds]
-    hot, cold = train(work, bundle, warm), train(work, bundle, ModelCache(0))
+    stack_jobs = [(job, reports[job.start].checksum) for job in seconds]
+    hot, cold = train(work, stack_jobs, warm), train(work, stack_jobs, ModelCache(0))
     assert [t.data for t in hot] == [t.data for t in cold]
     assert len({t.data for t in hot}) == 4
     assert not any(t.error for t in hot)
@@ -224,12 +227,12 @@ def test_an_exception_for_one_member_fails_only_that_one():
             metrics=fussy, space={"lr": mopbt.Ordinal([0.01, 0.1, 300.0])}, optimizer=AdamW(lr="lr")
         )
     )
-    bundle = first_jobs(work, {"lr": 0.01}, {"lr": 300.0}, {"lr": 0.1})
-    trained = train(work, bundle, ModelCache(0))
+    stack_jobs = first_jobs(work, {"lr": 0.01}, {"lr": 300.0}, {"lr": 0.1})
+    trained = train(work, stack_jobs, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False]
     assert "ZeroDivisionError: too large for me" in trained[1].error
     assert trained[0].scores["loss"] == pytest.approx(
-        train(work, bundle[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
+        train(work, stack_jobs[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
     )
 
 
@@ -246,7 +249,7 @@ def raising_on_nan(outputs, y):
 @pytest.mark.parametrize("metrics", [scores, raising_on_nan])
 @pytest.mark.parametrize("test", [None, make_task().validation])
 def test_a_member_with_nan_weights_is_reported_as_nan_whatever_its_metrics(metrics, test):
-    """The argmax of NaN is class 0, which would give such a member the best specificity."""
+    """The argmax of NaN is class 0, which would give the best specificity."""
     space = {"lr": mopbt.Ordinal([0.1, 1e30])}
     work = work_on(
         make_task(rectified, metrics=metrics, test=test, space=space, constraints=["loss <= 9"])

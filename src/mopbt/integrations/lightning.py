@@ -107,7 +107,7 @@ class LightningTask:
             )
 
     def init(self, seed: int) -> Member:
-        """Return a member without weights: `train` builds them, when hyperparameters are known."""
+        """Return a member without weights; `train` builds them from this seed."""
         return {"seed": seed}
 
     def train(
@@ -162,7 +162,7 @@ class LightningTask:
 
 
 class _InMemoryCheckpoint(CheckpointIO):
-    """Passes checkpoints to and from a Trainer without a file."""
+    """Pass checkpoints to and from a Trainer without a file."""
 
     # The Trainer requires a path, although nothing is written to it.
     path = "member.ckpt"
@@ -203,7 +203,7 @@ class _InMemoryCheckpoint(CheckpointIO):
 
 
 class _ReapplySettings(Callback):
-    """Makes settings that come from the member's hyperparameters override restored ones."""
+    """Override restored settings by those of the member's own hyperparameters."""
 
     state_key = "mopbt"
 
@@ -212,7 +212,7 @@ class _ReapplySettings(Callback):
         self._restored: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Save how optimizers and schedules were built, for comparison in the next interval."""
+        """Save how optimizers and schedules were built, for the next interval."""
         return self._built
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -220,7 +220,7 @@ class _ReapplySettings(Callback):
         self._restored = state_dict
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record how optimizers and schedules were built, before their states are restored."""
+        """Record how optimizers and schedules were built, before they are restored."""
         schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
         self._built = {
             "optimizers": [hyperparameters_of(optimizer) for optimizer in trainer.optimizers],
@@ -228,7 +228,7 @@ class _ReapplySettings(Callback):
         }
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Apply, after restoring, all settings that changed; schedules keep their position."""
+        """Apply all settings that changed; schedules keep their position."""
         if not self._restored:
             return
         for optimizer, new, old in zip(
@@ -249,7 +249,7 @@ class _ReapplySettings(Callback):
 
 
 def _schedule_settings(schedule: Any) -> dict[str, Any]:
-    """Return the settings of a learning rate schedule and of the schedules it consists of."""
+    """Return the settings of a learning rate schedule and of its parts."""
     state = {
         name: value
         for name, value in schedule.state_dict().items()
@@ -260,7 +260,7 @@ def _schedule_settings(schedule: Any) -> dict[str, Any]:
 
 
 def _apply_changes(schedule: Any, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
-    """Set the attributes of a schedule that are built with new values, such as its factor."""
+    """Set the attributes of a schedule that were built with new values."""
     for name, value in new["state"].items():
         if value != old["state"].get(name, value):
             setattr(schedule, name, value)

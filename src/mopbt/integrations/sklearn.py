@@ -113,7 +113,7 @@ class EstimatorTask:
 
     def dump(self, model: Any) -> bytes:
         """Pickle the estimator; equal states give equal bytes."""
-        # A second pickle removes differences in which objects are shared.
+        # The bytes of a pickle depend on which objects are identical. Unpickling once settles this.
         return pickle.dumps(pickle.loads(pickle.dumps(model)))
 
     def load(self, data: bytes) -> Any:
@@ -121,7 +121,7 @@ class EstimatorTask:
         return pickle.loads(data)
 
     def check(self) -> None:
-        """Check that the estimator has every hyperparameter and that each affects training.
+        """Check that the estimator has all hyperparameters and that each has an effect.
 
         Some estimators read a parameter once and keep what they derived from it. For each
         hyperparameter, the check trains an interval from the same state with two values. If the
@@ -167,7 +167,7 @@ class EstimatorTask:
 
 
 def _update_optimizer(model: Any) -> None:
-    """Pass new rates to the optimizer that a multi-layer perceptron creates in its first step."""
+    """Pass new rates to the optimizer that a perceptron creates in its first step."""
     optimizer: Any = getattr(model, "_optimizer", None)
     if optimizer is None:
         return
@@ -208,7 +208,9 @@ def _best_has(method: str) -> Callable[["MOPBTSearch"], bool]:
 
 
 class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
-    """Train a population of an estimator for several scorers, and predict with one of its front.
+    """Train a population of estimators for several scorers and predict with the best.
+
+    The search keeps the front of trained estimators. A rule picks the one that predicts.
 
     Args:
         estimator: An estimator with `partial_fit`, or with `warm_start` (see `resource`).
@@ -268,7 +270,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         self.progress = progress
 
     def fit(self, X: Any, y: Any = None) -> "MOPBTSearch":
-        """Train the population on one part of the rows, score it on the other, and pick a model.
+        """Train the population, score it on held-out rows, and pick a model.
 
         Args:
             X: The rows, shape (n, features).
@@ -409,7 +411,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         )
 
     def _fingerprint(self, x: Any, y: Any) -> str:
-        """Return a suffix of the task's name that differs for other rows or search settings."""
+        """Return a suffix of the task's name that depends on rows and settings."""
         scoring = self.scoring if isinstance(self.scoring, Mapping) else dict.fromkeys(self.scoring)
         scorers = {name: _hash(scorer) for name, scorer in scoring.items()}
         settings = (_hash(clone(self.estimator)), scorers, _hash(self.validation), self.resource)

@@ -64,7 +64,7 @@ def evaluate_models(
 
 
 def compute_outputs(program: Program, stack: Stack, inputs: Tensor) -> list[Tensor]:
-    """Compute the outputs of each member on the same inputs, in parts that fit into memory."""
+    """Compute each member's outputs on the same inputs, a limited part at a time."""
     n = len(stack)
     if n == 1 or (program.device.type == "cpu" and len(inputs) >= ROWS_TO_LOOP):
         outputs = []

@@ -1,4 +1,4 @@
-"""Compute gradients: of one member by a backward pass, or of a stack by one vectorized program."""
+"""Compute gradients of one member, or of all members of a stack at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ GradientMethod = Callable[[Program, Stack, Sequence[Mapping[str, Any]]], Gradien
 
 
 class LoopGradients:
-    """Computes the gradient (1, P) of a stack's only member by an ordinary backward pass."""
+    """Compute the gradient (1, P) of a single member by a backward pass."""
 
     def __init__(self, program: Program, stack: Stack, hp: Sequence[Mapping[str, Any]]) -> None:
         self._program = program
@@ -59,7 +59,7 @@ class LoopGradients:
 
 
 class StackedGradients:
-    """Computes the gradients (N, P) of all members of a stack by one vectorized program.
+    """Compute the gradients (N, P) of all members of a stack with `vmap`.
 
     `vmap` calls `_member_loss` once with tensors that stand for those of all members. During this
     call, the model's own state is replaced by three groups of tensors with a first axis of N:

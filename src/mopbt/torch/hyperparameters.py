@@ -10,7 +10,7 @@ from mopbt.torch.vectorize import cannot_stack
 
 
 class TensorHyperparameters(Mapping[str, Any]):
-    """Hyperparameters of one member: numbers as tensors without dimensions, the rest unchanged."""
+    """Hyperparameters of one member, with numbers as tensors without dimensions."""
 
     def __init__(self, hp: Mapping[str, Any], device: torch.device) -> None:
         self._hp = hp
@@ -44,11 +44,11 @@ class StackedHyperparameters:
         self.numbers = torch.tensor(rows, device=device)
 
     def of_member(self, numbers: Tensor) -> Mapping[str, Any]:
-        """Return one member's view, given its row of numbers; reading it counts for all members."""
+        """Return one member's hyperparameters; reading them counts for all members."""
         return _MemberHyperparameters(self, numbers)
 
     def column(self, name: str) -> int:
-        """Return the column of a hyperparameter, and record for all members that it is read."""
+        """Return the column of a hyperparameter, and mark it as read by all members."""
         if name not in self._read:
             for own in self._hp:
                 own[name]
@@ -83,7 +83,7 @@ class _MemberHyperparameters(Mapping[str, Any]):
 
 
 def without_tracking(hp: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return each member's hyperparameters in a form that does not record what is read."""
+    """Return each member's hyperparameters without the record of what is read."""
     return [getattr(own, "plain", own) for own in hp]
 
 

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 
 class Hyperparameter(nn.Module):
-    """A hyperparameter inside a model; a call returns its value as a tensor without dimensions.
+    """A hyperparameter inside a model.
 
-    The architecture of a model must not depend on hyperparameters. What it computes may, through
-    modules of this kind.
+    A call returns the member's value as a tensor without dimensions. The architecture of a
+    model must not depend on hyperparameters. What it computes may, through modules of this kind.
 
     Args:
         name: Name of the hyperparameter in the task's space.
@@ -68,9 +68,10 @@ class Dropout(nn.Module):
 
 
 def draw_mask(x: Tensor, p: Tensor) -> Tensor:
-    """Draw a dropout mask of the shape of `x`: 0 with probability `p`, else 1 / (1 - p).
+    """Draw a dropout mask of the shape of `x`.
 
-    `p` has no dimensions. In a stack, one draw gives the masks of all members.
+    An element is 0 with the probability `p` (without dimensions), else 1 / (1 - p). In a
+    stack, one draw gives the masks of all members.
     """
     p = p.float()
     # With p = 1 everything is dropped, as in PyTorch; the bound avoids 0 / 0.

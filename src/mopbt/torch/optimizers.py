@@ -207,7 +207,7 @@ def check_rates(optimizer: Any) -> None:
 
 
 def clip_rows(gradients: Tensor, max_norm: float) -> None:
-    """Scale each row of gradients (N, P) in place so that its norm is at most `max_norm`."""
+    """Clip each row of gradients (N, P) in place to a norm of `max_norm`."""
     norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
     gradients.mul_((max_norm / (norms + 1e-6)).clamp_(max=1.0))
 
@@ -215,7 +215,7 @@ def clip_rows(gradients: Tensor, max_norm: float) -> None:
 def resolve_rates(
     rates: Mapping[str, Rate], hp: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, float]]:
-    """Return each member's rates as numbers, which counts as reading the hyperparameters."""
+    """Return each member's rates as numbers; this reads the hyperparameters."""
     resolved = []
     for own in hp:
         values = {name: own[r] if isinstance(r, str) else r for name, r in rates.items()}

@@ -44,5 +44,5 @@ def one_thread() -> Iterator[None]:
 
 
 def peak_memory() -> int:
-    """Return this process's peak memory in bytes; 0 where the system does not report it."""
+    """Return this process's peak memory in bytes, or 0 if it is not available."""
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

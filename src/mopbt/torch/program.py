@@ -63,7 +63,7 @@ class Program:
         return torch.autocast(self.device.type, self.autocast)
 
     def tuned_buffers(self, hp: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return the members' values (N,) for the buffers of tuned modules, by buffer name.
+        """Return the members' values (N,) for the buffers of tuned modules.
 
         `record_reads` then records only those modules that are called from here on.
         """

@@ -60,7 +60,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a model's state: trained parameters in a row, all other state by name.
+    """How a model's state is stored: trained parameters in a row, the rest by name.
 
     Attributes:
         spans: The part of a row for each trained parameter.
@@ -114,7 +114,7 @@ class Layout:
         ]
 
     def cells(self, module: nn.Module, more: Iterable[str] = ()) -> list[Cell]:
-        """Find the entries that store a model's state, and those of the buffers named in `more`.
+        """Find the entries that store a model's state and the buffers in `more`.
 
         The entries of tied state come last and carry the name of the tensor they are tied to.
         """
@@ -136,7 +136,7 @@ class Layout:
             span.of(out).copy_(tensors[name])
 
     def attach(self, module: nn.Module, stack: "Stack", member: int) -> None:
-        """Make a model share its state with a member, so that training it trains the member."""
+        """Make a model share its state with a member; training it trains the member."""
         for parameter, part in self.by_parameter(module, stack.parameters[member]):
             parameter.data = part
             parameter.grad = None
@@ -263,7 +263,7 @@ def _find_aliases(module: nn.Module) -> dict[str, str]:
 
 
 def _separate_entries(module: nn.Module, aliases: Mapping[str, str]) -> dict[str, str]:
-    """Keep the aliases that are separate entries, and not second names of a shared module."""
+    """Keep the aliases that are entries of their own, not names of a shared module."""
 
     def entry(name: str) -> tuple[int, str]:
         cell = Cell.find(module, name)

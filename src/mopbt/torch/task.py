@@ -173,7 +173,7 @@ class TorchTask:
         return loaded
 
     def check(self) -> None:
-        """Train a member for one update and measure it, so that mistakes show before a run."""
+        """Train a member for one update and measure it, to find mistakes before a run."""
         hp = self._sample_hp(1)
         problem = problem_of(self)
         with global_seeds(0):
@@ -199,7 +199,7 @@ class TorchTask:
                 )
 
     def check_stack(self) -> None:
-        """Train two members for one update as a stack and measure them, or raise CannotStack."""
+        """Train two members for one update as a stack; raise CannotStack on failure."""
         hp = self._sample_hp(2)
         try:
             with global_seeds(0):
@@ -217,9 +217,10 @@ class TorchTask:
             raise cannot_stack(f"{type(error).__name__}: {error}") from error
 
     def probe(self, members: int, seconds: float = 1.0) -> Probe:
-        """Compare a few updates of single members with those of a stack of up to `members`.
+        """Compare a few updates of a single member and of a stack.
 
-        The measurement runs under the conditions of a worker and takes about `seconds`.
+        The stack has up to `members` members. The measurement runs under the conditions of a
+        worker and takes about `seconds`.
         """
         self.check_stack()
         with global_seeds(0), one_thread(), memory_kept():

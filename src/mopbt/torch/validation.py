@@ -39,7 +39,7 @@ def check_parts(model: Any, loss: Any, data: Any, optimizer: Any) -> None:
 
 
 def check_evaluation(**given: Any) -> None:
-    """Raise ValueError unless the task has `metrics` and `validation`, or `evaluate_model`."""
+    """Raise ValueError unless exactly one way of evaluation is given."""
     names = {name for name, argument in given.items() if argument is not None}
     if names - {"test"} == {"metrics", "validation"} or names == {"evaluate_model"}:
         return
@@ -66,7 +66,7 @@ def check_tensors(name: str, data: Any) -> None:
 
 
 def check_metrics(metrics: Any, source: str) -> dict[str, float]:
-    """Convert metrics to floats by name; raise TaskError if `source` returned something else."""
+    """Convert the metrics that `source` returned to floats, or raise TaskError."""
     if not isinstance(metrics, Mapping):
         raise TaskError(f"`{source}` must return a mapping of names to numbers, got {metrics!r}")
     return checked_scores(metrics)

@@ -23,7 +23,7 @@ def cannot_stack(reason: str) -> CannotStack:
 
 @contextmanager
 def stacking(device: torch.device) -> Iterator[None]:
-    """Select attention kernels that `vmap` supports, and raise its errors as `CannotStack`."""
+    """Use attention kernels that `vmap` supports, and raise its errors as CannotStack."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     kernels = sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
