@@ -11,7 +11,7 @@ from mopbt.errors import TaskError
 from mopbt.torch.data import Batch
 from mopbt.torch.hyperparameters import StackedHyperparameters, TensorHyperparameters
 from mopbt.torch.program import Program
-from mopbt.torch.stack import Stack, swap_parameters
+from mopbt.torch.stack import Cell, Stack, swap_parameters
 
 
 class Gradients(Protocol):
@@ -82,6 +82,7 @@ class StackedGradients:
         for name in stack.others.keys() & self._tuned.keys():
             stack.others[name] = self._tuned.pop(name)
         self._cells = program.layout.cells(program.module, self._tuned)
+        self._other_cells = [Cell.find(program.module, name) for name in stack.others]
 
     def __call__(self, batch: Batch, *, shared: bool) -> Tensor:
         """Return the gradients of the members' losses, and update the stack's other state."""
@@ -104,12 +105,9 @@ class StackedGradients:
         self, batch: Batch, numbers: Tensor, state: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return one member's loss, and its other state after the call."""
-        others: dict[str, Tensor] = {}
         with swap_parameters(self._cells, state):
             hp = self._hp.of_member(numbers)
             loss = self._program.compute_loss(self._program.module, batch, hp)
-            for cell in self._cells:
-                # Tied entries come last; the first entry of a tensor is the one that counts.
-                if cell.name in self._stack.others:
-                    others.setdefault(cell.name, cell.get().detach())
+            # The model may have assigned new tensors to its buffers.
+            others = {cell.name: cell.get().detach() for cell in self._other_cells}
         return loss, others
