@@ -812,7 +812,7 @@ WITH_TORCH = [
         *(
             "got a DataLoader",
             "must be Batches(inputs, labels, batch_size=256)",
-            "give it the tensors themselves",
+            "pass the tensors to Batches",
         ),
     ),
     Mistake(
@@ -831,7 +831,7 @@ WITH_TORCH = [
         *("no metrics", torch_running(metrics=None), ValueError),
         *(
             "got `validation`",
-            "or `evaluate_model`, and not both",
+            "or `evaluate_model`, but not both",
             "needs `metrics` and `validation`",
         ),
     ),
@@ -842,8 +842,8 @@ WITH_TORCH = [
             MissingScore,
         ),
         *(
-            "they give 'accuracy', 'size'",
-            "'acuracy', which the objectives name",
+            "the task measures 'accuracy', 'size'",
+            "the objectives name 'acuracy'",
             "correct the name",
         ),
     ),
@@ -865,7 +865,7 @@ WITH_TORCH = [
             torch_running(space={"rate": Float(0.1, 1)}),
             ValueError,
         ),
-        *("names 'lr'", "the space has 'rate'", "add it there, or correct the name"),
+        *("hyperparameter 'lr'", "the space has 'rate'", "add it to the space"),
     ),
     Mistake(
         *(
@@ -877,7 +877,7 @@ WITH_TORCH = [
     ),
     Mistake(
         *("a device that there is not", torch_running(device="gpu"), ValueError),
-        *("got 'gpu'", "one that PyTorch has here", "`device` must be 'auto'"),
+        *("got 'gpu'", "a device that PyTorch finds", "`device` must be 'auto'"),
     ),
     Mistake(
         *(
@@ -885,7 +885,7 @@ WITH_TORCH = [
             torch_running("vectorized", loss=deciding),
             CannotStack,
         ),
-        *("the model or its loss", "cannot be stacked", "The engine 'pool' will do."),
+        *("the model or its loss", "cannot be stacked", "use engine='pool'"),
     ),
 ]
 

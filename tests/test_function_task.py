@@ -21,7 +21,7 @@ from mopbt.algorithms import RandomSearch
 from mopbt.engines.base import ModelCache, RunContext, global_seeds, run_job
 from mopbt.errors import TaskError, UnreadHyperparameter
 from mopbt.function_task import FunctionTask, Member
-from mopbt.problem import Values, problem_of
+from mopbt.problem import Hyperparameters, problem_of
 from mopbt.space import Float, Grid, Ordinal
 from mopbt.state import Job
 from mopbt.stores.memory import MemoryCheckpoints
@@ -48,7 +48,7 @@ def make(function, *, space=None, interval=3):
 
 def interval(task, start, begin, **values):
     """Carry out one interval as an engine does; `start` is the checkpoint's bytes or None, and bytes come back."""
-    hp = Values(values)
+    hp = Hyperparameters(values)
     with global_seeds(begin):
         model = task.init(0) if start is None else task.load(start)
         model = task.train(model, hp, begin, begin + task.interval, begin)
@@ -464,7 +464,7 @@ def test_what_a_member_knows():
         assert isinstance(m, Member)
 
     task = make(train)
-    model = task.train(task.init(0), Values({"lr": 0.5}), 6, 9, 42)
+    model = task.train(task.init(0), Hyperparameters({"lr": 0.5}), 6, 9, 42)
     assert seen == [(6, 9, 42, 6, {"lr": 0.5}), (6, 6), (7, 7), (8, 8)]
     assert task.evaluate(model) == {"loss": 8}  # the last report counts
 

@@ -17,6 +17,10 @@ WITH_TORCH = {
         "probe",
         "stack",
         "task",
+        "evaluation",
+        "gradients",
+        "program",
+        "vectorize",
         "hyperparameters",
     )
 }

@@ -5,7 +5,7 @@ import pytest
 
 from mopbt.errors import TaskError, UnreadHyperparameter
 from mopbt.objectives import Constraint, Objective
-from mopbt.problem import Values, make_problem, problem_of
+from mopbt.problem import Hyperparameters, make_problem, problem_of
 from mopbt.space import Float, Grid, Space
 from mopbt.testing import FailingToy, TaskConformance, ToyTask
 
@@ -110,7 +110,7 @@ def test_what_a_problem_refuses(changed, message):
 
 
 def test_never_reading_a_value_is_an_error_that_names_it():
-    values = Values({"lr": 0.1, "wd": 0.0, "p": 0.5})
+    values = Hyperparameters({"lr": 0.1, "wd": 0.0, "p": 0.5})
     assert values["wd"] == 0.0
     assert values.read == {"wd"}
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_never_reading_a_value_is_an_error_that_names_it():
     ids=range(6),
 )
 def test_looking_is_not_reading(look):
-    values = Values({"lr": 0.1})
+    values = Hyperparameters({"lr": 0.1})
     look(values)
     with pytest.raises(UnreadHyperparameter, match="'lr'"):
         values.check_read()
@@ -147,7 +147,7 @@ def test_looking_is_not_reading(look):
     ids=range(5),
 )
 def test_ways_of_reading(read):
-    values = Values({"lr": 0.1})
+    values = Hyperparameters({"lr": 0.1})
     assert read(values)
     values.check_read()
 
@@ -157,15 +157,15 @@ def test_an_unknown_hyperparameter_says_which_there_are():
         KeyError,
         match="asked for the hyperparameter 'LR'; the space has 'lr', 'wd'.*; perhaps 'lr' was meant",
     ):
-        Values({"lr": 0.1, "wd": 0.0})["LR"]
+        Hyperparameters({"lr": 0.1, "wd": 0.0})["LR"]
 
 
 def test_values_do_not_change_with_their_source():
     source = {"lr": 0.1}
-    values = Values(source)
+    values = Hyperparameters(source)
     source["lr"] = 9.0
     assert values["lr"] == 0.1
-    assert (len(values), list(values), repr(values)) == (1, ["lr"], "Values({'lr': 0.1})")
+    assert (len(values), list(values), repr(values)) == (1, ["lr"], "Hyperparameters({'lr': 0.1})")
 
 
 # --- the toy -----------------------------------------------------------------------------------------------------------------

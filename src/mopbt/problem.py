@@ -149,7 +149,7 @@ def make_problem(
     )
 
 
-class Values(Mapping[str, Any]):
+class Hyperparameters(Mapping[str, Any]):
     """Hyperparameter values that remember which of them were read."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ class Values(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return f"Values({self._values!r})"
+        return f"Hyperparameters({self._values!r})"
 
     @property
     def plain(self) -> Mapping[str, Any]:

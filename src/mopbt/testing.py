@@ -14,7 +14,7 @@ from mopbt import serialization
 from mopbt.engines.base import Engine, RunContext, checked_scores, global_seeds
 from mopbt.errors import CorruptCheckpoint
 from mopbt.objectives import signed
-from mopbt.problem import Problem, Task, Values, problem_of
+from mopbt.problem import Hyperparameters, Problem, Task, problem_of
 from mopbt.rng import stream
 from mopbt.schedulers.base import Scheduler
 from mopbt.space import Domain, Grid, LogGrid
@@ -203,7 +203,7 @@ class TaskConformance:
         problem = problem_of(task)
         with global_seeds(seed):  # as a run does
             trained = task.train(
-                model, Values(self._values(problem)), begin, begin + problem.interval, seed
+                model, Hyperparameters(self._values(problem)), begin, begin + problem.interval, seed
             )
         return model if trained is None else trained
 
@@ -220,7 +220,7 @@ class TaskConformance:
         task = self.make()
         problem = problem_of(task)
         for seed in range(3):
-            values = Values(self._values(problem, seed))
+            values = Hyperparameters(self._values(problem, seed))
             task.train(self._fresh(task), values, 0, problem.interval, 0)
             values.check_read()
 
@@ -241,7 +241,9 @@ class TaskConformance:
         self, task: Task[Any], data: bytes, hp: Mapping[str, Any], begin: int
     ) -> bytes:
         model = task.load(data)
-        trained = task.train(model, Values(hp), begin, begin + problem_of(task).interval, 7)
+        trained = task.train(
+            model, Hyperparameters(hp), begin, begin + problem_of(task).interval, 7
+        )
         return task.dump(model if trained is None else trained)
 
     def test_measures_its_objectives(self) -> None:

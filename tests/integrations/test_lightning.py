@@ -1,4 +1,4 @@
-"""A Lightning module goes on from any checkpoint exactly as if it had never stopped, with its own hyperparameters."""
+"""A Lightning module resumes exactly, with its own hyperparameters."""
 
 import importlib
 import sys
@@ -18,7 +18,7 @@ import mopbt  # noqa: E402
 from mopbt.engines.base import global_seeds  # noqa: E402
 from mopbt.errors import MissingExtra, MissingScore, TaskError, UnreadHyperparameter  # noqa: E402
 from mopbt.integrations.lightning import LightningTask  # noqa: E402
-from mopbt.problem import Values  # noqa: E402
+from mopbt.problem import Hyperparameters  # noqa: E402
 from mopbt.testing import TaskConformance  # noqa: E402
 
 pytestmark = [
@@ -34,7 +34,7 @@ SPACE = {
     "dropout": mopbt.Grid(0, 0.5, 6),
     "positive": mopbt.Grid(0.1, 0.9, 5),
 }
-VALUES = {"lr": 0.1, "dropout": 0.2, "positive": 0.5}
+HP = {"lr": 0.1, "dropout": 0.2, "positive": 0.5}
 
 
 class Net(lightning.LightningModule):
@@ -53,11 +53,11 @@ class Net(lightning.LightningModule):
 
     def validation_step(self, batch, index):
         x, y = batch
-        said = (self.net(x)[:, 0] > 0).float()
+        predicted = (self.net(x)[:, 0] > 0).float()
         self.log_dict(
             {
-                "precision": (said * y).sum() / said.sum().clamp(min=1),
-                "recall": (said * y).sum() / y.sum(),
+                "precision": (predicted * y).sum() / predicted.sum().clamp(min=1),
+                "recall": (predicted * y).sum() / y.sum(),
             }
         )
 
@@ -96,9 +96,9 @@ def task(schedule=None, **options):
     )
 
 
-def trained(subject, member, begin, end, hp=VALUES, seed=7):
+def trained(subject, member, begin, end, hp=HP, seed=7):
     with global_seeds(seed):
-        return subject.train(member, Values(hp), begin, end, seed)
+        return subject.train(member, Hyperparameters(hp), begin, end, seed)
 
 
 class TestLightningTask(TaskConformance):
@@ -107,10 +107,10 @@ class TestLightningTask(TaskConformance):
 
 
 def by_hand(epochs, schedule=None, changes=()):
-    """Train a module in one go by a plain loop, with settings of the optimizer that change before some epochs."""
+    """Train by a plain loop, with changes of settings before some epochs."""
     with global_seeds(0):
-        net = Net(**VALUES).net
-    optimizer = torch.optim.SGD(net.parameters(), lr=VALUES["lr"], momentum=0.9)
+        net = Net(**HP).net
+    optimizer = torch.optim.SGD(net.parameters(), lr=HP["lr"], momentum=0.9)
     scheduler = schedule(optimizer) if schedule else None
     net[3].p = 0.0
     for epoch in range(epochs):
@@ -137,7 +137,7 @@ class InOrder(Rows):
         return DataLoader(self.rows, batch_size=20)
 
 
-STILL = VALUES | {"dropout": 0.0}
+STILL = HP | {"dropout": 0.0}
 
 
 def same(state, expected):
@@ -147,7 +147,7 @@ def same(state, expected):
 
 
 @pytest.mark.parametrize("schedule", [None, lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5)])
-def test_intervals_one_after_another_are_a_plain_loop(schedule):
+def test_consecutive_intervals_match_a_plain_loop(schedule):
     subject = task(schedule, data=InOrder())
     member = subject.init(0)
     for begin in range(4):
@@ -161,39 +161,41 @@ def test_intervals_one_after_another_are_a_plain_loop(schedule):
     assert member["lightning"]["global_step"] == 24
 
 
-def test_an_heir_trains_with_its_own_rate_and_not_with_its_donors():
+def test_an_exploiting_member_uses_its_own_rate():
     subject = task(data=InOrder())
     donor = trained(subject, subject.init(0), 0, 2, STILL)
-    heir = trained(subject, donor, 2, 4, STILL | {"lr": 0.003})
+    child = trained(subject, donor, 2, 4, STILL | {"lr": 0.003})
 
     def slower(optimizer, scheduler):
         optimizer.param_groups[0]["lr"] = 0.003
 
-    same(heir["model"], by_hand(4, changes=[(2, slower)])[0])
-    assert heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == 0.003
+    same(child["model"], by_hand(4, changes=[(2, slower)])[0])
+    assert child["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == 0.003
 
 
-def test_a_schedule_goes_on_where_it_stood_on_the_heirs_scale():
+def test_a_schedule_keeps_its_position_and_takes_the_new_rate():
     schedule = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)  # noqa: E731
     subject = task(schedule, data=InOrder())
     donor = trained(subject, subject.init(0), 0, 3, STILL)
-    heir = trained(subject, donor, 3, 4, STILL | {"lr": 0.2})
+    child = trained(subject, donor, 3, 4, STILL | {"lr": 0.2})
 
     def faster(optimizer, scheduler):
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)  # halved once
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(
+            0.05
+        )  # The schedule has halved it once.
         optimizer.param_groups[0]["lr"] = 0.1
         scheduler.base_lrs = [0.2]
 
     expected, rate = by_hand(4, schedule, [(3, faster)])
-    same(heir["model"], expected)
+    same(child["model"], expected)
     assert (
         rate
-        == pytest.approx(heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"])
+        == pytest.approx(child["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"])
         == 0.05
     )
 
 
-def test_a_tuned_factor_of_a_schedule_wins_over_the_donors():
+def test_a_tuned_factor_of_a_schedule_overrides_the_donors():
     space = {"gamma": mopbt.Grid(0.1, 0.9, 9), "steps": mopbt.Ordinal([1, 2])}
 
     def module(hp):
@@ -205,19 +207,20 @@ def test_a_tuned_factor_of_a_schedule_wins_over_the_donors():
         module, space=space, objectives={"recall": "max"}, steps=4, data=InOrder(), trainer=CPU
     )
     donor = trained(subject, subject.init(0), 0, 2, {"gamma": 0.5, "steps": 1})
-    heir = trained(subject, donor, 2, 4, {"gamma": 0.1, "steps": 1})
-    assert heir["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(
+    child = trained(subject, donor, 2, 4, {"gamma": 0.1, "steps": 1})
+    assert child["lightning"]["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(
         0.1 * 0.5**2 * 0.1**2
     )
 
 
-def test_dropout_and_loss_of_an_heir_are_its_own():
+def test_an_exploiting_member_uses_its_own_dropout_and_loss():
     subject = task()
     donor = trained(subject, subject.init(0), 0, 1)
     usual = subject.dump(trained(subject, donor, 1, 2))
     for change in ({"dropout": 0.5}, {"positive": 0.9}):
-        assert subject.dump(trained(subject, donor, 1, 2, VALUES | change)) != usual
-    assert subject.dump(trained(subject, donor, 1, 2)) == usual  # and the donor is as it was
+        assert subject.dump(trained(subject, donor, 1, 2, HP | change)) != usual
+    # The donor has not changed.
+    assert subject.dump(trained(subject, donor, 1, 2)) == usual
 
 
 class Counting(Callback):
@@ -234,7 +237,7 @@ class Counting(Callback):
         self.epochs = state["epochs"]
 
 
-def test_callbacks_keep_their_states():
+def test_callbacks_keep_tchild_states():
     subject = task(callbacks=lambda: [Counting()], interval=2)
     member = trained(subject, trained(subject, subject.init(0), 0, 2), 2, 4)
     assert member["lightning"]["callbacks"]["Counting"] == {"epochs": 4}
@@ -244,12 +247,12 @@ def test_a_data_module_may_depend_on_hyperparameters():
     subject = task(
         data=lambda hp: Rows(hp["batch"]), space=SPACE | {"batch": mopbt.Ordinal([10, 40])}
     )
-    member = trained(subject, subject.init(0), 0, 1, VALUES | {"batch": 40})
-    member = trained(subject, member, 1, 2, VALUES | {"batch": 10})
+    member = trained(subject, subject.init(0), 0, 1, HP | {"batch": 40})
+    member = trained(subject, member, 1, 2, HP | {"batch": 10})
     assert member["lightning"]["global_step"] == 3 + 12
 
 
-def test_a_whole_run_and_its_models_load_into_a_module(tmp_path):
+def test_models_of_a_run_load_into_a_module(tmp_path):
     results = mopbt.run(task(), out=tmp_path / "run", population=4, engine="local", progress=False)
     assert len(results) == 16
     assert any(
@@ -259,12 +262,12 @@ def test_a_whole_run_and_its_models_load_into_a_module(tmp_path):
         for ancestor in results.lineage(point)
     )
     point = results.front()[0]
-    net = Net(**VALUES).eval()
+    net = Net(**HP).eval()
     net.load_state_dict(results.load(point)["model"])
     x, y = Rows().rows[:]
     with torch.no_grad():
-        said = (net.net(x)[:, 0] > 0).float()
-    assert float((said * y).sum() / y.sum()) == pytest.approx(point.scores["recall"])
+        predicted = (net.net(x)[:, 0] > 0).float()
+    assert float((predicted * y).sum() / y.sum()) == pytest.approx(point.scores["recall"])
     again = mopbt.Results.open(tmp_path / "run").load(point)
     np.testing.assert_array_equal(again["model"]["net.0.weight"], net.net[0].weight.detach())
 
@@ -284,11 +287,11 @@ def test_a_metric_that_is_not_logged_is_an_error():
         )
 
 
-def test_stopping_early_is_an_error_that_says_what_to_take_out():
+def test_stopping_early_is_an_error_with_the_remedy():
     subject = task(callbacks=lambda: [EarlyStopping("recall", patience=0, mode="min")], interval=4)
     with pytest.raises(
         TaskError,
-        match="stopped after epoch [123], the interval ends at 4: take out .* EarlyStopping",
+        match="stopped after epoch [123], .* ends at epoch 4; remove .* EarlyStopping",
     ):
         trained(subject, subject.init(0), 0, 4)
 
@@ -301,7 +304,7 @@ def test_stopping_early_is_an_error_that_says_what_to_take_out():
         ({"trainer": {"check_val_every_n_epoch": 2}}, r"must divide `interval` \(1\), got 2"),
     ],
 )
-def test_wrong_options_say_what_is_allowed(options, message):
+def test_bad_options_raise_an_error(options, message):
     with pytest.raises(ValueError, match=message):
         task(**options)
 

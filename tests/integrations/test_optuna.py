@@ -1,4 +1,4 @@
-"""A study says the same as the run, to Optuna itself."""
+"""A study holds the same data as the run, read through Optuna."""
 
 import math
 import sys
@@ -21,7 +21,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @dataclass(frozen=True)
 class Wild(ToyTask):
-    """A toy that measures a loss to be minimized, has a constraint, fails at times, and is NaN at times."""
+    """A toy task with a loss to minimize, a constraint, failures and NaN."""
 
     constraints: tuple[str, ...] = ("far >= 0",)
 
@@ -66,10 +66,10 @@ def test_directions_constraints_failures_and_nan_are_kept(wild):
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert study.metric_names == ["near", "loss"]
     failed = {t.user_attrs["job"] for t in study.trials if t.state == optuna.trial.TrialState.FAIL}
-    unsound = {
+    without_loss = {
         record["job"] for record in wild.records() if math.isnan(record.get("score.loss", math.nan))
     }
-    assert failed == unsound
+    assert failed == without_loss
     assert set(wild.failures()) < failed
     assert {(t.values[0], t.values[1]) for t in study.best_trials} == {
         (p.scores["near"], p.scores["loss"]) for p in wild.front()
@@ -79,7 +79,7 @@ def test_directions_constraints_failures_and_nan_are_kept(wild):
     )
 
 
-def test_a_study_in_a_file_is_read_back_whole(results, tmp_path):
+def test_a_study_in_a_file_is_read_back_completely(results, tmp_path):
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     to_optuna(results, storage, name="toy-1")
     study = optuna.load_study(study_name="toy-1", storage=storage)
@@ -92,13 +92,11 @@ def test_a_study_in_a_file_is_read_back_whole(results, tmp_path):
             record["end"],
         )
         assert trial.duration.total_seconds() == pytest.approx(record["duration"], abs=1e-3)
-    with pytest.raises(
-        ValueError, match="has a study 'toy-1' already; give this one another `name`"
-    ):
+    with pytest.raises(ValueError, match="already has a study 'toy-1'; choose another `name`"):
         to_optuna(results, storage, name="toy-1")
 
 
-def test_the_lineage_can_be_walked_in_the_study(results):
+def test_the_study_contains_the_lineage(results):
     study = to_optuna(results)
     for point in results.front():
         jobs, trial = [], next(t for t in study.trials if t.user_attrs["job"] == point.job)
@@ -173,7 +171,7 @@ def test_optunas_plots_draw_the_study(study_of, request):
     assert plots.plot_timeline(study).data
 
 
-def test_the_command_line_hands_a_run_on(tmp_path):
+def test_export_on_the_command_line(tmp_path):
     mopbt.run(ToyTask(steps=4), out=tmp_path / "toy", population=4, engine="local", progress=False)
     run = typer.testing.CliRunner().invoke
     done = run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna"])
@@ -183,9 +181,8 @@ def test_the_command_line_hands_a_run_on(tmp_path):
     )
     assert len(study.trials) == 8
     again = run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna"])
-    assert (
-        "has a study 'toy' already; give this one another `name` (--name on the command line)"
-        in str(again.exception)
+    assert "already has a study 'toy'; choose another `name` (--name on the command line)" in str(
+        again.exception
     )
     run(
         app,

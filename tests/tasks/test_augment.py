@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import mopbt
-from mopbt.problem import Values
+from mopbt.problem import Hyperparameters
 from mopbt.rng import stream
 from mopbt.tasks import augment, image_ops
 from mopbt.tasks.augment import SIDES, STRENGTHS, Augmentation, Cutout, PerOperation, RandAugment
@@ -568,9 +568,9 @@ def test_loop_and_stack_train_the_same_members_and_read_every_hyperparameter(pol
         {n: d.decode(d.sample(stream(i, n))) for n, d in task.space.items()} for i in range(3)
     ]
     members, seeds = [task.init(0)] * 3, [7, 8, 9]
-    alone = [Values(v) for v in values]
+    alone = [Hyperparameters(v) for v in values]
     one_by_one = [task.train(m, v, 2, 4, s) for m, v, s in zip(members, alone, seeds, strict=True)]
-    together = [Values(v) for v in values]
+    together = [Hyperparameters(v) for v in values]
     stacked = task.train_many(members, together, [2] * 3, seeds)
     for read in (*alone, *together):
         read.check_read()
@@ -596,7 +596,7 @@ def test_a_policy_changes_what_a_member_learns():
 
 def test_a_hyperparameter_that_the_policy_lacks_is_told():
     task = make_task(FULL, space=FULL.space | {"beta": mopbt.Grid(0, 1, 3)})
-    values = Values(STRONG | {"beta": 0.5})
+    values = Hyperparameters(STRONG | {"beta": 0.5})
     task.train(task.init(0), values, 0, 2, 1)
     with pytest.raises(mopbt.errors.UnreadHyperparameter, match="beta"):
         values.check_read()

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import mopbt
-from mopbt.problem import Values
+from mopbt.problem import Hyperparameters
 from mopbt.tasks.networks import Attention, FTTransformer, WideBlock, WideResNet
 from mopbt.torch import SGD, Batches, Dropout, TorchTask
 
@@ -457,7 +457,7 @@ NO_DROPOUT = dict.fromkeys(DROPOUTS, 0.0)
 def test_transformers_train_the_same_alone_and_stacked(shared):
     task = tabular_task()
     task = replace(task, data=Batches(*task.data.tensors, batch_size=16, updates=3, shared=shared))
-    values = [Values(NO_DROPOUT) for _ in range(3)]
+    values = [Hyperparameters(NO_DROPOUT) for _ in range(3)]
     alone, together = alone_and_together(task, values)
     for a, b in zip(alone, together, strict=True):
         torch.testing.assert_close(b["model"], a["model"], rtol=1e-3, atol=1e-5)

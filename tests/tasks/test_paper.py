@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mopbt import MOPBT, run
-from mopbt.problem import Values, problem_of
+from mopbt.problem import Hyperparameters, problem_of
 from mopbt.registry import find_task, registered, task_fingerprint
 from mopbt.rng import stream
 from mopbt.tasks import registry
@@ -112,9 +112,9 @@ def test_without_attack_weight_nothing_is_attacked(monkeypatch):
     problem = problem_of(task)
     values = problem.space.decode(problem.space.sample(stream(0, "x")))
     monkeypatch.setattr(losses, "_ascended", None)  # an attack would call it
-    task.train(task.init(0), Values(values | {"robustness_weight": 0.0}), 0, 1, 0)
+    task.train(task.init(0), Hyperparameters(values | {"robustness_weight": 0.0}), 0, 1, 0)
     with pytest.raises(TypeError):
-        task.train(task.init(0), Values(values | {"robustness_weight": 1.0}), 0, 1, 0)
+        task.train(task.init(0), Hyperparameters(values | {"robustness_weight": 1.0}), 0, 1, 0)
 
 
 def test_a_scale_is_part_of_how_a_task_is_found():

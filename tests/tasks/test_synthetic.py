@@ -14,7 +14,7 @@ from mopbt.engines.base import train as execute
 from mopbt.explore import Local
 from mopbt.metrics import hypervolume
 from mopbt.objectives import signed
-from mopbt.problem import Values, problem_of
+from mopbt.problem import Hyperparameters, problem_of
 from mopbt.ranking import by_objective
 from mopbt.rng import derived_seed, stream
 from mopbt.schedulers.pbt import Pbt
@@ -132,7 +132,7 @@ def test_a_learner_that_is_handed_on_at_any_step_learns_no_longer_than_others(ki
     for values in (
         others
     ):  # in the hands of a member that is itself at step 0, as asynchronous exploiting makes it
-        read = Values(values)
+        read = Hyperparameters(values)
         model = task.train(model, read, 0, 1, 0)
         read.check_read()
     assert model == whole
@@ -511,7 +511,7 @@ def test_a_stack_is_the_same_to_the_bit_as_its_members_one_by_one(kind, seed, n,
     task = kind(interval=interval, steps=interval * 50, noise=0.1, nans=0.2)
     values, seeds = sampled(task, n, seed), [seed + i for i in range(n)]
     models = [trained(task, [values[i]] * ages[i % len(ages)]) for i in range(n)]
-    read = [Values(own) for own in values]
+    read = [Hyperparameters(own) for own in values]
     together = task.train_many(models, read, [0] * n, seeds)
     alone = [
         task.train(m, own, 0, interval, s) for m, own, s in zip(models, values, seeds, strict=True)

@@ -1,4 +1,4 @@
-"""Small networks and data that the tests of PyTorch tasks share; worker processes import them from here."""
+"""Networks and data of the PyTorch tests, in a module that workers can import."""
 
 import torch
 from torch import nn
@@ -11,25 +11,25 @@ ROWS, COLUMNS = 96, 6
 
 
 def rows(n=ROWS, seed=0):
-    """Return inputs and labels of two classes that a small network can tell apart."""
+    """Draw inputs and labels of two classes that a small network can separate."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, COLUMNS, generator=generator)
     return x, (x[:, 0] * x[:, 1] + 0.5 * x[:, 2] > 0).long()
 
 
 def cross_entropy(model, batch, hp):
-    """Read no hyperparameter."""
+    """Return the cross entropy, without any hyperparameter."""
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
 def weighted(model, batch, hp):
-    """Weigh the second class by a hyperparameter."""
+    """Return the cross entropy with a tuned weight of the second class."""
     weight = torch.stack([torch.ones_like(hp["balance"]), hp["balance"]])
     return F.cross_entropy(model(batch[0]), batch[1], weight=weight)
 
 
 def scores(outputs, y):
-    """Return two scores that conflict, and one that shows every bit of the outputs."""
+    """Return two conflicting metrics and the loss, which shows every bit of outputs."""
     chosen = outputs.argmax(-1)
     return {
         "recall": (chosen[y == 1] == 1).float().mean(),
@@ -44,12 +44,12 @@ def mlp(width=8):
 
 
 def dropping():
-    """Build a network with a dropout probability that is tuned."""
+    """Build a network with a tuned dropout probability."""
     return nn.Sequential(nn.Linear(COLUMNS, 16), nn.ReLU(), Dropout("dropout"), nn.Linear(16, 2))
 
 
 def make_task(model=mlp, **options):
-    """Return a task with sensible settings for all that is not said."""
+    """Build a small task; options override its defaults."""
     batches = {"batch_size": 32} | {
         k: options.pop(k) for k in ("batch_size", "updates", "shared", "augment") if k in options
     }
@@ -68,7 +68,7 @@ def make_task(model=mlp, **options):
 
 
 def dropping_task(**options):
-    """Return a task that tunes learning rate, dropout and class weight."""
+    """Build a task that tunes learning rate, dropout and class weight."""
     space = {
         "lr": mopbt.LogGrid(0.003, 0.3, 8),
         "dropout": mopbt.Grid(0, 0.8, 9),

@@ -17,7 +17,7 @@ from mopbt.torch.task import TorchTask
 
 
 class Probed(ToyTask):
-    """A task that claims what a probe shall say."""
+    """A task whose probe returns a given result."""
 
     def __init__(self, probe):
         super().__init__()
@@ -93,7 +93,7 @@ def test_a_probe_measures_on_one_thread_with_a_workers_memory_and_puts_both_back
         return cross_entropy(model, batch, hp)
 
     monkeypatch.setattr(worker, "_tune_malloc", memory.append)
-    torch.set_num_threads(2)  # the folder's fixture sets it back
+    torch.set_num_threads(2)  # A fixture of this folder restores it.
     task = make_task(loss=loss)
     task.check_stack()
     threads.clear()
@@ -147,7 +147,7 @@ def test_a_model_that_cannot_be_stacked_goes_to_the_pool_which_says_why(
     )
     assert read_run_config(tmp_path / "run").engine["name"] == "pool"
     assert len(mopbt.Results.open(tmp_path / "run").front()) > 0
-    with pytest.raises(CannotStack, match=r"\.item\(\).*'pool' will do"):
+    with pytest.raises(CannotStack, match=r"\.item\(\).*use engine='pool'"):
         mopbt.run(task, out=tmp_path / "other", population=6, engine="vectorized", progress=False)
     assert not (tmp_path / "other").exists()
 
@@ -180,7 +180,7 @@ def test_a_pool_has_the_cores_of_the_machine_that_goes_on_with_a_run(monkeypatch
 def test_refuses_other_names_and_sizes():
     with pytest.raises(
         ValueError,
-        match="`engine` must be one of 'auto', 'local', 'pool', 'vectorized', 'ray', 'simulated' or an engine",
+        match="`engine` must be one of 'auto', 'local', 'pool', 'vectorized', 'ray', 'simulated'",
     ):
         engine_spec("gpu", make_task(), 8)
     for name, workers in (("local", 2), ("pool", 0)):

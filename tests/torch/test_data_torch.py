@@ -8,10 +8,10 @@ Y = torch.arange(20)
 
 
 def seen(batches, seeds, steps):
-    return [tuple(t.clone() for t in batch) for batch in batches.of_members(seeds, steps)]
+    return [tuple(t.clone() for t in batch) for batch in batches.iter_batches(seeds, steps)]
 
 
-def test_a_step_goes_once_through_the_rows():
+def test_a_step_is_one_pass_over_the_rows():
     (x, y), *rest = all_of = seen(Batches(X, Y, batch_size=5), [3], [0])
     assert (x.shape, y.shape, len(all_of)) == ((1, 5, 1), (1, 5), 4)
     rows = torch.cat([b[1].flatten() for b in all_of])
@@ -37,7 +37,7 @@ def test_any_number_of_updates(rows, size, updates):
         assert all(len(set(own.tolist())) == size for own in batch), "a row twice in a batch"
 
 
-def test_order_belongs_to_seed_and_step_and_to_nothing_else():
+def test_order_depends_on_seed_and_step_only():
     batches = Batches(Y, batch_size=5)
     alone = seen(batches, [7], [2])
     together = seen(batches, [1, 7, 3], [2, 2, 5])
@@ -48,7 +48,7 @@ def test_order_belongs_to_seed_and_step_and_to_nothing_else():
     assert torch.equal(alone[0][0], seen(batches, [7], [2])[0][0])
 
 
-def test_shared_batches_are_read_once_where_all_are_at_the_same_step():
+def test_shared_batches_are_read_once_if_all_members_are_at_the_same_step():
     batches = Batches(X, Y, batch_size=5, shared=True)
     once = seen(batches, [1, 2], [3, 3])
     assert [b[0].shape for b in once] == [(5, 1)] * 4
@@ -58,7 +58,7 @@ def test_shared_batches_are_read_once_where_all_are_at_the_same_step():
     assert not torch.equal(apart[0][1][0], apart[0][1][1])
 
 
-def test_moving_keeps_everything():
+def test_moving_to_a_device_keeps_all_settings():
     def augment(batch, hp):
         return batch
 
@@ -68,17 +68,19 @@ def test_moving_keeps_everything():
     assert (moved.batch_size, moved.updates, moved.shared, moved.augment) == (5, 7, True, augment)
 
 
-def test_refuses_what_it_cannot_use():
-    with pytest.raises(ValueError, match="equally many rows, got .20, 19."):
+def test_bad_arguments_raise_an_error():
+    with pytest.raises(ValueError, match="same number of rows, .*, got .20, 19."):
         Batches(X, Y[:19], batch_size=5)
     for tensors in ((), ([1, 2],), (torch.tensor(1.0),)):
         with pytest.raises(ValueError, match="takes tensors with rows"):
             Batches(*tensors, batch_size=1)
     for size in (0, 21, 2.5):
         with pytest.raises(
-            ValueError, match="`batch_size` must be a whole number from 1 to the number of rows 20"
+            ValueError, match=f"`batch_size` must be an integer from 1 to .* 20, got {size}"
         ):
             Batches(X, batch_size=size)
     for updates in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="`updates` must be a whole number of at least 1"):
+        with pytest.raises(
+            ValueError, match=f"`updates` must be a positive integer.*, got {updates}"
+        ):
             Batches(X, batch_size=5, updates=updates)

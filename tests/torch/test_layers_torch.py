@@ -11,7 +11,7 @@ N = 40_000
 
 
 def dropped(layer, p, x):
-    """Apply dropout with a probability of its own to each of several inputs, stacked."""
+    """Apply dropout to stacked inputs, each with its own probability."""
 
     def one(p, x):
         return functional_call(layer, {"p.value": p}, (x,))
@@ -54,7 +54,7 @@ def test_masks_differ_between_members_and_updates_and_are_independent():
         assert abs(float((a == b).float().mean()) - 0.5) < 0.02
 
 
-def test_off_while_evaluating():
+def test_evaluation_mode_drops_nothing():
     x = torch.randn(50)
     assert torch.equal(single(0.8).eval()(x), x)
     assert torch.equal(Dropout(0.8).eval()(x), x)
@@ -64,7 +64,7 @@ def test_off_while_evaluating():
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_the_gradient_goes_where_the_value_went(stacked):
+def test_gradients_pass_through_kept_elements_only(stacked):
     torch.manual_seed(3)
     x = torch.ones(2, 1000, requires_grad=True)
     y = (
@@ -77,7 +77,7 @@ def test_the_gradient_goes_where_the_value_went(stacked):
     assert (y == 0).any()
 
 
-def test_a_probability_of_one_drops_all_as_pytorchs_own_does():
+def test_a_probability_of_one_drops_everything_as_in_pytorch():
     x = torch.ones(2, 1000)
     assert torch.equal(single(1.0)(x), torch.zeros_like(x))
     assert torch.equal(
@@ -102,7 +102,7 @@ def test_the_same_seed_gives_the_same_mask():
 
 
 class WithMasks(nn.Module):
-    """A network that drops inputs and gives away what is left of them."""
+    """A network that drops inputs and keeps its mask in a buffer."""
 
     def __init__(self, drop):
         super().__init__()
@@ -128,7 +128,7 @@ class PlainDropout(WithMasks):
 
 @pytest.mark.parametrize("model", [OwnDropout, PlainDropout])
 @pytest.mark.parametrize("shared", [False, True])
-def test_constant_dropout_in_a_stack_differs_between_members_also_on_shared_inputs(model, shared):
+def test_constant_dropout_differs_between_members_even_on_shared_inputs(model, shared):
     task = make_task(model, shared=shared, updates=1)
     members = task.train_many([task.init(0)] * 4, [{"lr": 0.1}] * 4, [0] * 4, [1, 2, 3, 4])
     masks = torch.stack([m["model"]["mask"] for m in members])
@@ -148,12 +148,12 @@ class Chained(nn.Module):
         return self.out(x)
 
 
-def test_each_member_of_a_stack_has_its_own_probability_whatever_the_engine():
+def test_each_member_has_its_own_probability_stacked_or_alone():
     space = {"lr": mopbt.Grid(0, 1, 2), "dropout": mopbt.Grid(0, 0.8, 5)}
     task, ps = make_task(Chained, space=space), [0.0, 0.2, 0.4, 0.8]
-    values = [{"lr": 0.0, "dropout": p} for p in ps]
-    stacked = task.train_many([task.init(0)] * 4, values, [0] * 4, [1, 2, 3, 4])
-    alone = [task.train(task.init(0), v, 0, 1, 1) for v in values]
+    hp = [{"lr": 0.0, "dropout": p} for p in ps]
+    stacked = task.train_many([task.init(0)] * 4, hp, [0] * 4, [1, 2, 3, 4])
+    alone = [task.train(task.init(0), v, 0, 1, 1) for v in hp]
     for members in (stacked, alone):
         for p, member in zip(ps, members, strict=True):
             assert abs(float(member["model"]["kept"]) / task.data.updates - (1 - p)) < 0.03
@@ -168,15 +168,15 @@ class Temperature(nn.Module):
         return self.net(x) / self.temperature()
 
 
-def test_a_tuned_value_counts_in_evaluation_and_travels_with_the_model():
+def test_a_tuned_value_is_used_in_evaluation_and_saved_with_the_model():
     space = {"lr": mopbt.LogGrid(0.01, 1, 3), "temperature": mopbt.Grid(1, 3, 3)}
     task = make_task(Temperature, space=space)
-    values = [{"lr": 0.1, "temperature": t} for t in (1.0, 2.0, 3.0)]
-    stacked = task.train_many([task.init(0)] * 3, values, [0] * 3, [5] * 3)
-    fresh = make_task(Temperature, space=space)  # nothing is left in its model
-    expected = [fresh.evaluate(fresh.train(fresh.init(0), v, 0, 1, 5)) for v in values]
+    hp = [{"lr": 0.1, "temperature": t} for t in (1.0, 2.0, 3.0)]
+    stacked = task.train_many([task.init(0)] * 3, hp, [0] * 3, [5] * 3)
+    fresh = make_task(Temperature, space=space)  # Its model has no values of earlier members.
+    expected = [fresh.evaluate(fresh.train(fresh.init(0), v, 0, 1, 5)) for v in hp]
     for member, measured, value, alone in zip(
-        stacked, fresh.evaluate_many(stacked), values, expected, strict=True
+        stacked, fresh.evaluate_many(stacked), hp, expected, strict=True
     ):
         model = Temperature()
         model.load_state_dict(member["model"])
@@ -189,16 +189,18 @@ def test_a_tuned_value_counts_in_evaluation_and_travels_with_the_model():
         )
 
 
-def test_dropout_leaves_no_trace_in_the_state_dict():
+def test_dropout_is_not_in_the_state_dict():
     model = nn.Sequential(nn.Linear(2, 2), Dropout("dropout"), Dropout(0.5))
     assert list(model.state_dict()) == ["0.weight", "0.bias"]
 
 
-def test_layers_say_what_they_are_and_what_they_take():
+def test_layers_have_a_repr_and_check_their_arguments():
     assert "dropout" in repr(Dropout("dropout"))
     assert "p=0.25" in repr(Dropout(0.25))
     for p in (-0.1, 1.0, 2):
-        with pytest.raises(ValueError, match=r"`p` must be in \[0, 1\), or name a hyperparameter"):
+        with pytest.raises(
+            ValueError, match=rf"`p` must be in \[0, 1\) or .* hyperparameter, got {p}"
+        ):
             Dropout(p)
     with pytest.raises(ValueError, match="name of a hyperparameter, got ''"):
         Hyperparameter("")

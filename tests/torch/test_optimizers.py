@@ -6,9 +6,9 @@ import torch
 from tests.torch.nets import make_task, mlp, rows
 
 import mopbt
-from mopbt.problem import Values
+from mopbt.problem import Hyperparameters
 from mopbt.torch import SGD, AdamW, Constant, Cosine, Steps
-from mopbt.torch.optimizers import clip_rows, resolved
+from mopbt.torch.optimizers import clip_rows, resolve_rates
 
 SIZE = 37
 
@@ -47,7 +47,7 @@ def assert_traces_close(a, b):
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
-def test_adamw_is_pytorchs(weight_decay, betas):
+def test_adamw_matches_pytorch(weight_decay, betas):
     start, steps = torch.linspace(-1, 1, SIZE), gradients(8)
     expected = theirs(
         torch.optim.AdamW, start, steps, lr=0.02, weight_decay=weight_decay, betas=betas
@@ -61,7 +61,7 @@ def test_adamw_is_pytorchs(weight_decay, betas):
     ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.3, True)]
 )
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_sgd_is_pytorchs(momentum, nesterov, weight_decay):
+def test_sgd_matches_pytorch(momentum, nesterov, weight_decay):
     start, steps = torch.linspace(-1, 1, SIZE), gradients(8)
     options = {"lr": 0.05, "momentum": momentum, "weight_decay": weight_decay}
     assert_traces_close(
@@ -70,7 +70,7 @@ def test_sgd_is_pytorchs(momentum, nesterov, weight_decay):
     )
 
 
-def test_the_gradient_itself_is_not_spoilt_for_others():
+def test_an_update_does_not_change_the_gradient():
     gradient = torch.ones(SIZE)
     slots = {"momentum_buffer": torch.zeros(SIZE)}
     SGD().update(
@@ -83,7 +83,7 @@ def test_the_gradient_itself_is_not_spoilt_for_others():
     torch.testing.assert_close(slots["momentum_buffer"], gradient)
 
 
-def test_clipping_each_row_is_pytorchs_clip_of_each_member():
+def test_clipping_rows_matches_pytorchs_clipping_of_each_member():
     stacked = torch.stack(
         [scale * g for scale, g in zip((0.001, 1, 100), gradients(3), strict=True)]
     )
@@ -99,7 +99,7 @@ def test_clipping_each_row_is_pytorchs_clip_of_each_member():
     assert math.isclose(float(stacked[2].norm()), 1.5, rel_tol=1e-5)
 
 
-def test_clipping_a_broken_row_leaves_the_others_alone():
+def test_a_nan_row_does_not_affect_how_others_are_clipped():
     stacked = torch.stack(gradients(3))
     alone = stacked[:1].clone()
     stacked[1], stacked[2] = float("nan"), float("inf")
@@ -108,7 +108,7 @@ def test_clipping_a_broken_row_leaves_the_others_alone():
     assert torch.equal(stacked[0], alone[0])
 
 
-def test_schedules_by_their_formulas():
+def test_schedules_follow_their_formulas():
     assert [Constant()(x) for x in (0, 0.5, 1)] == [1, 1, 1]
     assert [round(Cosine()(x), 12) for x in (0, 1 / 3, 0.5, 1)] == [1, 0.75, 0.5, 0]
     steps = Steps((0.5, 0.75), factor=0.2)
@@ -119,7 +119,7 @@ def test_schedules_by_their_formulas():
 
 
 def plain_training(model, optimizer, schedule, batches, lr, steps, begin):
-    """Train as an ordinary script does, with the learning rate of a step and the part of it that is done."""
+    """Train by a plain loop that sets the scheduled rate before each update."""
     for step, of_step in enumerate(batches, start=begin):
         for i, (x, y) in enumerate(of_step):
             for group in optimizer.param_groups:
@@ -130,12 +130,12 @@ def plain_training(model, optimizer, schedule, batches, lr, steps, begin):
 
 
 def batches_of(task, seed, steps):
-    return [[(x[0], y[0]) for x, y in task.data.of_members([seed], [step])] for step in steps]
+    return [[(x[0], y[0]) for x, y in task.data.iter_batches([seed], [step])] for step in steps]
 
 
 @pytest.mark.parametrize("schedule", [Cosine(), Steps((0.25, 0.6), factor=0.3)])
-def test_a_whole_training_is_that_of_an_ordinary_script(schedule):
-    """In two intervals, so that the rates of the second one go on from the member's own step."""
+def test_training_matches_a_plain_pytorch_loop(schedule):
+    """In the second interval the schedule continues at the member's own step."""
     task = make_task(
         optimizer=SGD(lr="lr", nesterov=True, weight_decay=0.01, schedule=schedule),
         steps=4,
@@ -149,7 +149,7 @@ def test_a_whole_training_is_that_of_an_ordinary_script(schedule):
     )
     for begin, seed in ((0, 11), (2, 12)):
         member = task.train(member, {"lr": 0.1}, begin, begin + 2, seed)
-        member = task.load(task.dump(member))  # as after a resume
+        member = task.load(task.dump(member))
         plain_training(
             model, theirs, schedule, batches_of(task, seed, (begin, begin + 1)), 0.1, 4, begin
         )
@@ -162,8 +162,8 @@ def test_a_whole_training_is_that_of_an_ordinary_script(schedule):
     assert member["updates"] == 4 * len(rows()[0]) // 32
 
 
-def test_an_exploiting_member_goes_on_with_the_rate_of_its_own_step():
-    """It has its donor's weights and optimizer state, and the rate belongs to the step at which it stands."""
+def test_an_exploiting_member_uses_the_rate_of_its_own_step():
+    """Weights and optimizer state are the donor's, the rate depends on the own step."""
     task = make_task(optimizer=AdamW(lr="lr", schedule=Cosine()), steps=10)
     donor = task.train(task.init(0), {"lr": 0.1}, 0, 1, 3)
     early, late = (task.train(donor, {"lr": 0.1}, begin, begin + 1, 3) for begin in (1, 9))
@@ -184,20 +184,19 @@ def test_adams_bias_correction_counts_a_members_own_updates():
     assert [pair["updates"] for pair in pairs] == [1, 4]
     first = (pairs[0]["model"]["0.weight"] - fresh["model"]["0.weight"]).abs()
     decay = 0.05 * 0.01 * fresh["model"]["0.weight"].abs()
-    assert (
-        float((first - 0.05).abs().max() - decay.max()) < 1e-3
-    )  # the first step of Adam is the learning rate, whatever the gradient
+    # Adam's first step has the size of the learning rate, whatever the gradient.
+    assert float((first - 0.05).abs().max() - decay.max()) < 1e-3
 
 
 def test_rates_are_resolved_for_each_member_and_count_as_read():
-    values = [Values({"lr": 0.1, "other": 1}), Values({"lr": 0.2, "other": 1})]
-    assert resolved(SGD(lr="lr", momentum=0.5).rates(), values) == [
+    hp = [Hyperparameters({"lr": 0.1, "other": 1}), Hyperparameters({"lr": 0.2, "other": 1})]
+    assert resolve_rates(SGD(lr="lr", momentum=0.5).rates(), hp) == [
         {"lr": lr, "weight_decay": 0.0, "momentum": 0.5} for lr in (0.1, 0.2)
     ]
-    assert all(v.read == {"lr"} for v in values)
+    assert all(v.read == {"lr"} for v in hp)
 
 
-def test_optimizers_refuse_what_they_cannot_use():
+def test_bad_arguments_raise_an_error():
     with pytest.raises(TypeError, match="learning_rate"):
         AdamW(learning_rate="lr")
     for kind, name, value in (
@@ -208,11 +207,11 @@ def test_optimizers_refuse_what_they_cannot_use():
     ):
         with pytest.raises(
             ValueError,
-            match=f"{kind.__name__}: `{name}` must be a number of at least 0, or name a hyperparameter",
+            match=f"{kind.__name__}: `{name}` must be a number of at least 0 or .*, got {value!r}",
         ):
             kind(**{name: value})
     with pytest.raises(
-        ValueError, match="`eps` must be a number above 0 .it cannot be tuned., got 'epsilon'"
+        ValueError, match="`eps` must be a positive number .it cannot be tuned., got 'epsilon'"
     ):
         AdamW(eps="epsilon")
     for betas in ("beta", (0.9, "beta"), (0.9,), (0.9, 1.0)):
@@ -222,10 +221,10 @@ def test_optimizers_refuse_what_they_cannot_use():
         with pytest.raises(ValueError, match="`schedule` must be an object such as Cosine"):
             SGD(schedule=schedule)
     for position in (0.0, 1.0, 5):
-        with pytest.raises(ValueError, match="`at` must be shares of the training"):
+        with pytest.raises(ValueError, match="`at` must be fractions of the training"):
             Steps((position,))
 
 
-def test_cosine_never_goes_up():
+def test_cosine_always_decreases():
     factors = [Cosine()(i / 50) for i in range(51)]
     assert all(b < a for a, b in pairwise(factors))

@@ -1,4 +1,4 @@
-"""One program for many members must do what a plain loop does for each."""
+"""Training as a stack must give the same members as training one by one."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import mopbt
 from mopbt.errors import CannotStack, TaskError, UnreadHyperparameter
-from mopbt.problem import Values
+from mopbt.problem import Hyperparameters
 from mopbt.torch import SGD, AdamW, Cosine, Dropout, Hyperparameter
 from mopbt.torch.stack import Layout, Stack
 
@@ -51,7 +51,7 @@ class ScaledDotProduct(nn.Module):
 
 
 class Encoder(nn.Module):
-    """PyTorch has ways of its own to compute this faster in evaluation, which cannot be stacked."""
+    """A model that PyTorch evaluates by a fast path, which cannot be stacked."""
 
     def __init__(self):
         super().__init__()
@@ -92,7 +92,7 @@ class Tied(nn.Module):
 
 
 class Odd(nn.Module):
-    """Frozen, unused, and a parameter without dimensions."""
+    """A model with frozen, unused and zero-dimensional parameters."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ class Odd(nn.Module):
 
 
 class Twice(nn.Module):
-    """One module with buffers in two places."""
+    """A model that uses one module with buffers in two places."""
 
     def __init__(self):
         super().__init__()
@@ -121,7 +121,7 @@ class Twice(nn.Module):
 
 
 class Assigning(nn.Module):
-    """Keeps statistics by assignment, not in place, as many models do."""
+    """A model that assigns new tensors to its buffers, as many do."""
 
     def __init__(self):
         super().__init__()
@@ -154,14 +154,14 @@ MODELS = [
 RATES = [{"lr": 0.3}, {"lr": 0.01}, {"lr": 0.1}]
 
 
-def alone_and_together(task, values, begins=None, seeds=(11, 12, 13), members=None):
-    begins, seeds = begins or [0] * len(values), list(seeds)[: len(values)]
-    members = members or [task.init(i) for i in range(len(values))]
+def alone_and_together(task, hp, begins=None, seeds=(11, 12, 13), members=None):
+    begins, seeds = begins or [0] * len(hp), list(seeds)[: len(hp)]
+    members = members or [task.init(i) for i in range(len(hp))]
     alone = [
         task.train(m, v, b, b + task.interval, s)
-        for m, v, b, s in zip(members, values, begins, seeds, strict=True)
+        for m, v, b, s in zip(members, hp, begins, seeds, strict=True)
     ]
-    return alone, task.train_many(members, values, begins, seeds)
+    return alone, task.train_many(members, hp, begins, seeds)
 
 
 def assert_same(alone, together, *, atol=2e-6, parts=("model", "optimizer")):
@@ -189,7 +189,7 @@ def test_stack_and_loop_train_the_same_members(model, shared):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_stack_and_loop_measure_the_same(model):
+def test_stack_and_loop_give_the_same_metrics(model):
     task = make_task(model, interval=2, test=make_task().validation)
     members = alone_and_together(task, RATES)[1]
     alone = [task.evaluate(m) for m in members]
@@ -200,7 +200,7 @@ def test_stack_and_loop_measure_the_same(model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_an_ordinary_model_loads_a_member_and_computes_the_same(model):
+def test_a_plain_model_loads_a_member_and_computes_the_same(model):
     task = make_task(model)
     member = task.load(task.dump(alone_and_together(task, RATES)[1][1]))
     own = model()
@@ -210,7 +210,7 @@ def test_an_ordinary_model_loads_a_member_and_computes_the_same(model):
     assert task.evaluate(member)["loss"] == pytest.approx(float(loss), abs=1e-6)
 
 
-def test_stacked_training_leaves_what_it_starts_from_alone():
+def test_stacked_training_does_not_change_the_members_it_starts_from():
     task = make_task(with_batchnorm)
     member = task.train(task.init(0), {"lr": 0.1}, 0, 1, 3)
     before = task.dump(member)
@@ -236,7 +236,7 @@ def test_running_statistics_belong_to_each_member():
     assert differ(members, "1.running_var")
     plain = with_batchnorm()
     plain.load_state_dict(task.init(1)["model"])
-    x = next(iter(task.data.of_members([12], [0])))[0][0]
+    x = next(iter(task.data.iter_batches([12], [0])))[0][0]
     plain.train()(x)
     one = replace(task, data=make_task(updates=1).data, interval=1).train_many(
         [task.init(0), task.init(1)], RATES[:2], [0, 0], [11, 12]
@@ -255,19 +255,19 @@ def test_buffers_that_are_assigned_are_kept():
             assert m["model"]["mean"].abs().max() > 0
 
 
-class Centred(Assigning):
-    """Computes with what it assigned in the last update."""
+class Centered(Assigning):
+    """A model that uses the buffer it assigned in the last update."""
 
     def forward(self, x):
         return super().forward(x) - self.mean
 
 
-def test_no_gradient_goes_back_into_the_last_update_through_an_assigned_buffer():
-    assert_same(*alone_and_together(make_task(Centred), RATES))
+def test_assigned_buffers_pass_no_gradient_to_the_previous_update():
+    assert_same(*alone_and_together(make_task(Centered), RATES))
 
 
 def attack(gradient_of):
-    """Return a loss on inputs that were pushed where it hurts."""
+    """Return a loss on adversarially perturbed inputs."""
 
     def loss(model, batch, hp):
         x = batch[0].clone().requires_grad_()
@@ -288,14 +288,14 @@ def by_backward(model, x, y):
     return x.grad
 
 
-def test_a_loss_may_go_back_through_the_model_and_clear_its_gradients():
+def test_a_loss_may_run_backward_and_clear_gradients_itself():
     expected = make_task(loss=attack(by_grad)).train(make_task().init(0), RATES[0], 0, 2, 1)
     got = make_task(loss=attack(by_backward)).train(make_task().init(0), RATES[0], 0, 2, 1)
     assert not torch.equal(got["model"]["0.weight"], make_task().init(0)["model"]["0.weight"])
     torch.testing.assert_close(got["model"], expected["model"])
 
 
-def test_a_stack_that_fails_leaves_the_model_fit_for_others():
+def test_the_model_is_restored_after_a_stack_fails():
     failing = {"now": False}
 
     def loss(model, batch, hp):
@@ -334,8 +334,8 @@ def lambda_loss(model, batch, hp):
 
 
 @pytest.mark.parametrize("kind", [SGD, AdamW])
-def test_every_hyperparameter_is_each_members_own(kind):
-    """Learning rate, weight decay, schedule, class weight and the weight of a penalty, with clipping."""
+def test_members_of_a_stack_differ_in_every_hyperparameter(kind):
+    """Tune learning rate, weight decay, class weight and a penalty, with clipping."""
     grid = mopbt.LogGrid(0.001, 10, 5)
     space = {"lr": grid, "decay": grid, "balance": grid, "lambda": grid}
     optimizer = kind(lr="lr", weight_decay="decay", schedule=Cosine())
@@ -345,19 +345,19 @@ def test_every_hyperparameter_is_each_members_own(kind):
 
     task = make_task(space=space, optimizer=optimizer, loss=loss, clip=0.5, interval=2)
     base = {"lr": 0.05, "decay": 0.01, "balance": 1.0, "lambda": 0.001}
-    values = [
+    hp = [
         base,
         base | {"lr": 0.01},
         base | {"decay": 5.0},
         base | {"balance": 10.0},
         base | {"lambda": 10.0},
     ]
-    alone, together = alone_and_together(task, values, seeds=[11] * 5, members=[task.init(0)] * 5)
+    alone, together = alone_and_together(task, hp, seeds=[11] * 5, members=[task.init(0)] * 5)
     assert_same(alone, together, atol=1e-5)
     assert differ(together, "0.weight")
 
 
-def test_clipping_bounds_each_members_step_on_its_own():
+def test_each_members_gradient_is_clipped_separately():
     task = make_task(
         optimizer=SGD(lr="lr", momentum=0.0),
         clip=0.01,
@@ -394,11 +394,11 @@ def noisy(batch, hp):
     return batch[0] + hp["noise"] * torch.randn(batch[0].shape, generator=generator), batch[1]
 
 
-def test_augmentation_by_a_hyperparameter_is_each_members_own():
+def test_augmentation_uses_each_members_hyperparameters():
     space = {"lr": mopbt.LogGrid(0.01, 1, 3), "noise": mopbt.Grid(0, 2, 3)}
     task = make_task(space=space, augment=noisy)
-    values = [{"lr": 0.1, "noise": n} for n in (0.0, 1.0, 2.0)]
-    for members in alone_and_together(task, values, seeds=[5] * 3, members=[task.init(0)] * 3):
+    hp = [{"lr": 0.1, "noise": n} for n in (0.0, 1.0, 2.0)]
+    for members in alone_and_together(task, hp, seeds=[5] * 3, members=[task.init(0)] * 3):
         assert differ(members, "0.weight")
     plain = make_task().train(task.init(0), {"lr": 0.1}, 0, 1, 5)
     torch.testing.assert_close(members[0]["model"], plain["model"], rtol=1e-4, atol=1e-6)
@@ -406,11 +406,11 @@ def test_augmentation_by_a_hyperparameter_is_each_members_own():
 
 def test_losses_agree_for_adam_with_dropout_off():
     task = dropping_task(optimizer=AdamW(lr="lr"), interval=2)
-    values = [
+    hp = [
         {"lr": lr, "dropout": 0.0, "balance": b}
         for lr, b in ((0.1, 1.0), (0.01, 0.1), (0.03, 10.0))
     ]
-    alone, together = alone_and_together(task, values)
+    alone, together = alone_and_together(task, hp)
     for a, b in zip(map(task.evaluate, alone), task.evaluate_many(together), strict=True):
         assert b["loss"] == pytest.approx(a["loss"], abs=1e-4)
 
@@ -456,7 +456,7 @@ def test_a_member_that_turns_nan_does_not_disturb_its_neighbours(model, clip):
     assert measured[0]["loss"] == pytest.approx(task.evaluate(quiet[0])["loss"], abs=1e-6)
 
 
-# What is read.
+# Hyperparameters that training reads.
 
 
 def read_by(task, *, stacked):
@@ -464,21 +464,21 @@ def read_by(task, *, stacked):
         {name: d.decode(d.sample(mopbt.stream(i, name))) for name, d in task.space.items()}
         for i in range(2)
     ]
-    values = [Values(v) for v in names]
+    hp = [Hyperparameters(v) for v in names]
     members = [task.init(0), task.init(1)]
     if stacked:
-        task.train_many(members, values, [0, 0], [1, 2])
+        task.train_many(members, hp, [0, 0], [1, 2])
     else:
-        for member, own in zip(members, values, strict=True):
+        for member, own in zip(members, hp, strict=True):
             task.train(member, own, 0, task.interval, 3)
-    assert values[0].read == values[1].read
-    for own in values:
+    assert hp[0].read == hp[1].read
+    for own in hp:
         own.check_read()
-    return values[0].read
+    return hp[0].read
 
 
 class Sleeping(nn.Module):
-    """Has a dropout that it never calls."""
+    """A model that never calls its tuned modules."""
 
     def __init__(self):
         super().__init__()
@@ -519,12 +519,12 @@ def test_reading_in_one_place_is_enough(options, stacked):
 
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("model", [mlp, Sleeping])
-def test_a_hyperparameter_that_reaches_nothing_is_an_error(model, stacked):
+def test_a_hyperparameter_without_effect_is_an_error(model, stacked):
     with pytest.raises(UnreadHyperparameter, match="never read 'x'"):
         read_by(make_task(model, space=SPACE), stacked=stacked)
 
 
-# What cannot be stacked.
+# Losses that cannot be stacked.
 
 
 def numpy_loss(model, batch, hp):
@@ -544,22 +544,20 @@ UNSTACKABLE = {
     ),
     "boolean mask": lambda m, b, hp: cross_entropy(m, [t[b[1] > 0] for t in b], hp),
     "Cannot access data pointer": numpy_loss,
-    "the hyperparameter 'kind' is no number": lambda m, b, hp: (
+    "the hyperparameter 'kind' is not a number": lambda m, b, hp: (
         cross_entropy(m, b, hp) * (2 if hp["kind"] == "a" else 1)
     ),
 }
 
 
 @pytest.mark.parametrize("what", UNSTACKABLE)
-def test_what_cannot_be_stacked_is_named_with_what_will_do(what):
+def test_the_error_names_what_cannot_be_stacked_and_the_remedy(what):
     space = {"lr": mopbt.LogGrid(0.01, 0.1, 3)} | (
         {"kind": mopbt.Categorical(["a", "b"])} if "kind" in what else {}
     )
     task = make_task(loss=UNSTACKABLE[what], space=space)
-    task.check()  # a loop can
-    with pytest.raises(
-        CannotStack, match=f"cannot be stacked: .*{what}.*The engine 'pool' will do."
-    ):
+    task.check()  # Training one by one works.
+    with pytest.raises(CannotStack, match=f"cannot be stacked: .*{what}.*use engine='pool'"):
         task.check_stack()
 
 
@@ -578,10 +576,10 @@ def test_a_model_that_draws_in_evaluation_can_be_stacked():
     assert len({s["loss"] for s in task.evaluate_many(members)}) == 3
 
 
-# How state is laid out.
+# Layouts.
 
 
-def test_layout_names_what_differs():
+def test_members_of_different_shapes_raise_an_error():
     layout = Layout.of(mlp())
     members = [
         {"model": mlp(width).state_dict(), "optimizer": {}, "updates": 0} for width in (8, 9)
@@ -606,7 +604,7 @@ def test_layout_names_what_differs():
         )
 
 
-def test_layout_refuses_models_that_it_cannot_lay_out():
+def test_unsupported_models_raise_an_error():
     with pytest.raises(TaskError, match="no parameters to train"):
         Layout.of(nn.ReLU())
     with pytest.raises(TaskError, match="of one type, got .*float32.*float64"):
@@ -623,7 +621,7 @@ def test_layout_refuses_models_that_it_cannot_lay_out():
         Layout.of(Extra(2, 2))
 
 
-def test_members_come_back_as_they_went_in():
+def test_stacking_and_unstacking_keeps_members():
     task = make_task(Odd, optimizer=AdamW(lr="lr"))
     members = alone_and_together(task, RATES)[1]
     back = Stack.of(members, Layout.of(Odd()), AdamW.slots, CPU).members()

@@ -40,7 +40,7 @@ class TestWithBatchNorm(TaskConformance):
 
 
 def check_refused(tmp_path, error, message, **options):
-    """Check that a run is refused by a message, and that nothing is left of it."""
+    """Check that a run raises an error before it writes anything."""
     for engine in ("local", "auto"):
         with pytest.raises(error, match=message):
             mopbt.run(
@@ -54,7 +54,7 @@ def check_refused(tmp_path, error, message, **options):
 
 
 class Grown(nn.Sequential):
-    """A model whose shape is drawn."""
+    """A model with a random shape."""
 
     def __init__(self):
         width = int(torch.randint(2, 10_000, ()))
@@ -62,11 +62,11 @@ class Grown(nn.Sequential):
 
 
 BAD = {
-    "the optimizer's `lr` names 'rate'; the space has 'lr'": (
+    "the optimizer's `lr` uses the hyperparameter 'rate', but the space has 'lr'": (
         ValueError,
         {"optimizer": SGD(lr="rate")},
     ),
-    "tuned by 'heat'; the space has 'lr'": (
+    "the model uses the hyperparameter 'heat', but the space has 'lr'": (
         TaskError,
         {"model": lambda: nn.Sequential(mlp(), Dropout("heat"))},
     ),
@@ -86,11 +86,11 @@ BAD = {
         TaskError,
         {"metrics": lambda o, y: 0.5},
     ),
-    "do not give 'specificity', which the objectives name": (
+    "objectives name 'specificity', but the task measures 'recall'": (
         MissingScore,
         {"metrics": lambda o, y: {"recall": 1.0}},
     ),
-    "do not give 'size', which the constraints name": (
+    "constraints name 'size', but the task measures 'recall'": (
         MissingScore,
         {"constraints": ["size <= 3"]},
     ),
@@ -108,8 +108,8 @@ BAD = {
     ),
     "`loss` does not depend on any parameter": (TaskError, {"loss": lambda m, b, hp: b[0].sum()}),
     "in every member": (TaskError, {"model": Grown}),
-    "equally many rows, got .64, 60.": (ValueError, {"validation": (rows(64)[0], rows(60)[1])}),
-    "tensors of `test` must have equally many rows": (
+    "same number of rows, got .64, 60.": (ValueError, {"validation": (rows(64)[0], rows(60)[1])}),
+    "tensors of `test` must have the same number of rows": (
         ValueError,
         {"test": (rows(64)[0], rows(60)[1])},
     ),
@@ -117,38 +117,38 @@ BAD = {
         ValueError,
         {"validation": rows(64)[0]},
     ),
-    "needs `metrics` and `validation` .*and not both": (
+    "needs `metrics` and `validation` .*but not both": (
         ValueError,
         {"evaluate_model": lambda model: {}},
     ),
     "needs `metrics` and `validation` .* or `evaluate_model`": (ValueError, {"metrics": None}),
-    "`clip` must be a number above 0": (ValueError, {"clip": 0.0}),
+    "`clip` must be a positive number": (ValueError, {"clip": 0.0}),
     "`steps` .*must be a multiple of `interval`": (ValueError, {"interval": 3}),
     "no parameters to train": (TaskError, {"model": nn.Identity}),
 }
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_bad_input_is_named_before_anything_is_written(tmp_path, message):
+def test_bad_arguments_raise_an_error_before_anything_is_written(tmp_path, message):
     error, options = BAD[message]
     check_refused(tmp_path, error, message, **options)
 
 
-def test_metrics_or_evaluate_model_and_never_both():
+def test_metrics_and_evaluate_model_exclude_each_other():
     for options in ({"validation": None}, {"metrics": None}):
-        with pytest.raises(ValueError, match="and not both"):
+        with pytest.raises(ValueError, match="but not both"):
             make_task(evaluate_model=lambda model: {}, **options)
-    with pytest.raises(ValueError, match="and not both"):
+    with pytest.raises(ValueError, match="but not both"):
         make_task(evaluate_model=lambda model: {}, metrics=None, validation=None, test=rows(10))
 
 
-def test_a_hyperparameter_that_reaches_nothing_stops_a_run():
+def test_a_hyperparameter_without_effect_stops_a_run():
     space = {"lr": mopbt.LogGrid(0.01, 1, 3), "idle": mopbt.Grid(0, 1, 3)}
     with pytest.raises(UnreadHyperparameter, match="never read 'idle'"):
         mopbt.run(make_task(space=space), out=None, population=4, engine="local", progress=False)
 
 
-def test_the_callers_random_numbers_are_left_alone():
+def test_global_random_states_are_restored():
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
@@ -165,7 +165,7 @@ def test_the_callers_random_numbers_are_left_alone():
     assert got[1:] == expected[1:]
 
 
-def test_a_seed_names_the_first_weights():
+def test_a_seed_determines_the_initial_weights():
     task = make_task()
     assert task.dump(task.init(3)) == task.dump(task.init(3)) != task.dump(task.init(4))
 
@@ -173,7 +173,7 @@ def test_a_seed_names_the_first_weights():
 def test_evaluate_model_gets_each_member_in_evaluation_mode():
     def measure(model):
         assert not model.training
-        model.train()  # rude
+        model.train()  # The task must not rely on the mode that the function leaves.
         with torch.enable_grad():
             assert model(x).requires_grad
         return scores(model.eval()(x), y)
@@ -186,14 +186,14 @@ def test_evaluate_model_gets_each_member_in_evaluation_mode():
         assert measured == pytest.approx(usual.evaluate(member), abs=1e-6)
 
 
-def test_measuring_in_parts_gives_the_same(monkeypatch):
+def test_evaluation_in_parts_gives_the_same_metrics(monkeypatch):
     task = dropping_task()
     members = [task.init(i) for i in range(3)]
-    whole = task.evaluate_many(members)
-    monkeypatch.setattr("mopbt.torch.task.ROWS_AT_A_TIME", 10)
-    for a, b in zip(task.evaluate_many(members), whole, strict=True):
+    complete = task.evaluate_many(members)
+    monkeypatch.setattr("mopbt.torch.evaluation.ROWS_PER_CALL", 10)
+    for a, b in zip(task.evaluate_many(members), complete, strict=True):
         assert a == pytest.approx(b, abs=1e-6)
-    assert task.evaluate(members[0]) == pytest.approx(whole[0], abs=1e-6)
+    assert task.evaluate(members[0]) == pytest.approx(complete[0], abs=1e-6)
 
 
 def test_a_checkpoint_is_a_safetensors_file_of_model_and_optimizer():
@@ -208,7 +208,7 @@ def test_a_checkpoint_is_a_safetensors_file_of_model_and_optimizer():
     assert task.load(task.dump(member))["updates"] == task.data.updates
 
 
-def test_optimizer_state_travels_with_an_exploit():
+def test_an_exploit_copies_the_optimizer_state():
     task = make_task(optimizer=SGD(lr="lr", momentum=0.99), updates=1)
     donor = task.train(task.init(0), {"lr": 0.5}, 0, 1, 2)
     still = {**donor, "optimizer": {}}
@@ -220,7 +220,7 @@ def test_optimizer_state_travels_with_an_exploit():
     torch.testing.assert_close(moved[0] - moved[1], -carried, rtol=1e-3, atol=1e-5)
 
 
-def test_a_used_task_can_be_pickled_and_stays_what_it_was():
+def test_a_used_task_can_be_pickled():
     task = make_task(mlp)
     task.check()
     copy = pickle.loads(pickle.dumps(task))
@@ -237,9 +237,9 @@ def test_shared_data_may_have_several_inputs_in_the_loss():
     data = Batches(x, x.flip(0), torch.where(y == y.flip(0), 1, -1), batch_size=32)
     task = make_task(loss=pairwise, data=data)
     members = [task.init(0), task.init(1)]
-    values = [{"lr": 0.1}, {"lr": 0.01}]
-    alone = [task.train(m, v, 0, 1, 4) for m, v in zip(members, values, strict=True)]
-    for a, b in zip(alone, task.train_many(members, values, [0, 0], [4, 4]), strict=True):
+    hp = [{"lr": 0.1}, {"lr": 0.01}]
+    alone = [task.train(m, v, 0, 1, 4) for m, v in zip(members, hp, strict=True)]
+    for a, b in zip(alone, task.train_many(members, hp, [0, 0], [4, 4]), strict=True):
         torch.testing.assert_close(b["model"], a["model"], rtol=1e-4, atol=1e-6)
 
 
@@ -273,9 +273,14 @@ class Net(nn.Module):
 task = TorchTask(
     lambda: Net(),
     loss=lambda model, batch, hp: nn.functional.cross_entropy(model(batch[0]), batch[1]),
-    data=Batches(x, y, batch_size=32), space={"lr": mopbt.LogGrid(0.01, 0.1, 5), "p": mopbt.Grid(0, 0.5, 3)},
-    objectives={"a": "max", "b": "max"}, steps=2, optimizer=AdamW(lr="lr"),
-    metrics=lambda out, y: {"a": (out.argmax(1) == y).float().mean(), "b": -out.abs().mean()}, validation=(x, y), device="cpu",
+    data=Batches(x, y, batch_size=32),
+    space={"lr": mopbt.LogGrid(0.01, 0.1, 5), "p": mopbt.Grid(0, 0.5, 3)},
+    objectives={"a": "max", "b": "max"},
+    steps=2,
+    optimizer=AdamW(lr="lr"),
+    metrics=lambda out, y: {"a": (out.argmax(1) == y).float().mean(), "b": -out.abs().mean()},
+    validation=(x, y),
+    device="cpu",
 )
 for engine in (mopbt.PoolEngine(1), mopbt.VectorizedEngine(1, stack=4)):
     results = mopbt.run(task, out=None, population=4, engine=engine, progress=False)
@@ -297,7 +302,7 @@ def test_names_are_public():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the compiler
+@pytest.mark.filterwarnings("ignore")  # The compiler warns.
 def test_compiled_training_agrees_with_the_usual_one():
     usual, compiled = make_task(), make_task(compile=True)
     member = usual.init(0)
@@ -310,14 +315,14 @@ def test_compiled_training_agrees_with_the_usual_one():
 def test_mixed_precision_trains_in_full_precision_weights(way):
     task = make_task(autocast=torch.bfloat16)
     members = [task.init(0), task.init(1)]
-    values = [{"lr": 0.1}, {"lr": 0.1}]
+    hp = [{"lr": 0.1}, {"lr": 0.1}]
     if way == "loop":
         trained = [
-            task.train(member, own, 0, 1, 7) for member, own in zip(members, values, strict=True)
+            task.train(member, own, 0, 1, 7) for member, own in zip(members, hp, strict=True)
         ]
     else:
-        trained = task.train_many(members, values, [0, 0], [7, 7])
-    full = make_task().train(members[0], values[0], 0, 1, 7)
+        trained = task.train_many(members, hp, [0, 0], [7, 7])
+    full = make_task().train(members[0], hp[0], 0, 1, 7)
     for name, tensor in full["model"].items():
         assert trained[0]["model"][name].dtype == torch.float32
         torch.testing.assert_close(trained[0]["model"][name], tensor, rtol=0.1, atol=0.05)

@@ -26,11 +26,11 @@ from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.testing import ToyTask
 from mopbt.torch import AdamW
 
-# Whole runs.
+# Complete runs.
 
 
 def wild_task(**options):
-    """Return a task in which some members diverge at once."""
+    """Return a task in which members with the largest learning rate diverge."""
     space = {"lr": mopbt.Ordinal([0.01, 0.03, 0.1, 1e30]), "dropout": mopbt.Grid(0, 0.8, 9)}
     return make_task(dropping, **{"space": space, "steps": 3} | options)
 
@@ -60,10 +60,11 @@ def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkey
         }
         assert point.scores["loss"] == pytest.approx(float(measured["loss"]), abs=1e-6)
     nan = [record for record in results.records() if math.isnan(record["score.recall"])]
-    assert nan, "nobody diverged"
+    assert nan, "no member diverged"
     assert all(record["config.lr"] == 1e30 for record in nan)
     assert not any(record["front"] for record in nan)
-    for record in nan:  # whoever diverged goes on from somebody else, or from where it was
+    # A diverged member continues from another member, or from its own earlier checkpoint.
+    for record in nan:
         later = [
             r
             for r in results.records()
@@ -79,17 +80,17 @@ import torch
 torch.set_num_threads(1)
 import mopbt
 from tests.torch.nets import dropping_task
-from tests.torch.test_vectorised import killable
+from tests.torch.test_vectorized import killable
 def watch(progress):
     if progress.reported >= int(sys.argv[2]):
-        time.sleep(float(sys.argv[3]))  # the worker goes on meanwhile, and the run cannot end
+        time.sleep(float(sys.argv[3]))  # The worker continues, but the run cannot end.
         os.kill(os.getpid(), signal.SIGKILL)
 killable(sys.argv[1], watch)
 """
 
 
 def killable(out, progress=False):
-    """Run a population with dropout in stacks, one after the other in a worker."""
+    """Train a population with dropout as stacks, one after another in one worker."""
     return mopbt.run(
         dropping_task(steps=6, updates=20),
         out=out,
@@ -127,8 +128,8 @@ def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_pa
 
 
 @pytest.mark.parametrize("population", [7, 9])
-def test_bundles_are_the_same_in_every_generation_whatever_the_population(population, tmp_path):
-    """A stack that comes apart in the second generation trains its rest as a loop, and a resume may put it together again."""
+def test_stacks_are_the_same_in_every_generation(population, tmp_path):
+    """Otherwise a resumed run could train members alone that were stacked before."""
     sizes = []
     for generation in range(3):
         engine = VectorizedEngine(1, stack=math.ceil(population / 2))
@@ -141,55 +142,58 @@ def test_bundles_are_the_same_in_every_generation_whatever_the_population(popula
         sizes.append(
             [
                 len(b)
-                for b in (*(b for worker in engine._crew for b in worker.bundles), *engine._pending)
+                for b in (
+                    *(b for worker in engine._crew for b in worker.bundles),
+                    *engine._pending,
+                )
             ]
         )
         engine.close()
     assert sizes == [{7: [4, 3], 9: [5, 4]}[population]] * 3
 
 
-# One bundle.
+# One stack.
 
 
 def work_on(task, checkpoints=None):
     return RunContext(task, problem_of(task), 0, checkpoints or MemoryCheckpoints())
 
 
-def first_jobs(work, *values, begin=0, start=None, id=0):
+def first_jobs(work, *hp, begin=0, start=None, id=0):
     encode = work.problem.space.encode
     return [
         (Job(id + i, i, encode(v), start, begin, begin + work.problem.interval), "")
-        for i, v in enumerate(values)
+        for i, v in enumerate(hp)
     ]
 
 
-VALUES = [
+HP = [
     {"lr": lr, "dropout": p, "balance": 1.0}
     for lr, p in ((0.3, 0.0), (0.003, 0.8), (0.3, 0.4), (0.3, 0.2))
 ]
 
 
-def test_a_stack_is_trained_like_its_members_are_alone():
+def test_a_stack_trains_like_its_members_alone():
     task = make_task(optimizer=AdamW(lr="lr"))
     work = work_on(task)
-    bundle = first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
-    together = train(work, bundle, ModelCache(2**20))
-    alone = [train(work, [job], ModelCache(2**20))[0] for job in bundle]
+    stack_jobs = first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
+    together = train(work, stack_jobs, ModelCache(2**20))
+    alone = [train(work, [job], ModelCache(2**20))[0] for job in stack_jobs]
     for a, b in zip(alone, together, strict=True):
         assert b.scores["loss"] == pytest.approx(a.scores["loss"], abs=1e-4)
         assert b.job == a.job
 
 
-def test_the_same_bundle_gives_the_same_bytes_warm_or_from_disk(tmp_path):
+def test_cached_and_loaded_members_give_the_same_bytes(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
     warm = ModelCache(2**24)
-    reports = [saved(work, t) for t in train(work, first_jobs(work, *VALUES), warm)]
+    reports = [saved(work, t) for t in train(work, first_jobs(work, *HP), warm)]
     seconds = [
         Job(10 + i, i, job.config, (1, 1, 3, 0)[i], 1, 2)
-        for i, (job, _) in enumerate(first_jobs(work, *VALUES))
+        for i, (job, _) in enumerate(first_jobs(work, *HP))
     ]
-    bundle = [(job, reports[job.start].checksum) for job in seconds]
-    hot, cold = train(work, bundle, warm), train(work, bundle, ModelCache(0))
+    stack_jobs = [(job, reports[job.start].checksum) for job in seconds]
+    hot, cold = train(work, stack_jobs, warm), train(work, stack_jobs, ModelCache(0))
     assert [t.data for t in hot] == [t.data for t in cold]
     assert len({t.data for t in hot}) == 4
     assert not any(t.error for t in hot)
@@ -197,12 +201,12 @@ def test_the_same_bundle_gives_the_same_bytes_warm_or_from_disk(tmp_path):
 
 def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
-    reports = [saved(work, t) for t in train(work, first_jobs(work, *VALUES), ModelCache(0))]
+    reports = [saved(work, t) for t in train(work, first_jobs(work, *HP), ModelCache(0))]
     file = tmp_path / "1.ckpt"
     file.write_bytes(file.read_bytes()[:-8] + b"\0" * 8)
     seconds = [
         (Job(10 + i, i, job.config, i, 1, 2), reports[i].checksum)
-        for i, (job, _) in enumerate(first_jobs(work, *VALUES))
+        for i, (job, _) in enumerate(first_jobs(work, *HP))
     ]
     trained = train(work, seconds, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False, False]
@@ -211,7 +215,7 @@ def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
 
 
 def fussy(outputs, y):
-    """Raise where the outputs are large, as some metrics do."""
+    """Raise an exception for large outputs, as some metrics do."""
     if float(outputs.abs().max()) > 50:
         raise ZeroDivisionError("too large for me")
     return scores(outputs, y)
@@ -223,12 +227,12 @@ def test_an_exception_for_one_member_fails_only_that_one():
             metrics=fussy, space={"lr": mopbt.Ordinal([0.01, 0.1, 300.0])}, optimizer=AdamW(lr="lr")
         )
     )
-    bundle = first_jobs(work, {"lr": 0.01}, {"lr": 300.0}, {"lr": 0.1})
-    trained = train(work, bundle, ModelCache(0))
+    stack_jobs = first_jobs(work, {"lr": 0.01}, {"lr": 300.0}, {"lr": 0.1})
+    trained = train(work, stack_jobs, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False]
     assert "ZeroDivisionError: too large for me" in trained[1].error
     assert trained[0].scores["loss"] == pytest.approx(
-        train(work, bundle[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
+        train(work, stack_jobs[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
     )
 
 
@@ -238,14 +242,14 @@ def rectified():
 
 def raising_on_nan(outputs, y):
     if outputs.isnan().any():
-        raise ValueError("Input contains NaN.")  # as scikit-learn does
+        raise ValueError("Input contains NaN.")  # scikit-learn does this.
     return scores(outputs, y)
 
 
 @pytest.mark.parametrize("metrics", [scores, raising_on_nan])
 @pytest.mark.parametrize("test", [None, make_task().validation])
-def test_a_member_that_turned_nan_is_reported_as_nan_whatever_the_metrics_make_of_it(metrics, test):
-    """Of NaN, argmax makes class 0: such a member would be on the front with the best specificity there is."""
+def test_a_member_with_nan_weights_is_reported_as_nan_whatever_its_metrics(metrics, test):
+    """The argmax of NaN is class 0, which would give the best specificity."""
     space = {"lr": mopbt.Ordinal([0.1, 1e30])}
     work = work_on(
         make_task(rectified, metrics=metrics, test=test, space=space, constraints=["loss <= 9"])
@@ -268,7 +272,7 @@ def test_a_broken_contract_in_a_stack_ends_the_run():
 
 
 class Suicidal(nn.Module):
-    """Kills its process in training while a file is there."""
+    """A model that kills its process in training if a file exists."""
 
     def __init__(self, file):
         super().__init__()
@@ -299,10 +303,10 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stack_is_replaced(tmp_path):
     assert DirectoryCheckpoints(tmp_path).kept() == {0, 1, 2}
 
 
-# What the engine takes.
+# Arguments of the engine.
 
 
-def test_a_task_without_stacks_is_refused_with_what_will_do(tmp_path):
+def test_a_task_without_stacks_raises_an_error_with_the_remedy(tmp_path):
     with pytest.raises(
         CannotStack,
         match="the task 'toy' has no `train_many`, so it cannot be stacked; use engine='pool'",

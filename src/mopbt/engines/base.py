@@ -17,7 +17,7 @@ import numpy as np
 
 from mopbt.errors import CorruptCheckpoint, MopbtError, TaskError
 from mopbt.objectives import signed, total_violation
-from mopbt.problem import Problem, Task, Values
+from mopbt.problem import Hyperparameters, Problem, Task
 from mopbt.rng import derived_seed
 from mopbt.state import Job, Report
 from mopbt.stores.base import Checkpoints
@@ -169,7 +169,7 @@ def _train_alone(work: RunContext, job: Job, checksum: str, warm: ModelCache) ->
 def _trained_model(
     work: RunContext, job: Job, checksum: str, warm: ModelCache
 ) -> tuple[Any, dict[str, float], bytes]:
-    task, values = work.task, Values(work.problem.space.decode(job.config))
+    task, values = work.task, Hyperparameters(work.problem.space.decode(job.config))
     seed = _training_seed(work, job)
     with global_seeds(_first_seed(work, job)):
         model = _model(work, job, checksum, warm)
@@ -187,7 +187,7 @@ def _train_stack(work: RunContext, bundle: Bundle, warm: ModelCache) -> list[Tra
     """Train all jobs of a bundle as one program; its randomness belongs to the bundle, whose jobs are always the same."""
     began, task = time.perf_counter(), cast(Any, work.task)
     jobs = [job for job, _ in bundle]
-    values = [Values(work.problem.space.decode(job.config)) for job in jobs]
+    values = [Hyperparameters(work.problem.space.decode(job.config)) for job in jobs]
     models = []
     for job, checksum in bundle:
         with global_seeds(_first_seed(work, job)):
@@ -225,7 +225,7 @@ def _training_seed(work: RunContext, job: Job) -> int:
     return derived_seed(work.seed, "train", job.trial, job.begin)
 
 
-def _check_read(work: RunContext, values: Values, scores: Mapping[str, float]) -> None:
+def _check_read(work: RunContext, values: Hyperparameters, scores: Mapping[str, float]) -> None:
     """Raise UnreadHyperparameter where training has not read all values, unless it diverged and perhaps gave up before."""
     if all(map(math.isfinite, signed(work.problem.objectives, scores))):
         values.check_read()

@@ -1,8 +1,13 @@
-"""`LightningTask`: a `LightningModule` whose hyperparameters are tuned while a Lightning `Trainer` trains it.
+"""`LightningTask`: tune a `LightningModule` while a Lightning `Trainer` trains it.
 
-For each interval the module is built anew with the member's own hyperparameters; then the Trainer restores weights, optimizers,
-schedules, callbacks and loops; and then what was built differently this time wins over what was restored. Without the last step
-an heir would go on with its donor's learning rate, as Lightning takes the rates from the checkpoint.
+Each interval has three parts:
+
+1. Build the module with the member's own hyperparameters.
+2. Let the Trainer restore weights, optimizers, schedules, callbacks and loops.
+3. Reapply all settings that were built differently than in the restored checkpoint.
+
+Without the third part, a member that copies a donor would keep the donor's learning rate, because
+Lightning restores it from the checkpoint.
 """
 
 import logging
@@ -24,10 +29,12 @@ try:
 except ImportError:
     raise MissingExtra("LightningTask needs Lightning: pip install 'mopbt[lightning]'") from None
 
-Member = dict[
-    str, Any
-]  # "model": a state_dict, "lightning": the rest of a checkpoint, "scores"; or the "seed" of fresh weights
-OURS = (
+# A trained member has "model" (a state_dict), "lightning" (the rest of the checkpoint) and
+# "scores". A fresh one has only the "seed" of its weights.
+Member = dict[str, Any]
+
+# Options of the Trainer that the task sets itself.
+RESERVED_OPTIONS = (
     "callbacks",
     "max_epochs",
     "max_steps",
@@ -37,7 +44,7 @@ OURS = (
     "enable_checkpointing",
     "fast_dev_run",
 )
-QUIET = {
+DEFAULT_OPTIONS = {
     "logger": False,
     "enable_progress_bar": False,
     "enable_model_summary": False,
@@ -48,20 +55,24 @@ QUIET = {
 
 @dataclass(frozen=True)
 class LightningTask:
-    """A `LightningModule` and its data as a task; a step is an epoch of the Trainer.
+    """A `LightningModule` and its data as a task; a step is an epoch.
 
     Args:
-        module: Of the hyperparameters: the module. Weights and shapes must not depend on them; rates, losses and dropout may.
+        module: A function of the hyperparameters that builds the module. Learning rates, losses
+            and dropout may depend on them; initial weights and shapes must not.
         data: A `LightningDataModule`, or a function of the hyperparameters that returns one.
-        space: The hyperparameters that are tuned, by name.
-        objectives: The logged metrics that count, by name, and their directions: ``{"val_acc": "max", "val_gap": "min"}``.
-        steps: Epochs of a whole training; `limit_train_batches` among the `trainer` options makes an epoch shorter.
-        interval: Epochs between decisions.
-        trainer: Options for the Trainer, such as ``{"accelerator": "cpu", "limit_train_batches": 20}``.
-        callbacks: Returns new callbacks for a Trainer; their states go through checkpoints.
+        space: The tuned hyperparameters by name.
+        objectives: The logged metrics to optimize, by name, and their directions, such as
+            ``{"val_acc": "max", "val_gap": "min"}``.
+        steps: Epochs of training in all. To shorten an epoch, set `limit_train_batches` in
+            `trainer`.
+        interval: Epochs between two decisions.
+        trainer: Options of the Trainer, such as
+            ``{"accelerator": "cpu", "limit_train_batches": 20}``.
+        callbacks: A function that returns new callbacks. Their states are part of checkpoints.
         constraints: Limits on logged metrics, such as ``["val_acc >= 0.7"]``.
         reference: The reference point of the hypervolume.
-        name: What the task is called.
+        name: The name of the task.
     """
 
     module: Callable[[Mapping[str, Any]], LightningModule]
@@ -77,179 +88,190 @@ class LightningTask:
     reference: Mapping[str, float] | None = None
     name: str = "lightning"
 
-    functional: ClassVar[bool] = True  # training leaves the member that it starts from as it is
+    # Training does not change the member that it starts from.
+    functional: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if taken := [name for name in OURS if name in self.trainer]:
-            remedy = (
-                "use `callbacks=`"
-                if taken[0] == "callbacks"
-                else "leave it out: intervals and checkpoints are the run's"
-            )
-            raise ValueError(f"`trainer` must not set {taken[0]!r}; {remedy}")
+        reserved = [name for name in RESERVED_OPTIONS if name in self.trainer]
+        if reserved:
+            if reserved[0] == "callbacks":
+                remedy = "use `callbacks=`"
+            else:
+                remedy = "leave it out, because the run controls intervals and checkpoints"
+            raise ValueError(f"`trainer` must not set {reserved[0]!r}; {remedy}")
         every = self.trainer.get("check_val_every_n_epoch", 1) or self.interval
         if self.interval % every:
             raise ValueError(
-                f"`check_val_every_n_epoch` must divide `interval` ({self.interval}), got {every}: else the scores would be those "
-                f"of an earlier model than the one that is kept"
+                f"`check_val_every_n_epoch` must divide `interval` ({self.interval}), got {every}; "
+                f"otherwise the metrics would be those of an earlier model than the saved one"
             )
 
     def init(self, seed: int) -> Member:
-        """Return a member without weights yet: a module is built where its hyperparameters are known."""
+        """Return a member without weights; `train` builds them from this seed."""
         return {"seed": seed}
 
     def train(
         self, model: Member, hp: Mapping[str, Any], begin: int, end: int, seed: int
     ) -> Member:
-        """Let a Trainer go on from the member's checkpoint for an interval, with these hyperparameters."""
-        with global_seeds(
-            model.get("seed", 0)
-        ):  # for the weights alone: the interval has a seed of its own
+        """Continue training from the member's checkpoint with these hyperparameters."""
+        # This seed is for the initial weights only. The interval has its own.
+        with global_seeds(model.get("seed", 0)):
             module = self.module(hp)
         data = self.data if isinstance(self.data, LightningDataModule) else self.data(hp)
-        memory, begun = _Memory(model), "lightning" in model
-        with _quiet():
-            last = model["lightning"]["epoch"] + end - begin if begun else end
-            trainer = self._trainer(memory, last)
-            trainer.fit(module, datamodule=data, ckpt_path=_Memory.path if begun else None)
-            if trainer.current_epoch != last:
+        checkpoint = _InMemoryCheckpoint(model)
+        is_trained = "lightning" in model
+        last_epoch = model["lightning"]["epoch"] + end - begin if is_trained else end
+        with _silence_trainer():
+            trainer = self._build_trainer(checkpoint, last_epoch)
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint.path if is_trained else None)
+            if trainer.current_epoch != last_epoch:
                 raise TaskError(
-                    f"the Trainer stopped after epoch {trainer.current_epoch}, the interval ends at {last}: take out what stops it "
-                    f"early, such as EarlyStopping"
+                    f"the Trainer stopped after epoch {trainer.current_epoch}, but the interval "
+                    f"ends at epoch {last_epoch}; remove callbacks that stop training, such as "
+                    f"EarlyStopping"
                 )
-            trainer.save_checkpoint(_Memory.path)
-        return memory.saved() | {
-            "scores": {name: float(value) for name, value in trainer.callback_metrics.items()}
-        }
+            trainer.save_checkpoint(checkpoint.path)
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        return {**checkpoint.saved_member(), "scores": metrics}
 
     def evaluate(self, model: Member) -> Mapping[str, float]:
-        """Return what was logged, at the end of the interval, for its last epoch."""
-        scores: Mapping[str, float] = model["scores"]
-        return scores
+        """Return the metrics that were logged for the last epoch of the interval."""
+        metrics: Mapping[str, float] = model["scores"]
+        return metrics
 
     def dump(self, model: Member) -> bytes:
-        """Return the member as a safetensors file: weights as ``model``, Lightning's other states, and the scores."""
+        """Encode weights, Lightning's other states and metrics as a safetensors file."""
         return serialization.dumps(model)
 
     def load(self, data: bytes) -> Member:
-        """Return the member; ``["model"]`` is an ordinary state_dict."""
+        """Decode a member; ``["model"]`` is an ordinary state_dict."""
         loaded: Member = serialization.loads(data)
         return loaded
 
-    def _trainer(self, memory: "_Memory", last: int) -> Trainer:
+    def _build_trainer(self, checkpoint: "_InMemoryCheckpoint", last_epoch: int) -> Trainer:
         plugins = self.trainer.get("plugins") or []
-        given = {
-            **QUIET,
-            **self.trainer,
-            "plugins": [memory, *(plugins if isinstance(plugins, list) else [plugins])],
-        }
-        callbacks = [_OwnSettings(), *self.callbacks()]
-        return Trainer(**given, max_epochs=last, callbacks=callbacks, enable_checkpointing=False)
+        if not isinstance(plugins, list):
+            plugins = [plugins]
+        options = {**DEFAULT_OPTIONS, **self.trainer, "plugins": [checkpoint, *plugins]}
+        return Trainer(
+            **options,
+            max_epochs=last_epoch,
+            callbacks=[_ReapplySettings(), *self.callbacks()],
+            enable_checkpointing=False,
+        )
 
 
-class _Memory(CheckpointIO):
-    """Hands a checkpoint to a Trainer and takes one from it, without a file."""
+class _InMemoryCheckpoint(CheckpointIO):
+    """Pass checkpoints to and from a Trainer without a file."""
 
-    path = "member.ckpt"  # a Trainer wants a name
+    # The Trainer requires a path, although nothing is written to it.
+    path = "member.ckpt"
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._saved: dict[str, Any] = {}
 
-    def saved(self) -> Member:
-        """Return what was saved: the weights, and the rest without the hyperparameters, which are the member's own."""
-        hidden = ("state_dict", "hyper_parameters", "hparams_name", "hparams_type")
-        rest = {
-            name: value
-            for name, value in self._saved.items()
-            if not name.startswith(("datamodule_h", *hidden))
-        }
+    def saved_member(self) -> Member:
+        """Return the saved weights and states, without the module's own hyperparameters."""
+        excluded = (
+            "state_dict",
+            "hyper_parameters",
+            "hparams_name",
+            "hparams_type",
+            "datamodule_h",
+        )
+        rest = {name: value for name, value in self._saved.items() if not name.startswith(excluded)}
+        # The module still uses the tensors of the checkpoint, so copy them.
         saved: Member = serialization.loads(
             serialization.dumps({"model": dict(self._saved["state_dict"]), "lightning": rest})
         )
-        return saved  # copies: the module goes on with its tensors
+        return saved
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        """Keep what the Trainer saves."""
+        """Keep the checkpoint of the Trainer in memory."""
         self._saved = checkpoint
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
-        """Give the Trainer the member's checkpoint, as copies."""
+        """Return a copy of the member's checkpoint."""
         member = serialization.loads(serialization.dumps(self._member))
         return {**member["lightning"], "state_dict": member["model"]}
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Leave it: there is no file."""
+        """Do nothing, because there is no file."""
 
 
-class _OwnSettings(Callback):
-    """Lets what the module built with its own hyperparameters win over what the Trainer restores of the donor's."""
+class _ReapplySettings(Callback):
+    """Override restored settings by those of the member's own hyperparameters."""
 
     state_key = "mopbt"
 
     def __init__(self) -> None:
-        self._now: dict[str, Any] = {}
-        self._then: dict[str, Any] = {}
+        self._built: dict[str, Any] = {}
+        self._restored: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Keep how optimizers and schedules were built, for the next interval to compare with."""
-        return self._now
+        """Save how optimizers and schedules were built, for the next interval."""
+        return self._built
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take how they were built when the checkpoint was made."""
-        self._then = state_dict
+        """Load how they were built in the interval that wrote the checkpoint."""
+        self._restored = state_dict
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note how they are built now, before their states are restored."""
+        """Record how optimizers and schedules were built, before they are restored."""
         schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
-        self._now = {
-            "optimizers": list(map(hyperparameters_of, trainer.optimizers)),
-            "schedules": list(map(_made, schedules)),
+        self._built = {
+            "optimizers": [hyperparameters_of(optimizer) for optimizer in trainer.optimizers],
+            "schedules": [_schedule_settings(schedule) for schedule in schedules],
         }
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set, after restoring, what is built differently now; a schedule goes on where it stood."""
-        if not self._then:
+        """Apply all settings that changed; schedules keep their position."""
+        if not self._restored:
             return
-        for optimizer, now, then in zip(
-            trainer.optimizers, self._now["optimizers"], self._then["optimizers"], strict=True
+        for optimizer, new, old in zip(
+            trainer.optimizers,
+            self._built["optimizers"],
+            self._restored["optimizers"],
+            strict=True,
         ):
-            merge_hyperparameters(optimizer, now, then)
-        schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
-        for schedule, now, then in zip(
-            schedules, self._now["schedules"], self._then["schedules"], strict=True
+            merge_hyperparameters(optimizer, new, old)
+        for config, new, old in zip(
+            trainer.lr_scheduler_configs,
+            self._built["schedules"],
+            self._restored["schedules"],
+            strict=True,
         ):
-            _make_again(schedule, now, then)
-            merge_hyperparameters(schedule, now["settings"], then["settings"])
+            _apply_changes(config.scheduler, new, old)
+            merge_hyperparameters(config.scheduler, new["settings"], old["settings"])
 
 
-def _made(schedule: Any) -> dict[str, Any]:
-    """Return what a learning rate schedule was made with, that of its parts included."""
+def _schedule_settings(schedule: Any) -> dict[str, Any]:
+    """Return the settings of a learning rate schedule and of its parts."""
     state = {
         name: value
         for name, value in schedule.state_dict().items()
         if is_plain(value) and name not in ("base_lrs", "_last_lr")
     }
-    parts = [_made(part) for part in getattr(schedule, "_schedulers", ())]
+    parts = [_schedule_settings(part) for part in getattr(schedule, "_schedulers", ())]
     return {"state": state, "parts": parts, "settings": hyperparameters_of(schedule)}
 
 
-def _make_again(schedule: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Set what a schedule was made with differently this time, such as its factor."""
-    for name, value in now["state"].items():
-        if value != then["state"].get(name, value):
+def _apply_changes(schedule: Any, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+    """Set the attributes of a schedule that were built with new values."""
+    for name, value in new["state"].items():
+        if value != old["state"].get(name, value):
             setattr(schedule, name, value)
-    for part, new, old in zip(
-        getattr(schedule, "_schedulers", ()), now["parts"], then["parts"], strict=True
-    ):
-        _make_again(part, new, old)
+    parts = getattr(schedule, "_schedulers", ())
+    for part, new_part, old_part in zip(parts, new["parts"], old["parts"], strict=True):
+        _apply_changes(part, new_part, old_part)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep a Trainer from telling at every interval what it found and why it stopped."""
+def _silence_trainer() -> Iterator[None]:
+    """Hide what a Trainer logs at the start and end of every interval."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

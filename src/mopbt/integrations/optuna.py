@@ -1,4 +1,4 @@
-"""A run as an Optuna study, for Optuna's plots and its dashboard: every evaluation of the run is a trial of the study."""
+"""Export a run as an Optuna study, for Optuna's plots and its dashboard."""
 
 import datetime
 import math
@@ -14,128 +14,136 @@ from mopbt.space import Domain, Float, Grid, Int, LogGrid, _Listed
 def to_optuna(results: Results, storage: Any = None, *, name: str | None = None) -> Any:
     """Write a run into a new study and return it; its best trials are the run's front.
 
-    Hyperparameters are the study's parameters, objectives its values in their own sense. A trial's user attributes say which job
-    and trial of the run it is, its step, all its scores, and from which trial of the study (`parent`) its weights came.
+    Every evaluation of the run becomes a trial of the study. Hyperparameters become parameters,
+    and objectives become values in their original direction. User attributes of a trial hold its
+    job and trial in the run, its step, all its metrics, and the number of the trial (`parent`)
+    that its weights came from.
 
     Args:
         results: The run.
-        storage: Where Optuna keeps the study, such as ``sqlite:///study.db``, or a storage object; None is memory.
-        name: The study's name; by default the name of the run's directory, or of its task.
+        storage: Where Optuna keeps the study: a URL such as ``sqlite:///study.db``, a storage
+            object, or None for memory.
+        name: Name of the study. The default is the name of the run's directory, or of its task.
     """
-    optuna = _optuna()
-    chosen = name or (results.path.name if results.path else results.problem.name)
-    directions = [
-        "maximize" if objective.direction == "max" else "minimize"
-        for objective in results.problem.objectives
-    ]
-    try:
-        study = optuna.create_study(study_name=chosen, storage=storage, directions=directions)
-    except optuna.exceptions.DuplicatedStudyError:
-        raise ValueError(
-            f"the storage has a study {chosen!r} already; give this one another `name` (--name on the command line), or delete "
-            f"that one"
-        ) from None
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", optuna.exceptions.ExperimentalWarning
-        )  # names of objectives are, for years
-        study.set_metric_names([objective.name for objective in results.problem.objectives])
+    optuna = _import_optuna()
+    study = _create_study(optuna, results, storage, name)
     settings = results.settings
-    for key, value in {
-        "task": settings.problem.name,
-        "algorithm": dict(settings.algorithm),
-        "seed": settings.seed,
-    }.items():
-        study.set_user_attr(key, value)
+    study.set_user_attr("task", settings.problem.name)
+    study.set_user_attr("algorithm", dict(settings.algorithm))
+    study.set_user_attr("seed", settings.seed)
     records = results.records()
-    numbers = {
-        record["job"]: number for number, record in enumerate(records)
-    }  # of the study's trials
-    since = datetime.datetime.now() - datetime.timedelta(seconds=results.seconds)
-    study.add_trials([_trial(optuna, results, record, numbers, since) for record in records])
+    numbers = {record["job"]: number for number, record in enumerate(records)}
+    started = datetime.datetime.now() - datetime.timedelta(seconds=results.seconds)
+    study.add_trials(
+        [_create_trial(optuna, results, record, numbers, started) for record in records]
+    )
     return study
 
 
 def distribution_of(domain: Domain) -> Any:
-    """Return Optuna's distribution for a domain; lists that are spaced in no way that it knows become choices."""
-    kinds = _optuna().distributions
+    """Return the distribution for a domain; unevenly spaced values become categories."""
+    distributions = _import_optuna().distributions
     match domain:
-        case Float() | Grid():
-            return kinds.FloatDistribution(domain.lo, domain.hi, log=getattr(domain, "log", False))
+        case Float():
+            return distributions.FloatDistribution(domain.lo, domain.hi, log=domain.log)
+        case Grid():
+            return distributions.FloatDistribution(domain.lo, domain.hi)
         case Int():
-            return kinds.IntDistribution(domain.lo, domain.hi, log=domain.log)
+            return distributions.IntDistribution(domain.lo, domain.hi, log=domain.log)
         case LogGrid(zero=False):
-            return kinds.FloatDistribution(domain.lo, domain.hi, log=True)
+            return distributions.FloatDistribution(domain.lo, domain.hi, log=True)
         case _Listed():
-            return kinds.CategoricalDistribution(domain.values)
+            return distributions.CategoricalDistribution(domain.values)
     raise ValueError(
         f"a domain must be one of Grid, LogGrid, Ordinal, Categorical, Float, Int, got {domain!r}"
     )
 
 
-def _trial(
+def _create_study(optuna: Any, results: Results, storage: Any, name: str | None) -> Any:
+    """Create an empty study with the run's objectives."""
+    objectives = results.problem.objectives
+    study_name = name or (results.path.name if results.path else results.problem.name)
+    try:
+        study = optuna.create_study(
+            study_name=study_name,
+            storage=storage,
+            directions=["maximize" if o.direction == "max" else "minimize" for o in objectives],
+        )
+    except optuna.exceptions.DuplicatedStudyError:
+        raise ValueError(
+            f"the storage already has a study {study_name!r}; choose another `name` (--name on "
+            f"the command line), or delete that study"
+        ) from None
+    with warnings.catch_warnings():
+        # Optuna still marks names of objectives as experimental.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names([objective.name for objective in objectives])
+    return study
+
+
+def _create_trial(
     optuna: Any,
     results: Results,
     record: Mapping[str, Any],
     numbers: Mapping[int, int],
-    since: datetime.datetime,
+    started: datetime.datetime,
 ) -> Any:
-    values = [
-        record.get(f"score.{objective.name}", math.nan) for objective in results.problem.objectives
-    ]
-    is_sound = not any(map(math.isnan, values))  # Optuna takes infinities, and no NaN
+    """Create the trial of one evaluation; `numbers` are trial numbers by job."""
+    problem = results.problem
+    values = [record.get(f"score.{o.name}", math.nan) for o in problem.objectives]
+    options: dict[str, Any] = {"state": optuna.trial.TrialState.FAIL}
+    # Optuna accepts infinite values of a complete trial, but not NaN.
+    if not any(map(math.isnan, values)):
+        options = {"state": optuna.trial.TrialState.COMPLETE, "values": values}
+        if problem.constraints:
+            options["system_attrs"] = {"constraints": [record["violation"]]}
+        # Optuna supports learning curves of a single objective only.
+        if len(values) == 1:
+            options["intermediate_values"] = _learning_curve(results, record)
     trial = optuna.trial.create_trial(
-        state=optuna.trial.TrialState.COMPLETE if is_sound else optuna.trial.TrialState.FAIL,
-        values=values if is_sound else None,
-        params={name: record[f"config.{name}"] for name in results.problem.space},
-        distributions={
-            name: distribution_of(domain) for name, domain in results.problem.space.items()
-        },
-        user_attrs=_about(record, numbers),
-        system_attrs={"constraints": [record["violation"]]}
-        if results.problem.constraints and is_sound
-        else {},
-        intermediate_values=_curve(results, record) if is_sound and len(values) == 1 else {},
+        params={name: record[f"config.{name}"] for name in problem.space},
+        distributions={name: distribution_of(domain) for name, domain in problem.space.items()},
+        user_attrs=_user_attributes(record, numbers),
+        **options,
     )
-    trial.datetime_complete = since + datetime.timedelta(seconds=record["seconds"])
+    trial.datetime_complete = started + datetime.timedelta(seconds=record["seconds"])
     trial.datetime_start = trial.datetime_complete - datetime.timedelta(seconds=record["duration"])
     return trial
 
 
-def _about(record: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
-    """Return what Optuna has no place of its own for."""
-    scores = {
-        name.removeprefix("score."): str(value)
-        for name, value in record.items()
-        if name.startswith("score.")
-    }
-    about = {
+def _user_attributes(record: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    """Return those facts about an evaluation that Optuna has no field for."""
+    attributes: dict[str, Any] = {
         "job": record["job"],
         "trial": record["trial"],
         "step": record["end"],
-        "scores": scores,
+        "scores": {
+            name.removeprefix("score."): str(value)
+            for name, value in record.items()
+            if name.startswith("score.")
+        },
     }
     if record["start"] is not None:
-        about |= {
-            "parent": numbers[record["start"]],
-            "exploited": record["parent"] != record["trial"],
-        }
-    return about | ({"error": record["error"]} if record["error"] else {})
+        attributes["parent"] = numbers[record["start"]]
+        attributes["exploited"] = record["parent"] != record["trial"]
+    if record["error"]:
+        attributes["error"] = record["error"]
+    return attributes
 
 
-def _curve(results: Results, record: Mapping[str, Any]) -> dict[int, float]:
-    """Return the objective over the steps of a model's lineage; Optuna knows such curves for one objective alone."""
+def _learning_curve(results: Results, record: Mapping[str, Any]) -> dict[int, float]:
+    """Return the only objective by step, along the lineage of a model."""
     (objective,) = results.problem.objectives
-    scores = {
-        ancestor.end: ancestor.scores.get(objective.name)
-        for ancestor in results.lineage(record["job"])
-    }
-    return {
-        end: score for end, score in scores.items() if score is not None
-    }  # one may be lost with a line of the journal
+    curve = {}
+    for ancestor in results.lineage(record["job"]):
+        value = ancestor.scores.get(objective.name)
+        # The value is missing if its line of the journal was lost.
+        if value is not None:
+            curve[ancestor.end] = value
+    return curve
 
 
-def _optuna() -> Any:
+def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError:

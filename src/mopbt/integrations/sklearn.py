@@ -1,8 +1,8 @@
-"""`MOPBTSearch`: a population of scikit-learn estimators that are tuned while they learn, as one estimator.
+"""`MOPBTSearch`: tune scikit-learn estimators while they train, as one estimator.
 
-An estimator learns step by step through `partial_fit`, or grows through `warm_start`. Checkpoints are pickles, as scikit-learn
-has no other way to keep an arbitrary estimator whole (its losses, optimizers and random states are objects): they are read
-back only from where the search itself wrote them.
+An estimator trains step by step through `partial_fit`, or grows through `warm_start`. Checkpoints
+are pickles, because scikit-learn has no other format for an arbitrary estimator with its losses,
+optimizers and random states. They are loaded only from where the search itself wrote them.
 """
 
 import inspect
@@ -40,17 +40,33 @@ except ImportError:
     raise MissingExtra("MOPBTSearch needs scikit-learn: pip install 'mopbt[sklearn]'") from None
 
 Rule = str | Mapping[str, float] | Callable[[Front], Point]
-PROBED = 1000  # rows on which it is tried whether each hyperparameter reaches training
+
+# Rows on which `EstimatorTask.check` tests that each hyperparameter affects training.
+PROBE_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class EstimatorTask:
-    """An estimator as a task: a step is a pass of `partial_fit` over the training rows, or one more of `resource`."""
+    """A scikit-learn estimator as a task.
+
+    Args:
+        estimator: The estimator, not fitted.
+        space: The tuned parameters by name.
+        scorers: The objectives; larger is better.
+        train_rows: X and y for training; y is None for estimators without a target.
+        validation_rows: X and y for the scorers.
+        steps: Steps of training in all. A step is a pass of `partial_fit` over the training rows,
+            or an increase of `resource` by one.
+        interval: Steps between two decisions.
+        resource: The parameter that counts the steps of an estimator with `warm_start`.
+        classes: The labels of a classifier, for `partial_fit`.
+        name: The name of the task.
+    """
 
     estimator: Any
     space: Mapping[str, Domain]
     scorers: Mapping[str, Callable[..., float]]
-    train_rows: tuple[Any, Any]  # X and y; y is None where there is none
+    train_rows: tuple[Any, Any]
     validation_rows: tuple[Any, Any]
     steps: int
     interval: int
@@ -58,31 +74,35 @@ class EstimatorTask:
     classes: Any = None
     name: str = "estimator"
 
-    functional: ClassVar[bool] = True  # training leaves the estimator that it starts from as it is
+    # Training does not change the estimator that it starts from.
+    functional: ClassVar[bool] = True
 
     @property
     def objectives(self) -> Mapping[str, Direction]:
-        """Return the scorers' names: of a scorer larger is better."""
+        """Return the names of the scorers, all of them to maximize."""
         return dict.fromkeys(self.scorers, "max")
 
     def init(self, seed: int) -> Any:
-        """Return the estimator, not fitted."""
+        """Return an unfitted copy of the estimator."""
         return clone(self.estimator)
 
     def train(self, model: Any, hp: Mapping[str, Any], begin: int, end: int, seed: int) -> Any:
-        """Set the hyperparameters, and let the estimator learn from the training rows."""
-        model = self.load(self.dump(model)).set_params(
-            **hp
-        )  # its bytes must not tell whether it came from a checkpoint
-        _reach_optimizer(model)
+        """Set the hyperparameters and train a copy of the estimator on the training rows."""
+        # The copy goes through bytes, so that a cached estimator and one from a checkpoint are
+        # the same.
+        model = self.load(self.dump(model)).set_params(**hp)
+        _update_optimizer(model)
+        x, y = self.train_rows
+        rows = (x,) if y is None else (x, y)
         if self.resource is not None:
-            model.set_params(
-                **{"warm_start": True, self.resource: end}, **_random_states(model, seed)
-            )
-            return model.fit(*self._learned_from)
+            growth = {"warm_start": True, self.resource: end}
+            model.set_params(**growth, **_random_states(model, seed))
+            return model.fit(*rows)
+        takes_classes = "classes" in inspect.signature(model.partial_fit).parameters
+        options = {"classes": self.classes} if takes_classes else {}
         for step in range(begin, end):
             model.set_params(**_random_states(model, derived_seed(seed, "partial_fit", step)))
-            model.partial_fit(*self._learned_from, **self._classes(model))
+            model.partial_fit(*rows, **options)
         return model
 
     def evaluate(self, model: Any) -> Mapping[str, float]:
@@ -93,83 +113,76 @@ class EstimatorTask:
         }
 
     def dump(self, model: Any) -> bytes:
-        """Return the estimator as a pickle; once through it, so that equal states give equal bytes."""
+        """Pickle the estimator; equal states give equal bytes."""
+        # The bytes of a pickle depend on which objects are identical. Unpickling once settles this.
         return pickle.dumps(pickle.loads(pickle.dumps(model)))
 
     def load(self, data: bytes) -> Any:
-        """Read the estimator back."""
+        """Unpickle the estimator."""
         return pickle.loads(data)
 
     def check(self) -> None:
-        """Raise an error that names a hyperparameter which the estimator lacks, or which does not reach its training.
+        """Check that the estimator has all hyperparameters and that each has an effect.
 
-        Some estimators read a parameter once and keep what they made of it. So from one trained state an interval is trained with
-        two values of a hyperparameter: if what was learned is the same for every pair, tuning it would change nothing. What is
-        wrong with the rows shows here, too, with the estimator's own message.
+        Some estimators read a parameter once and keep what they derived from it. For each
+        hyperparameter, the check trains an interval from the same state with two values. If the
+        results are equal for all tested configurations, tuning would have no effect.
         """
         known = self.estimator.get_params()
-        if unknown := [name for name in self.space if name not in known]:
+        unknown = [name for name in self.space if name not in known]
+        if unknown:
             raise ValueError(
-                f"`space` names {unknown[0]!r}, which the estimator lacks; it has {', '.join(sorted(known))}"
+                f"`space` names {unknown[0]!r}, which is not a parameter of the estimator; "
+                f"it has {', '.join(sorted(known))}"
             )
         n = _num_samples(self.train_rows[0])
-        probe = replace(
-            self,
-            train_rows=_rows(self.train_rows, np.linspace(0, n - 1, min(n, PROBED), dtype=int)),
-        )
-        configs = [
-            Space(self.space).decode(config)
-            for config in Space(self.space).stratified(8, stream(0, "probe"))
-        ]
+        indices = np.linspace(0, n - 1, min(n, PROBE_ROWS), dtype=int)
+        probe = replace(self, train_rows=_select_rows(self.train_rows, indices))
+        space = Space(self.space)
+        configs = [space.decode(config) for config in space.stratified(8, stream(0, "probe"))]
+        # Errors of the estimator about the rows are raised here.
         self.evaluate(probe.train(self.init(0), configs[0], 0, self.interval, 0))
         for name in self.space:
-            if not any(probe._has_effect(name, values, configs) for values in configs):
+            if not any(probe._has_effect(name, hp, configs) for hp in configs):
                 raise UnreadHyperparameter(
-                    f"{name!r} changes nothing of what {type(self.estimator).__name__} learns once it has begun: take it out of "
-                    f"the space, or tune a parameter that the estimator reads anew in each step"
+                    f"{name!r} has no effect on {type(self.estimator).__name__} after training "
+                    f"has started; remove it from the space, or tune a parameter that the "
+                    f"estimator reads in every step"
                 )
 
     def _has_effect(
         self, name: str, hp: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]
     ) -> bool:
+        """Check whether another value of a hyperparameter changes what an interval learns."""
         others = [config[name] for config in configs if config[name] != hp[name]]
         start = self.dump(self.train(self.init(0), hp, 0, self.interval, 0))
         learned = [self._learned(start, {**hp, name: value}) for value in (hp[name], *others[:1])]
         return len(set(learned)) > 1 or not others
 
     def _learned(self, start: bytes, hp: Mapping[str, Any]) -> bytes:
+        """Return what the second interval learns, without parameters, which always differ."""
         model = self.train(self.load(start), hp, self.interval, 2 * self.interval, 1)
-        told = {"_optimizer", *model.get_params(deep=False)}  # these change by being told
-        return self.dump({name: value for name, value in vars(model).items() if name not in told})
-
-    @property
-    def _learned_from(self) -> tuple[Any, ...]:
-        x, y = self.train_rows
-        return (x,) if y is None else (x, y)
-
-    def _classes(self, model: Any) -> dict[str, Any]:
-        return (
-            {"classes": self.classes}
-            if "classes" in inspect.signature(model.partial_fit).parameters
-            else {}
-        )
+        parameters = {"_optimizer", *model.get_params(deep=False)}
+        learned = {name: value for name, value in vars(model).items() if name not in parameters}
+        return self.dump(learned)
 
 
-def _reach_optimizer(model: Any) -> None:
-    """Hand new rates on to the optimizer that a multi-layer perceptron keeps from its first step on."""
+def _update_optimizer(model: Any) -> None:
+    """Pass new rates to the optimizer that a perceptron creates in its first step."""
     optimizer: Any = getattr(model, "_optimizer", None)
-    for name, value in model.get_params(deep=False).items() if optimizer is not None else ():
-        if (
-            name in vars(optimizer)
-            and getattr(optimizer, name) != value
-            and not isinstance(value, str)
-        ):
+    if optimizer is None:
+        return
+    for name, value in model.get_params(deep=False).items():
+        if name not in vars(optimizer) or isinstance(value, str):
+            continue
+        if getattr(optimizer, name) != value:
             setattr(optimizer, name, value)
             if name == "learning_rate_init":
                 optimizer.learning_rate = value
 
 
 def _random_states(model: Any, seed: int) -> dict[str, int]:
+    """Return a seed for every random state among the parameters of an estimator."""
     names = [
         name
         for name in model.get_params()
@@ -178,40 +191,49 @@ def _random_states(model: Any, seed: int) -> dict[str, int]:
     return {name: seed % 2**32 for name in names}
 
 
-def _rows(parts: tuple[Any, Any], indices: Any) -> tuple[Any, Any]:
-    x, y = (None if part is None else _safe_indexing(part, indices) for part in parts)
+def _select_rows(rows: tuple[Any, Any], indices: Any) -> tuple[Any, Any]:
+    """Select rows of X and y; y may be None."""
+    x, y = (None if part is None else _safe_indexing(part, indices) for part in rows)
     return x, y
 
 
-def _chosen_has(method: str) -> Callable[["MOPBTSearch"], bool]:
+def _best_has(method: str) -> Callable[["MOPBTSearch"], bool]:
+    """Build the check of whether the picked or the given estimator has a method."""
+
     def check(search: "MOPBTSearch") -> bool:
-        getattr(
-            search.best_estimator_ if hasattr(search, "best_estimator_") else search.estimator,
-            method,
-        )
+        estimator = getattr(search, "best_estimator_", search.estimator)
+        getattr(estimator, method)
         return True
 
     return check
 
 
 class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
-    """Train a population of an estimator under several scorers, keep the front, and predict with the model that a rule picks.
+    """Train a population of estimators for several scorers and predict with the best.
+
+    The search keeps the front of trained estimators. A rule picks the one that predicts.
 
     Args:
-        estimator: An estimator with `partial_fit`, or one with `warm_start` (see `resource`).
-        space: The parameters that are tuned, by name, such as ``{"alpha": LogGrid(1e-6, 1, 10)}``.
-        scoring: The objectives: names of scorers, or a mapping of names to scorers or their names.
-        rule: Which model of the front predicts: "knee", the name of an objective (the best in it), weights on the objectives,
-            or a function of the `Front` that returns a point. `choice_` is the point, and says why.
-        population: How many estimators are trained.
-        steps: Steps of training of each: passes of `partial_fit` over the training rows, or the final value of `resource`.
-        interval: Steps between decisions.
-        resource: For an estimator that grows with `warm_start`: the parameter that counts its steps, such as "max_iter".
-        algorithm: An algorithm of mopbt, or the name of one; None is MO-PBT.
-        validation: The share of the rows on which the scorers measure, or a splitter, of which the first split is taken.
-        random_state: Names all randomness.
-        n_jobs: Worker processes; None is this process alone, -1 is one for each core.
-        out: A directory that keeps the run, to look at it with `mopbt report`, and from which the same `fit` goes on.
+        estimator: An estimator with `partial_fit`, or with `warm_start` (see `resource`).
+        space: The tuned parameters by name, such as ``{"alpha": LogGrid(1e-6, 1, 10)}``.
+        scoring: The objectives: a list of scorer names, or a mapping of names to scorers or
+            scorer names.
+        rule: Picks the model that predicts: "knee", the name of an objective (its best model),
+            weights of the objectives, or a function of the `Front` that returns a point. After
+            `fit`, `choice_` is the picked point with its reason.
+        population: Number of estimators to train.
+        steps: Steps of training of each estimator: passes of `partial_fit` over the training rows,
+            or the final value of `resource`.
+        interval: Steps between two decisions.
+        resource: The parameter that counts the steps of an estimator with `warm_start`, such as
+            "max_iter".
+        algorithm: An algorithm or its name; None is MO-PBT.
+        validation: The fraction of the rows for the scorers, or a splitter, whose first split is
+            used.
+        random_state: Random seed of split and search.
+        n_jobs: Number of worker processes. None trains in this process; -1 uses all cores.
+        out: A directory to keep the run in, for `mopbt report` and for resuming: another `fit`
+            with the same arguments continues it.
         progress: Whether to show progress, or a function that is called with each `Progress`.
     """
 
@@ -249,26 +271,29 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         self.progress = progress
 
     def fit(self, X: Any, y: Any = None) -> "MOPBTSearch":
-        """Train the population on most of the rows, measure it on the others, and pick a model.
+        """Train the population, score it on held-out rows, and pick a model.
 
         Args:
-            X: The rows, shape (n, features), as the estimator takes them.
-            y: The targets, shape (n,) or (n, outputs); None where the estimator needs none.
+            X: The rows, shape (n, features).
+            y: The targets, shape (n,) or (n, outputs); None for estimators without a target.
         """
-        seed = self._seed()
-        task = self._task(X, y, seed)
-        engine = "local" if self._workers == 1 else PoolEngine(self._workers)
-        how: dict[str, Any] = {
-            "algorithm": self.algorithm,
-            "population": self.population,
-            "engine": engine,
-        }
-        results = run(task, out=self.out, seed=seed, progress=self.progress, **how)
-        results.task = replace(
-            task, train_rows=(None, None), validation_rows=(None, None)
-        )  # the rows are the caller's
-        self.results_, self.front_ = results, results.front()
-        self.choice_ = self._ruled(self.front_)
+        seed = self._resolve_seed()
+        task = self._build_task(X, y, seed)
+        workers = self._count_workers()
+        results = run(
+            task,
+            out=self.out,
+            seed=seed,
+            progress=self.progress,
+            algorithm=self.algorithm,
+            population=self.population,
+            engine="local" if workers == 1 else PoolEngine(workers),
+        )
+        # Results must not hold the rows: they would be pickled with the search.
+        results.task = replace(task, train_rows=(None, None), validation_rows=(None, None))
+        self.results_ = results
+        self.front_ = results.front()
+        self.choice_ = self._apply_rule(self.front_)
         self.estimators_ = [results.load(point) for point in self.front_]
         self.best_estimator_ = results.load(self.choice_)
         self.best_params_ = dict(self.choice_.hp)
@@ -284,41 +309,42 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         where: str | Constraint | Sequence[str | Constraint] = (),
         best: str | None = None,
     ) -> Any:
-        """Return the trained estimator of another choice, as `Front.pick` makes it; the search itself predicts as before."""
+        """Return another trained estimator of the front, chosen as by `Front.pick`.
+
+        The search itself still predicts with `best_estimator_`.
+        """
         check_is_fitted(self)
-        return self.estimators_[
-            [point.job for point in self.front_].index(
-                self.front_.pick(how, where=where, best=best).job
-            )
-        ]
+        job = self.front_.pick(how, where=where, best=best).job
+        return self.estimators_[[point.job for point in self.front_].index(job)]
 
-    @available_if(_chosen_has("predict"))
+    @available_if(_best_has("predict"))
     def predict(self, X: Any) -> Any:
-        """Predict with the model that was picked; X has the shape (n, features)."""
-        return self._chosen.predict(X)
+        """Predict with the picked model; X has the shape (n, features)."""
+        return self._best.predict(X)
 
-    @available_if(_chosen_has("predict_proba"))
+    @available_if(_best_has("predict_proba"))
     def predict_proba(self, X: Any) -> Any:
-        """Return probabilities of the model that was picked, shape (n, classes)."""
-        return self._chosen.predict_proba(X)
+        """Return class probabilities of the picked model, shape (n, classes)."""
+        return self._best.predict_proba(X)
 
-    @available_if(_chosen_has("decision_function"))
+    @available_if(_best_has("decision_function"))
     def decision_function(self, X: Any) -> Any:
-        """Return the decision function of the model that was picked, shape (n,) or (n, classes)."""
-        return self._chosen.decision_function(X)
+        """Return the decision function of the picked model, shape (n,) or (n, classes)."""
+        return self._best.decision_function(X)
 
-    @available_if(_chosen_has("transform"))
+    @available_if(_best_has("transform"))
     def transform(self, X: Any) -> Any:
-        """Transform with the model that was picked; X has the shape (n, features)."""
-        return self._chosen.transform(X)
+        """Transform with the picked model; X has the shape (n, features)."""
+        return self._best.transform(X)
 
-    @available_if(_chosen_has("score"))
+    @available_if(_best_has("score"))
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the own score of the model that was picked."""
-        return float(self._chosen.score(X, y))
+        """Return the picked model's own score."""
+        return float(self._best.score(X, y))
 
     def __sklearn_tags__(self) -> Any:
-        tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags = super().__sklearn_tags__()
+        own = get_tags(self.estimator)
         for name in (
             "estimator_type",
             "classifier_tags",
@@ -331,126 +357,138 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         return tags
 
     @property
-    def _chosen(self) -> Any:
+    def _best(self) -> Any:
         check_is_fitted(self)
         return self.best_estimator_
 
-    @property
-    def _workers(self) -> int:
+    def _count_workers(self) -> int:
         if self.n_jobs is None:
             return 1
         if not isinstance(self.n_jobs, int) or isinstance(self.n_jobs, bool) or self.n_jobs == 0:
             raise ValueError(
-                f"`n_jobs` must be a whole number, -1 for all cores, or None, got {self.n_jobs!r}"
+                f"`n_jobs` must be an integer other than 0 (-1 for all cores) or None, "
+                f"got {self.n_jobs!r}"
             )
         return self.n_jobs if self.n_jobs > 0 else max(available_cores() + 1 + self.n_jobs, 1)
 
-    def _seed(self) -> int:
-        """Return the seed of split and search: where it is left to chance, that of the run that `out` has already."""
-        begun = self.out is not None and (Path(self.out) / "run.toml").is_file()
-        if begun and not isinstance(self.random_state, Integral):
-            return read_run_config(Path(self.out)).seed  # type: ignore[arg-type]
+    def _resolve_seed(self) -> int:
+        """Return the seed of split and search.
+
+        A `random_state` that is not an integer gives a new seed for each call, so a run that
+        already exists in `out` keeps its own.
+        """
+        if self.out is not None and not isinstance(self.random_state, Integral):
+            out = Path(self.out)
+            if (out / "run.toml").is_file():
+                return read_run_config(out).seed
         return int(check_random_state(self.random_state).randint(2**31))
 
-    def _task(self, x: Any, y: Any, seed: int) -> EstimatorTask:
+    def _build_task(self, x: Any, y: Any, seed: int) -> EstimatorTask:
+        """Check the rows and the estimator, and split the rows."""
         x, y = indexable(x, y)
+        kind = type(self.estimator).__name__
         if y is None and get_tags(self.estimator).target_tags.required:
             raise ValueError(
-                f"{type(self.estimator).__name__} requires y to be passed, but the target y is None; use fit(X, y)"
+                f"{kind} requires y to be passed, but the target y is None; use fit(X, y)"
             )
         if is_classifier(self.estimator):
             check_classification_targets(y)
-            y = (
-                column_or_1d(y, warn=True) if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
-            )  # a column is split by class, too
+            # Stratified splits need a flat array of labels.
+            if np.ndim(y) == 2 and np.shape(y)[1] == 1:
+                y = column_or_1d(y, warn=True)
         self._check_estimator()
         train, validation = self._split(x, y, seed)
         return EstimatorTask(
             estimator=self.estimator,
             space=self.space,
-            scorers=_scorers(self.scoring),
-            train_rows=_rows((x, y), train),
-            validation_rows=_rows((x, y), validation),
+            scorers=_parse_scoring(self.scoring),
+            train_rows=_select_rows((x, y), train),
+            validation_rows=_select_rows((x, y), validation),
             steps=self.steps,
             interval=self.interval,
             resource=self.resource,
             classes=np.unique(y) if is_classifier(self.estimator) else None,
-            name=type(self.estimator).__name__ + (self._fingerprint(x, y) if self.out else ""),
+            name=kind + (self._fingerprint(x, y) if self.out else ""),
         )
 
     def _fingerprint(self, x: Any, y: Any) -> str:
-        """Return what tells a run that is kept from one about other rows, or with another estimator, scoring or split."""
+        """Return a suffix of the task's name that depends on rows and settings."""
         scoring = self.scoring if isinstance(self.scoring, Mapping) else dict.fromkeys(self.scoring)
-        scorers = {name: _identity(scorer) for name, scorer in scoring.items()}
-        how = (_identity(clone(self.estimator)), scorers, _identity(self.validation), self.resource)
-        return f" (rows {joblib.hash((x, y))[:8]}, search {joblib.hash(how)[:8]})"
+        scorers = {name: _hash(scorer) for name, scorer in scoring.items()}
+        settings = (_hash(clone(self.estimator)), scorers, _hash(self.validation), self.resource)
+        return f" (rows {joblib.hash((x, y))[:8]}, search {joblib.hash(settings)[:8]})"
 
     def _check_estimator(self) -> None:
+        """Raise an error unless the estimator can train step by step."""
         kind = type(self.estimator).__name__
-        if self.resource is None and not hasattr(self.estimator, "partial_fit"):
-            raise TypeError(
-                f"the estimator must learn step by step: {kind} has no `partial_fit`; if it has `warm_start`, name with `resource` "
-                f"the parameter that counts its steps, such as 'max_iter'; of a pipeline, prepare the rows first, and search its "
-                f"last step"
-            )
-        wanted = [] if self.resource is None else ["warm_start", self.resource]
-        if missing := [name for name in wanted if name not in self.estimator.get_params()]:
+        if self.resource is None:
+            if not hasattr(self.estimator, "partial_fit"):
+                raise TypeError(
+                    f"the estimator must train step by step, but {kind} has no `partial_fit`; if "
+                    f"it has `warm_start`, set `resource` to the parameter that counts its steps, "
+                    f"such as 'max_iter'; for a pipeline, transform the rows first and search its "
+                    f"last step"
+                )
+            return
+        for name in ("warm_start", self.resource):
+            if name not in self.estimator.get_params():
+                raise ValueError(
+                    f"`resource` must count the steps of an estimator with `warm_start`, but "
+                    f"{kind} has no {name!r}"
+                )
+        if self.resource in self.space:
             raise ValueError(
-                f"`resource` must count the steps of an estimator with `warm_start`; {kind} has no {missing[0]!r}"
-            )
-        if self.resource is not None and self.resource in self.space:
-            raise ValueError(
-                f"`resource` {self.resource!r} counts the steps, so it cannot be tuned; take it out of `space`"
+                f"`resource` {self.resource!r} counts the steps and cannot be tuned; "
+                f"remove it from `space`"
             )
 
     def _split(self, x: Any, y: Any, seed: int) -> tuple[Any, Any]:
-        """Return the rows for training and for validation."""
+        """Return the indices of the rows for training and for validation."""
         if hasattr(self.validation, "split"):
             train, validation = next(iter(self.validation.split(x, y)))
             return train, validation
         if not isinstance(self.validation, float) or not 0 < self.validation < 1:
             raise ValueError(
-                f"`validation` must be a share between 0 and 1, such as 0.25, or a splitter, got {self.validation!r}"
+                f"`validation` must be a fraction between 0 and 1, such as 0.25, or a splitter, "
+                f"got {self.validation!r}"
             )
-        counts = (
-            np.unique(y, return_counts=True)[1]
-            if is_classifier(self.estimator) and np.ndim(y) == 1
-            else np.ones(1)
-        )
-        kind = (
-            StratifiedShuffleSplit if counts.min() > 1 else ShuffleSplit
-        )  # each class must be in both parts
-        train, validation = next(kind(1, test_size=self.validation, random_state=seed).split(x, y))
+        # A stratified split needs two rows of every class, one for each part.
+        stratify = False
+        if is_classifier(self.estimator) and np.ndim(y) == 1:
+            stratify = np.unique(y, return_counts=True)[1].min() > 1
+        splitter = StratifiedShuffleSplit if stratify else ShuffleSplit
+        split = splitter(1, test_size=self.validation, random_state=seed).split(x, y)
+        train, validation = next(split)
         return train, validation
 
-    def _ruled(self, front: Front) -> Point:
-        """Return the point that the rule picks, once the front is known."""
+    def _apply_rule(self, front: Front) -> Point:
+        """Return the point of the front that the rule picks."""
         if callable(self.rule):
             return self.rule(front)
-        is_objective = isinstance(self.rule, str) and self.rule != "knee"
-        return front.pick(best=self.rule) if is_objective else front.pick(self.rule)  # type: ignore[arg-type]
+        if isinstance(self.rule, str) and self.rule != "knee":
+            return front.pick(best=self.rule)
+        return front.pick(self.rule)  # type: ignore[arg-type]
 
 
-def _identity(part: Any) -> str:
-    """Return what tells a part of a search from another one: its state, or its name where that cannot be kept."""
+def _hash(part: Any) -> str:
+    """Hash a part of a search by its state, or name it if it cannot be pickled."""
     try:
         return str(joblib.hash(part))
-    except (pickle.PicklingError, AttributeError, TypeError):  # of a function in a function
+    # Functions that are defined inside functions raise one of these.
+    except (pickle.PicklingError, AttributeError, TypeError):
         return str(getattr(part, "__qualname__", type(part).__qualname__))
 
 
-def _scorers(scoring: Any) -> dict[str, Callable[..., float]]:
+def _parse_scoring(scoring: Any) -> dict[str, Callable[..., float]]:
     """Return the scorers by name."""
-    named = (
-        scoring
-        if isinstance(scoring, Mapping)
-        else {name: name for name in scoring}
-        if isinstance(scoring, list | tuple)
-        else {}
-    )
+    named: Mapping[str, Any] = {}
+    if isinstance(scoring, Mapping):
+        named = scoring
+    elif isinstance(scoring, list | tuple):
+        named = {name: name for name in scoring}
     if not named:
         raise ValueError(
-            f"`scoring` must be a list of scorers' names, such as ['accuracy', 'recall'], or a mapping of names to scorers, "
-            f"got {scoring!r}"
+            f"`scoring` must be a list of scorer names, such as ['accuracy', 'recall'], or a "
+            f"mapping of names to scorers, got {scoring!r}"
         )
     return {name: get_scorer(scorer) for name, scorer in named.items()}

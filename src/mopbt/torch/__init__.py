@@ -1,4 +1,4 @@
-"""PyTorch: tasks that train one model pleasantly and thirty-two at a time fast."""
+"""PyTorch tasks, whose members train one by one or as a stack."""
 
 from mopbt.torch.data import Batches
 from mopbt.torch.layers import Dropout, Hyperparameter

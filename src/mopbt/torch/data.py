@@ -1,4 +1,4 @@
-"""Training data that knows of the population: each member draws an order of its own, or all share one."""
+"""Draw batches of training data for the members of a population."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -12,11 +12,18 @@ Augment = Callable[[Batch, Mapping[str, Tensor]], Batch]
 
 
 class Batches:
-    """Tensors with a common first dimension, in random batches.
+    """Training data in random batches.
 
-    A step goes once through the rows, in a new order (incomplete last batches are left out), or makes `updates` batches of them.
-    The order belongs to a member's seed and step, so it is the same on every engine. With `shared`, all members see the same
-    batches at the same step, which reads them once for a whole stack.
+    The order of the rows depends on a member's seed and step only, so it is the same on every
+    engine.
+
+    Args:
+        tensors: Inputs, targets and the like, with the rows along their first dimension.
+        batch_size: Rows in a batch.
+        updates: Batches in a step. By default a step is one pass over the rows, without an
+            incomplete last batch.
+        shared: Give all members the same batches at the same step. A stack then reads them once.
+        augment: A function of a batch and the hyperparameters that returns the batch to train on.
     """
 
     def __init__(
@@ -30,29 +37,32 @@ class Batches:
         if not tensors or not all(isinstance(t, Tensor) and t.dim() > 0 for t in tensors):
             got = ", ".join(type(t).__name__ for t in tensors) or "nothing"
             raise ValueError(
-                f"Batches takes tensors with rows, such as Batches(inputs, labels, batch_size=256), got {got}; "
-                f"torch.as_tensor(...) makes one of an array"
+                f"Batches takes tensors with rows, such as Batches(inputs, labels, "
+                f"batch_size=256), got {got}; convert arrays with torch.as_tensor(...)"
             )
-        if len({len(t) for t in tensors}) > 1:
+        rows = [len(t) for t in tensors]
+        if len(set(rows)) > 1:
             raise ValueError(
-                f"the tensors must have equally many rows, got {[len(t) for t in tensors]}; a row is an example"
+                f"all tensors must have the same number of rows, one per example, got {rows}"
             )
-        if not isinstance(batch_size, int) or not 1 <= batch_size <= len(tensors[0]):
+        if not isinstance(batch_size, int) or not 1 <= batch_size <= rows[0]:
             raise ValueError(
-                f"`batch_size` must be a whole number from 1 to the number of rows {len(tensors[0])}, got {batch_size!r}"
+                f"`batch_size` must be an integer from 1 to the number of rows {rows[0]}, "
+                f"got {batch_size!r}"
             )
         if updates is not None and (not isinstance(updates, int) or updates < 1):
             raise ValueError(
-                f"`updates` must be a whole number of at least 1, or None for a whole pass, got {updates!r}"
+                f"`updates` must be a positive integer, or None for one pass over the rows, "
+                f"got {updates!r}"
             )
         self.tensors = tensors
         self.batch_size = batch_size
-        self.updates = updates or len(tensors[0]) // batch_size
+        self.updates = updates or rows[0] // batch_size
         self.shared = shared
         self.augment = augment
 
     def to(self, device: torch.device) -> "Batches":
-        """Return the same data on a device."""
+        """Copy the data to a device."""
         moved = (t.to(device) for t in self.tensors)
         return Batches(
             *moved,
@@ -63,36 +73,37 @@ class Batches:
         )
 
     def head(self, n: int) -> Batch:
-        """Return the first rows, for checks."""
+        """Return the first `n` rows."""
         return tuple(t[:n] for t in self.tensors)
 
     def is_shared(self, steps: Sequence[int]) -> bool:
-        """Tell whether members at these steps see the same batches."""
+        """Check whether members at these steps get the same batches."""
         return self.shared and len(set(steps)) == 1
 
-    def of_members(self, seeds: Sequence[int], steps: Sequence[int]) -> Iterator[Batch]:
-        """Go through the batches of one step of several members: tensors (N, B, ...), or (B, ...) where all share them."""
+    def iter_batches(self, seeds: Sequence[int], steps: Sequence[int]) -> Iterator[Batch]:
+        """Iterate over the batches of one step of N members.
+
+        Tensors have the shape (N, B, ...), or (B, ...) if the members share the batches.
+        """
         if self.is_shared(steps):
-            orders = self._order(0, steps[0])
+            orders = self._draw_order(0, steps[0])
         else:
-            own = [0] * len(seeds) if self.shared else seeds
-            orders = torch.stack(
-                [self._order(seed, step) for seed, step in zip(own, steps, strict=True)], dim=1
-            )
+            own_seeds = [0] * len(seeds) if self.shared else seeds
+            own_orders = [self._draw_order(*own) for own in zip(own_seeds, steps, strict=True)]
+            orders = torch.stack(own_orders, dim=1)
         for rows in orders:
             yield tuple(
                 t.index_select(0, rows.reshape(-1)).view(*rows.shape, *t.shape[1:])
                 for t in self.tensors
             )
 
-    def _order(self, seed: int, step: int) -> Tensor:
-        """Return the rows of a step's batches, shape (updates, batch_size)."""
-        rng, rows, wanted = (
-            stream(seed, "batches", step),
-            len(self.tensors[0]),
-            self.updates * self.batch_size,
-        )
-        whole = rows // self.batch_size * self.batch_size  # of a pass
-        passes = [rng.permutation(rows)[:whole] for _ in range(-(-wanted // whole))]
-        order = torch.cat([torch.from_numpy(p) for p in passes])[:wanted]
-        return order.view(self.updates, self.batch_size)
+    def _draw_order(self, seed: int, step: int) -> Tensor:
+        """Draw the rows of a step's batches, shape (updates, batch_size)."""
+        rng = stream(seed, "batches", step)
+        rows = len(self.tensors[0])
+        needed = self.updates * self.batch_size
+        # Every pass over the rows leaves out its incomplete last batch.
+        rows_per_pass = rows // self.batch_size * self.batch_size
+        n_passes = -(-needed // rows_per_pass)
+        passes = [torch.from_numpy(rng.permutation(rows)[:rows_per_pass]) for _ in range(n_passes)]
+        return torch.cat(passes)[:needed].view(self.updates, self.batch_size)

@@ -1,14 +1,19 @@
-"""Hyperparameters inside a model: values that differ between the members of a population, also when these are stacked."""
+"""Use hyperparameters inside a model, also when members are stacked."""
 
 import torch
 from torch import Tensor, nn
 
 
 class Hyperparameter(nn.Module):
-    """A hyperparameter inside a model: calling it gives its value as a tensor without dimensions.
+    """A hyperparameter inside a model.
 
-    The structure of a model must not depend on a hyperparameter; its arithmetic may, through modules of this kind. The value is
-    part of the state_dict, so that a loaded model computes what was measured, unless only training uses it (`training_only`).
+    A call returns the member's value as a tensor without dimensions. The architecture of a
+    model must not depend on hyperparameters. What it computes may, through modules of this kind.
+
+    Args:
+        name: Name of the hyperparameter in the task's space.
+        training_only: Leave the value out of the state_dict. By default it is included, so that
+            a loaded model computes the outputs that were evaluated.
     """
 
     value: Tensor
@@ -16,28 +21,29 @@ class Hyperparameter(nn.Module):
     def __init__(self, name: str, *, training_only: bool = False) -> None:
         super().__init__()
         if not isinstance(name, str) or not name:
-            raise ValueError(f"Tuned takes the name of a hyperparameter, got {name!r}")
+            raise ValueError(f"Hyperparameter takes the name of a hyperparameter, got {name!r}")
         self.name = name
-        self.was_read = (
-            False  # since somebody last asked; a module that is never called tunes nothing
-        )
+        # A task resets this before training. If it stays False, the hyperparameter has no effect.
+        self.was_read = False
         self.register_buffer("value", torch.zeros(()), persistent=not training_only)
 
     def forward(self) -> Tensor:
-        """Return the value that this member has now."""
+        """Return the current member's value."""
         self.was_read = True
         return self.value
 
     def extra_repr(self) -> str:
-        """Return the hyperparameter's name, for printing."""
+        """Return the name of the hyperparameter."""
         return repr(self.name)
 
 
 class Dropout(nn.Module):
-    """Dropout whose probability is a hyperparameter by name, ``Dropout("dropout")``, or a number, and which is cheap on a CPU.
+    """Dropout with a tunable probability, faster than PyTorch's on a CPU.
 
-    Masks take 16 random bits an element from 64-bit draws, a fraction of the cost of a draw for each element; a probability is
-    therefore a multiple of 1/65536.
+    Masks use 16 random bits per element, so the probability is rounded to a multiple of 1/65536.
+
+    Args:
+        p: The probability, or the name of a hyperparameter: ``Dropout("dropout")``.
     """
 
     constant: Tensor
@@ -45,41 +51,39 @@ class Dropout(nn.Module):
     def __init__(self, p: float | str) -> None:
         super().__init__()
         if not isinstance(p, str) and not 0 <= p < 1:
-            raise ValueError(f"`p` must be in [0, 1), or name a hyperparameter, got {p!r}")
+            raise ValueError(f"`p` must be in [0, 1) or the name of a hyperparameter, got {p!r}")
         self.p = Hyperparameter(p, training_only=True) if isinstance(p, str) else None
         if self.p is None:
             self.register_buffer("constant", torch.tensor(float(p)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop elements while training, and nothing while evaluating."""
+        """Drop elements in training mode; return the input unchanged in evaluation mode."""
         if not self.training:
             return x
-        return x * mask_like(x, self.constant if self.p is None else self.p())
+        return x * draw_mask(x, self.constant if self.p is None else self.p())
 
     def extra_repr(self) -> str:
-        """Return the probability, for printing."""
+        """Return a constant probability; a tuned one is shown as a submodule."""
         return "" if self.p is not None else f"p={float(self.constant):g}"
 
 
-def mask_like(x: Tensor, p: Tensor) -> Tensor:
-    """Return 1 / (1 - p) where an element of `x` is kept and 0 where it is dropped, for a probability without dimensions.
+def draw_mask(x: Tensor, p: Tensor) -> Tensor:
+    """Draw a dropout mask of the shape of `x`.
 
-    Inside a stacked program all members' masks come from one draw, as what is drawn into is made like `p`, which is stacked.
+    An element is 0 with the probability `p` (without dimensions), else 1 / (1 - p). In a
+    stack, one draw gives the masks of all members.
     """
     p = p.float()
-    left = (1 - p).clamp(
-        min=2**-16
-    )  # a probability of 1 drops all, as PyTorch's own does, and must not make 0 / 0 of it
+    # With p = 1 everything is dropped, as in PyTorch; the bound avoids 0 / 0.
+    keep = (1 - p).clamp(min=2**-16)
     if p.device.type != "cpu":
-        return ((torch.rand(x.shape, device=p.device) >= p) / left).to(x.dtype)
+        return ((torch.rand(x.shape, device=p.device) >= p) / keep).to(x.dtype)
+    # A 64-bit draw gives four elements their 16 bits. It is made from `p` and not from `x`: `p`
+    # is stacked, so that members get different masks even on shared inputs.
     n = x.numel()
-    draws = (
-        p.new_empty((n + 3) // 4, dtype=torch.int64)
-        .random_(-(2**63), None)
-        .view(torch.int16)[:n]
-        .view(x.shape)
-    )
-    dropped = (
-        (p * 65536).round() - 32769
-    )  # the largest draw that drops; all are whole numbers, so that clamping decides
-    return draws.float().sub_(dropped).clamp(0, 1).mul_(left.reciprocal()).to(x.dtype)
+    draws = p.new_empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = draws.view(torch.int16)[:n].view(x.shape)
+    # Draws up to this threshold drop their element. All are integers, so clamping to [0, 1]
+    # turns their distance to the threshold into the mask.
+    threshold = (p * 65536).round() - 32769
+    return bits.float().sub_(threshold).clamp(0, 1).mul_(keep.reciprocal()).to(x.dtype)

@@ -1,6 +1,7 @@
-"""Optimizers over flat rows of parameters: one row a member, each with a learning rate and a weight decay of its own.
+"""Optimizers with tunable rates, for members whose parameters are flat rows.
 
-A field that is a string names a hyperparameter. The arithmetic is PyTorch's own fused update, a row at a time.
+A field that is a string names a hyperparameter, so that every member has its own rate. Updates use
+PyTorch's fused kernels, one row at a time.
 """
 
 import math
@@ -12,19 +13,18 @@ import torch
 from torch import Tensor
 
 Rate = float | str
-Slots = Mapping[str, Tensor]
 
 
 class Schedule(Protocol):
-    """How a learning rate changes with a member's own step."""
+    """How the learning rate changes with a member's own step."""
 
     def __call__(self, position: float) -> float:
-        """Return the factor at a position in training, from 0 at its beginning to 1 at its end."""
+        """Return the factor at a position in training, from 0 (its begin) to 1 (its end)."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The rate stays as it is."""
+    """Keep the learning rate constant."""
 
     def __call__(self, position: float) -> float:
         """Return 1."""
@@ -33,7 +33,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Cosine:
-    """The rate falls to 0 over the whole training, along half a cosine."""
+    """Decrease the learning rate to 0 over the entire training, along half a cosine."""
 
     def __call__(self, position: float) -> float:
         """Return the factor at a position from 0 to 1."""
@@ -42,14 +42,19 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Steps:
-    """The rate is multiplied by `factor` at each of the positions `at`, which are shares of the whole training."""
+    """Multiply the learning rate by `factor` at certain positions in training.
+
+    Args:
+        at: The positions, as fractions of the entire training.
+        factor: What the rate is multiplied by at each position.
+    """
 
     at: tuple[float, ...]
     factor: float = 0.1
 
     def __post_init__(self) -> None:
         if not all(0 < position < 1 for position in self.at):
-            raise ValueError(f"`at` must be shares of the training in (0, 1), got {self.at!r}")
+            raise ValueError(f"`at` must be fractions of the training in (0, 1), got {self.at!r}")
 
     def __call__(self, position: float) -> float:
         """Return the factor at a position from 0 to 1."""
@@ -57,16 +62,16 @@ class Steps:
 
 
 class Optimizer(Protocol):
-    """An update rule with named slots of state, one value for each parameter."""
+    """An update rule with named slots of state, each with one value per parameter."""
 
     slots: ClassVar[tuple[str, ...]]
 
     @property
     def schedule(self) -> Schedule:
-        """Return how the learning rate changes."""
+        """Return the schedule of the learning rate."""
 
     def rates(self) -> Mapping[str, Rate]:
-        """Return the fields that may be hyperparameters."""
+        """Return the fields that can be tuned."""
 
     def update(
         self,
@@ -76,7 +81,10 @@ class Optimizer(Protocol):
         updates: Tensor,
         rates: Mapping[str, float],
     ) -> None:
-        """Update one member's parameters (P,) and slots (P,) in place; `updates` counts its updates, this one included."""
+        """Update one member's parameters (P,) and slots (P,) in place.
+
+        `updates` counts the member's updates, including this one.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,17 +103,16 @@ class AdamW:
         check_rates(self)
         if isinstance(self.eps, str) or not self.eps > 0:
             raise ValueError(
-                f"AdamW: `eps` must be a number above 0 (it cannot be tuned), got {self.eps!r}"
+                f"AdamW: `eps` must be a positive number (it cannot be tuned), got {self.eps!r}"
             )
-        if len(self.betas) != 2 or any(
-            isinstance(beta, str) or not 0 <= beta < 1 for beta in self.betas
-        ):
+        if len(self.betas) != 2 or any(isinstance(b, str) or not 0 <= b < 1 for b in self.betas):
             raise ValueError(
-                f"AdamW: `betas` must be two numbers in [0, 1) (they cannot be tuned), got {self.betas!r}"
+                f"AdamW: `betas` must be two numbers in [0, 1) (they cannot be tuned), "
+                f"got {self.betas!r}"
             )
 
     def rates(self) -> Mapping[str, Rate]:
-        """Return the fields that may be hyperparameters."""
+        """Return the fields that can be tuned."""
         return {"lr": self.lr, "weight_decay": self.weight_decay}
 
     def update(
@@ -118,15 +125,25 @@ class AdamW:
     ) -> None:
         """Update one member's parameters (P,) and slots (P,) in place."""
         torch._fused_adamw_(
-            [row], [gradient], [slots["exp_avg"]], [slots["exp_avg_sq"]], [], [updates],
-            amsgrad=False, maximize=False, lr=rates["lr"], weight_decay=rates["weight_decay"],
-            beta1=self.betas[0], beta2=self.betas[1], eps=self.eps,
-        )  # fmt: skip
+            [row],
+            [gradient],
+            [slots["exp_avg"]],
+            [slots["exp_avg_sq"]],
+            [],
+            [updates],
+            lr=rates["lr"],
+            weight_decay=rates["weight_decay"],
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """Stochastic gradient descent with momentum, Nesterov's or the classical one."""
+    """Stochastic gradient descent with classical or Nesterov momentum."""
 
     slots: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
@@ -140,7 +157,7 @@ class SGD:
         check_rates(self)
 
     def rates(self) -> Mapping[str, Rate]:
-        """Return the fields that may be hyperparameters."""
+        """Return the fields that can be tuned."""
         return {"lr": self.lr, "weight_decay": self.weight_decay, "momentum": self.momentum}
 
     def update(
@@ -152,43 +169,55 @@ class SGD:
         rates: Mapping[str, float],
     ) -> None:
         """Update one member's parameters (P,) and slots (P,) in place."""
-        buffer, momentum = slots["momentum_buffer"], rates["momentum"]
-        if not momentum:  # PyTorch then wants no buffer; ours is what it would be, for when the momentum is raised
+        buffer = slots["momentum_buffer"]
+        momentum = rates["momentum"]
+        if not momentum:
+            # PyTorch's kernel then takes no buffer. Keep ours up to date, because the momentum
+            # may be raised in a later interval.
             torch.add(gradient, row, alpha=rates["weight_decay"], out=buffer)
         torch._fused_sgd_(
-            [row], [gradient], [buffer] if momentum else [], is_first_step=False, maximize=False, dampening=0.0,
-            lr=rates["lr"], weight_decay=rates["weight_decay"], momentum=momentum, nesterov=self.nesterov and momentum > 0,
-        )  # fmt: skip
+            [row],
+            [gradient],
+            [buffer] if momentum else [],
+            lr=rates["lr"],
+            weight_decay=rates["weight_decay"],
+            momentum=momentum,
+            dampening=0.0,
+            nesterov=self.nesterov and momentum > 0,
+            maximize=False,
+            is_first_step=False,
+        )
 
 
 def check_rates(optimizer: Any) -> None:
-    """Raise ValueError unless every rate is a number of at least 0 or names a hyperparameter."""
+    """Raise ValueError unless all rates and the schedule of an optimizer are valid."""
     for name, rate in optimizer.rates().items():
         if isinstance(rate, str) and rate:
             continue
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
-            kind = type(optimizer).__name__
             raise ValueError(
-                f"{kind}: `{name}` must be a number of at least 0, or name a hyperparameter, got {rate!r}"
+                f"{type(optimizer).__name__}: `{name}` must be a number of at least 0 or the name "
+                f"of a hyperparameter, got {rate!r}"
             )
     if not callable(optimizer.schedule) or isinstance(optimizer.schedule, type):
         raise ValueError(
-            f"`schedule` must be an object such as Cosine() or Steps((0.5, 0.75)), got {optimizer.schedule!r}"
+            f"`schedule` must be an object such as Cosine() or Steps((0.5, 0.75)), "
+            f"got {optimizer.schedule!r}"
         )
 
 
-def clip_rows(gradients: Tensor, most: float) -> None:
-    """Scale each row of gradients (N, P) so that its norm is at most `most`, in place; rows do not touch each other."""
+def clip_rows(gradients: Tensor, max_norm: float) -> None:
+    """Clip each row of gradients (N, P) in place to a norm of `max_norm`."""
     norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
-    gradients.mul_((most / (norms + 1e-6)).clamp_(max=1.0))
+    gradients.mul_((max_norm / (norms + 1e-6)).clamp_(max=1.0))
 
 
-def resolved(rates: Mapping[str, Rate], hp: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return each member's rates as numbers; reading a hyperparameter here counts as reading it."""
-    return [
-        {
-            name: float(v[rate]) if isinstance(rate, str) else float(rate)
-            for name, rate in rates.items()
-        }
-        for v in hp
-    ]
+def resolve_rates(
+    rates: Mapping[str, Rate], hp: Sequence[Mapping[str, Any]]
+) -> list[dict[str, float]]:
+    """Return each member's rates as numbers; this reads the hyperparameters."""
+    resolved = []
+    for own in hp:
+        values = {name: own[r] if isinstance(r, str) else r for name, r in rates.items()}
+        resolved.append({name: float(value) for name, value in values.items()})
+    return resolved

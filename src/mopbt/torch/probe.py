@@ -1,4 +1,4 @@
-"""What is measured before a run chooses between one member at a time and a stack."""
+"""Measure training one by one against training as a stack."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +14,27 @@ except ImportError:  # Windows
 
 @dataclass(frozen=True)
 class Probe:
-    """How one member at a time and a stack compare on this machine."""
+    """How training one by one and as a stack compare on this machine.
 
-    loop: float  # seconds for an update of a member
+    Attributes:
+        loop: Seconds per update of a member that trains alone.
+        stack: Seconds per update of a member in a stack.
+        disagreement: Largest difference between the gradients, relative to the largest gradient.
+        bytes_per_member: Memory that a stack needs for each member.
+    """
+
+    loop: float
     stack: float
-    disagreement: float  # of the gradients, relative to the largest
-    bytes_per_member: int  # that a stack takes more
+    disagreement: float
+    bytes_per_member: int
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread, as a worker does: two that wait for each other on a busy machine tell nothing."""
+    """Compute on one thread, as a worker does.
+
+    On a busy machine, threads that wait for each other would distort the measurement.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -34,5 +44,5 @@ def one_thread() -> Iterator[None]:
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this process has had so far; 0 where the system does not tell."""
+    """Return this process's peak memory in bytes, or 0 if it is not available."""
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,6 +1,10 @@
-"""Members side by side: parameters and optimizer state as flat rows, everything else stacked along a first axis."""
+"""Store several members in one set of tensors.
 
-from collections.abc import Iterator, Mapping, Sequence
+Trained parameters and optimizer state are flat rows, one row per member. All other state is
+stacked along a first axis.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,200 +16,224 @@ from torch import Tensor, nn
 from mopbt.errors import TaskError
 
 Tree = dict[str, Any]
-Row = tuple[
-    Tensor, Mapping[str, Tensor], Tensor
-]  # a member's parameters (P,), its slots (P,), and how many updates it has had
+
+# A member's parameters (P,), its optimizer slots (P,), and its number of updates.
+Row = tuple[Tensor, Mapping[str, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a parameter stands in a row."""
+class Span:
+    """The part of a row that holds one parameter."""
 
     begin: int
     end: int
     shape: torch.Size
 
     def of(self, rows: Tensor) -> Tensor:
-        """Return the parameter's part of rows (N, P) or of one row (P,)."""
+        """Return the parameter as a view of rows (N, P) or of one row (P,)."""
         return rows[..., self.begin : self.end].view((*rows.shape[:-1], *self.shape))
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a model's state is laid out: trained parameters in a row, all other state by name."""
+class Cell:
+    """The entry of a module's dictionary that stores one tensor of the model's state."""
 
-    places: Mapping[str, Place]
-    others: tuple[str, ...]  # buffers and frozen parameters that belong to the state_dict
-    aliases: Mapping[str, str]  # further names of tied parameters and of shared modules' state
-    tied: Mapping[
-        str, str
-    ]  # those of the further names under which a stacked call must be given the state again
+    tensors: dict[str, Any]
+    key: str
+    name: str
+
+    @staticmethod
+    def find(module: nn.Module, name: str) -> "Cell":
+        """Find the entry of a parameter or a buffer, given its name in the state_dict."""
+        owner, _, key = name.rpartition(".")
+        part = module.get_submodule(owner)
+        return Cell(part._parameters if key in part._parameters else part._buffers, key, name)
+
+    def get(self) -> Any:
+        """Return the stored tensor."""
+        return self.tensors[self.key]
+
+    def set(self, tensor: Any) -> None:
+        """Store another tensor."""
+        self.tensors[self.key] = tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model's state is stored: trained parameters in a row, the rest by name.
+
+    Attributes:
+        spans: The part of a row for each trained parameter.
+        others: Buffers and frozen parameters in the state_dict.
+        aliases: Further names of tied parameters and shared modules, with the first name of each.
+        tied: The aliases that are separate entries of a module. Replacing the state of a model
+            must replace them too.
+        size: Number of trained parameters P.
+        dtype: Their type.
+    """
+
+    spans: Mapping[str, Span]
+    others: tuple[str, ...]
+    aliases: Mapping[str, str]
+    tied: Mapping[str, str]
     size: int
     dtype: torch.dtype
 
     @staticmethod
     def of(module: nn.Module) -> "Layout":
-        """Return the layout of a model."""
-        places, begin = {}, 0
+        """Lay out the state of a model."""
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not trained:
             raise TaskError("the model has no parameters to train")
-        kinds = {(p.dtype, p.is_complex()) for p in trained.values()}
-        if len(kinds) > 1:
+        dtypes = {p.dtype for p in trained.values()}
+        if len(dtypes) > 1:
             raise TaskError(
-                f"the model's parameters must be of one type, got {sorted(str(dtype) for dtype, _ in kinds)}"
+                f"the model's parameters must be of one type, got {sorted(map(str, dtypes))}"
             )
+        spans = {}
+        size = 0
         for name, p in trained.items():
-            places[name] = Place(begin, begin + p.numel(), p.shape)
-            begin += p.numel()
-        named = dict(module.named_parameters(remove_duplicate=False)) | dict(
-            module.named_buffers(remove_duplicate=False)
-        )
-        kept = list(module.state_dict())
-        if strange := [name for name in kept if name not in named]:
-            raise TaskError(
-                f"the model's state must be parameters and buffers, got {strange[0]!r} in its state_dict"
-            )
-        first: dict[int, str] = {}
-        for name in kept:
-            first.setdefault(id(named[name]), name)
-        aliases = {name: first[id(named[name])] for name in kept if first[id(named[name])] != name}
-        others = tuple(name for name in kept if name not in places and name not in aliases)
-        return Layout(
-            places,
-            others,
-            aliases,
-            _in_other_modules(module, aliases),
-            begin,
-            next(iter(trained.values())).dtype,
-        )
+            spans[name] = Span(size, size + p.numel(), p.shape)
+            size += p.numel()
+        aliases = _find_aliases(module)
+        stored = spans.keys() | aliases.keys()
+        others = tuple(name for name in module.state_dict() if name not in stored)
+        tied = _separate_entries(module, aliases)
+        return Layout(spans, others, aliases, tied, size, dtypes.pop())
 
     def by_name(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return the parts of rows by parameter."""
-        return {name: place.of(rows) for name, place in self.places.items()}
+        """Split rows (N, P) or one row (P,) into parameters."""
+        return {name: span.of(rows) for name, span in self.spans.items()}
 
     def by_parameter(self, module: nn.Module, row: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-        """Return a model's parameters, each with its part of a row (P,)."""
+        """Pair the trained parameters of a model with their parts of a row (P,)."""
         return [
-            (p, self.places[name].of(row))
+            (p, self.spans[name].of(row))
             for name, p in module.named_parameters()
-            if name in self.places
+            if name in self.spans
         ]
 
-    def cells(self, module: nn.Module, names: Sequence[str]) -> list["Cell"]:
-        """Return where a model keeps the pieces of state of these names, those that are tied to them included."""
-        tied = [alias for alias, name in self.tied.items() if name in names]
-        return [
-            Cell(_holder(module, name), name.rpartition(".")[2], self.tied.get(name, name))
-            for name in (*names, *tied)
-        ]
+    def cells(self, module: nn.Module, more: Iterable[str] = ()) -> list[Cell]:
+        """Find the entries that store a model's state and the buffers in `more`.
 
-    def row(self, tensors: Mapping[str, Tensor], out: Tensor) -> None:
-        """Write the tensors of all parameters into a row (P,)."""
-        for name, place in self.places.items():
-            if name not in tensors or tensors[name].shape != place.shape:
+        The entries of tied state come last and carry the name of the tensor they are tied to.
+        """
+        cells = [Cell.find(module, name) for name in (*self.spans, *self.others, *more)]
+        for alias, name in self.tied.items():
+            entry = Cell.find(module, alias)
+            cells.append(Cell(entry.tensors, entry.key, name))
+        return cells
+
+    def write_row(self, tensors: Mapping[str, Tensor], out: Tensor) -> None:
+        """Copy the tensors of all trained parameters into a row (P,)."""
+        for name, span in self.spans.items():
+            if name not in tensors or tensors[name].shape != span.shape:
                 got = tuple(tensors[name].shape) if name in tensors else "nothing"
                 raise TaskError(
-                    f"the parameter {name!r} must have the shape {tuple(place.shape)} in every member, got {got}; build the same "
-                    f"model every time"
+                    f"the parameter {name!r} must have the shape {tuple(span.shape)} in every "
+                    f"member, got {got}; `model` must build the same architecture every time"
                 )
-            place.of(out).copy_(tensors[name])
+            span.of(out).copy_(tensors[name])
 
     def attach(self, module: nn.Module, stack: "Stack", member: int) -> None:
-        """Let a model's parameters and buffers be a member's: changing them then changes that member."""
-        for parameter, own in self.by_parameter(module, stack.parameters[member]):
-            parameter.data, parameter.grad = own, None
+        """Make a model share its state with a member; training it trains the member."""
+        for parameter, part in self.by_parameter(module, stack.parameters[member]):
+            parameter.data = part
+            parameter.grad = None
         for name in self.others:
-            holder, leaf, own = (
-                _holder(module, name),
-                name.rpartition(".")[2],
-                stack.others[name][member],
-            )
-            if isinstance(holder[leaf], nn.Parameter):
-                holder[leaf].data = own
+            cell = Cell.find(module, name)
+            tensor = stack.others[name][member]
+            if isinstance(cell.get(), nn.Parameter):
+                cell.get().data = tensor
             else:
-                holder[leaf] = own
+                cell.set(tensor)
 
     def keep_buffers(self, module: nn.Module, stack: "Stack", member: int) -> None:
-        """Take over the buffers that a model did not change in place but assigned anew, as in ``self.mean = ...``."""
+        """Copy reassigned buffers into the stack, as after ``self.mean = ...`` in a model."""
         for name in self.others:
-            holder, leaf, own = (
-                _holder(module, name),
-                name.rpartition(".")[2],
-                stack.others[name][member],
-            )
-            if holder[leaf].data_ptr() != own.data_ptr():
-                holder[leaf] = own.copy_(holder[leaf].detach())
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Where a model keeps a piece of its state."""
-
-    holder: dict[str, Any]  # a module's own parameters or buffers
-    leaf: str
-    name: str  # of the piece in a state
+            cell = Cell.find(module, name)
+            tensor = stack.others[name][member]
+            if cell.get().data_ptr() != tensor.data_ptr():
+                cell.set(tensor.copy_(cell.get().detach()))
 
 
 @contextmanager
 def swap_parameters(cells: Sequence[Cell], state: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let a model compute with a state that is not its own, also inside a stacked program; what it assigns stays in the cells."""
-    own = [cell.holder[cell.leaf] for cell in cells]
+    """Run a model with another state, also inside `vmap`.
+
+    Tensors that the model assigns can be read from the cells until the context ends.
+    """
+    before = [cell.get() for cell in cells]
     for cell in cells:
-        cell.holder[cell.leaf] = state[cell.name]
+        cell.set(state[cell.name])
     try:
         yield
     finally:
-        for cell, piece in zip(cells, own, strict=True):
-            cell.holder[cell.leaf] = piece
+        for cell, tensor in zip(cells, before, strict=True):
+            cell.set(tensor)
 
 
 @dataclass
 class Stack:
-    """N members: rows of parameters and slots (N, P), other state (N, ...), and how many updates each has had."""
+    """The state of N members.
+
+    Attributes:
+        layout: The layout that all members share.
+        parameters: Trained parameters, shape (N, P).
+        slots: Optimizer state by name, each of shape (N, P).
+        others: Buffers and frozen parameters by name, each of shape (N, ...).
+        updates: Number of updates of each member, shape (N,).
+    """
 
     layout: Layout
     parameters: Tensor
     slots: dict[str, Tensor]
     others: dict[str, Tensor]
-    updates: Tensor  # (N,)
+    updates: Tensor
 
     @staticmethod
     def of(
         members: Sequence[Tree], layout: Layout, slots: Sequence[str], device: torch.device
     ) -> "Stack":
-        """Copy members into a stack; what they were is left alone."""
-        rows = {
-            name: torch.zeros(len(members), layout.size, dtype=layout.dtype, device=device)
-            for name in ("", *slots)
-        }
+        """Copy members into a stack."""
+
+        def zeros() -> Tensor:
+            return torch.zeros(len(members), layout.size, dtype=layout.dtype, device=device)
+
+        parameters = zeros()
+        slot_rows = {slot: zeros() for slot in slots}
         for i, member in enumerate(members):
-            layout.row(member["model"], rows[""][i])
-            for slot in slots:
-                if member["optimizer"]:
-                    layout.row(member["optimizer"][slot], rows[slot][i])
+            layout.write_row(member["model"], parameters[i])
+            # A fresh member has no optimizer state: it starts from zeros.
+            if member["optimizer"]:
+                for slot, rows in slot_rows.items():
+                    layout.write_row(member["optimizer"][slot], rows[i])
         others = {
             name: torch.stack([member["model"][name].to(device) for member in members])
             for name in layout.others
         }
         updates = torch.tensor([float(member["updates"]) for member in members], device=device)
-        return Stack(layout, rows.pop(""), rows, others, updates)
+        return Stack(layout, parameters, slot_rows, others, updates)
 
-    def is_broken(self, member: int) -> bool:
-        """Tell whether any of a member's parameters is NaN or infinite."""
-        return not bool(torch.isfinite(self.parameters[member]).all())
+    def __len__(self) -> int:
+        return len(self.updates)
+
+    def is_finite(self, member: int) -> bool:
+        """Check that none of a member's parameters is NaN or infinite."""
+        return bool(torch.isfinite(self.parameters[member]).all())
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Return what an optimizer updates in place, member by member."""
-        slots = [
-            {name: rows[i] for name, rows in self.slots.items()} for i in range(len(self.updates))
-        ]
+        """Return views of what an optimizer updates in place, one row per member."""
+        slots = [{name: rows[i] for name, rows in self.slots.items()} for i in range(len(self))]
         return list(zip(self.parameters.unbind(), slots, self.updates.unbind(), strict=True))
 
     def members(self) -> list[Tree]:
-        """Return each member as a tree of its own; the tensors are rows of the stack, which nobody changes any more."""
-        return [self._member(i) for i in range(len(self.updates))]
+        """Return the members as trees whose tensors are views of this stack.
+
+        The stack must not be trained afterwards.
+        """
+        return [self._member(i) for i in range(len(self))]
 
     def _member(self, i: int) -> Tree:
         model = self.layout.by_name(self.parameters[i])
@@ -215,22 +243,36 @@ class Stack:
         return {"model": model, "optimizer": optimizer, "updates": int(self.updates[i])}
 
 
-def _holder(module: nn.Module, name: str) -> dict[str, Any]:
-    """Return the dictionary in which a model keeps a parameter or a buffer."""
-    owner, _, leaf = name.rpartition(".")
-    part = module.get_submodule(owner)
-    return part._parameters if leaf in part._parameters else part._buffers
+def _find_aliases(module: nn.Module) -> dict[str, str]:
+    """Map every further name of a tensor in the state_dict to its first name."""
+    tensors: dict[str, Tensor] = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    first: dict[int, str] = {}
+    aliases = {}
+    for name in module.state_dict():
+        if name not in tensors:
+            raise TaskError(
+                f"the model's state must be parameters and buffers, got {name!r} in its state_dict"
+            )
+        original = first.setdefault(id(tensors[name]), name)
+        if original != name:
+            aliases[name] = original
+    return aliases
 
 
-def _in_other_modules(module: nn.Module, aliases: Mapping[str, str]) -> dict[str, str]:
-    """Leave out the names of modules that stand in several places: to such a module state is given once."""
+def _separate_entries(module: nn.Module, aliases: Mapping[str, str]) -> dict[str, str]:
+    """Keep the aliases that are entries of their own, not names of a shared module."""
 
-    def place(name: str) -> tuple[int, str]:
-        return id(_holder(module, name)), name.rpartition(".")[2]
+    def entry(name: str) -> tuple[int, str]:
+        cell = Cell.find(module, name)
+        return id(cell.tensors), cell.key
 
-    seen, tied = {place(name) for name in aliases.values()}, {}
+    seen = {entry(name) for name in aliases.values()}
+    tied = {}
     for alias, name in aliases.items():
-        if place(alias) not in seen:
-            seen.add(place(alias))
+        if entry(alias) not in seen:
+            seen.add(entry(alias))
             tied[alias] = name
     return tied

@@ -1,7 +1,8 @@
-"""`TorchTask`: a model, a loss, data, an optimizer and metrics make a task that trains members one by one or stacked.
+"""`TorchTask`: a PyTorch model whose members train one by one or as a stack.
 
-A member is a tree of tensors, ``{"model": state_dict, "optimizer": {slot: {parameter: tensor}}, "updates": n}``. Training never
-changes the tree it starts from, so that one tree can be the start of several members.
+A member is a tree of tensors:
+``{"model": state_dict, "optimizer": {slot: {parameter: tensor}}, "updates": n}``. Training copies
+the tree it starts from, so several members can start from the same one.
 """
 
 import itertools
@@ -9,70 +10,63 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mopbt import serialization
 from mopbt.engines.base import global_seeds
 from mopbt.engines.worker import memory_kept
-from mopbt.errors import CannotStack, MissingScore, MopbtError, TaskError
+from mopbt.errors import MissingScore, MopbtError, TaskError
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
-from mopbt.problem import Values, problem_of
+from mopbt.problem import Hyperparameters, problem_of
 from mopbt.rng import stream
 from mopbt.space import Domain
 from mopbt.torch.data import Batch, Batches
-from mopbt.torch.hyperparameters import StackedValues, TensorValues, cannot_stack, unstackable_named
-from mopbt.torch.layers import Dropout, Hyperparameter
-from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolved
+from mopbt.torch.evaluation import Metrics, compute_outputs, evaluate_models, evaluate_outputs
+from mopbt.torch.gradients import GradientMethod, LoopGradients, StackedGradients
+from mopbt.torch.layers import Hyperparameter
+from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolve_rates
 from mopbt.torch.probe import Probe, one_thread, peak_memory
-from mopbt.torch.stack import Layout, Stack, Tree, swap_parameters
-from mopbt.torch.validation import check_parts, check_rows, named_numbers
-
-Loss = Callable[[Callable[..., Any], Batch, Mapping[str, Any]], Tensor]
-Metrics = Callable[..., Mapping[str, float]]
-GradientsOf = Callable[
-    [Batch, int | None], Tensor
-]  # of a batch and the axis of the members in it: rows (N, P)
-Way = Callable[
-    [Stack, Sequence[Mapping[str, Any]]], GradientsOf
-]  # how a stack with these hyperparameters is trained
-ROWS_AT_A_TIME = 2**16  # rows times members in one evaluation
-ROWS_ENOUGH = 1024  # with so many, members are evaluated one by one: a core is full, and copies for the stack cost a third more
+from mopbt.torch.program import Loss, Program, find_device
+from mopbt.torch.stack import Layout, Stack, Tree
+from mopbt.torch.validation import check_evaluation, check_parts, check_tensors
+from mopbt.torch.vectorize import cannot_stack, stacking
 
 
 @dataclass(frozen=True)
 class TorchTask:
-    """A PyTorch model that is trained step by step.
+    """A PyTorch model that trains step by step.
 
     Args:
-        model: Builds the model; its structure must not depend on hyperparameters (`Tuned` and `Dropout` are for what may).
-        loss: Of the model, a batch and the hyperparameters (as tensors without dimensions): a scalar.
-        data: The training rows.
-        space: The hyperparameters that are tuned, by name.
-        objectives: The scores that count, by name, and their directions.
-        steps: Steps of a whole training; a step goes once through the data unless the data say otherwise.
-        interval: Steps between decisions.
-        optimizer: The update rule; a field that is a string names a hyperparameter.
-        metrics: Of the model's outputs and the targets: the scores by name.
-        validation: Inputs and targets on which the objectives are measured.
-        test: Inputs and targets that are measured beside them, as ``test/...``.
-        evaluate_model: In place of metrics and validation: a function of the model in evaluation mode that returns the scores.
-        constraints: Limits on scores, such as ``["accuracy >= 0.7"]``.
+        model: Builds the model. Its architecture must not depend on hyperparameters; use
+            `Hyperparameter` and `Dropout` for what may.
+        loss: A function of the model, a batch and the hyperparameters (tensors without
+            dimensions) that returns a scalar.
+        data: The training data.
+        space: The tuned hyperparameters by name.
+        objectives: The metrics to optimize, by name, and their directions.
+        steps: Steps of training in all. By default a step is one pass over the data.
+        interval: Steps between two decisions.
+        optimizer: The update rule. A field that is a string names a hyperparameter.
+        metrics: A function of the model's outputs and the targets that returns metrics by name.
+        validation: Inputs and targets that the objectives are measured on.
+        test: Inputs and targets to report as well, under names that start with ``test/``.
+        evaluate_model: Replaces `metrics` and `validation`: a function of the model in evaluation
+            mode that returns metrics by name.
+        constraints: Limits on metrics, such as ``["accuracy >= 0.7"]``.
         reference: The reference point of the hypervolume.
-        clip: The largest norm of a member's gradient.
-        autocast: Compute the loss in this type (mixed precision), for example ``torch.bfloat16``.
-        compile: Train members one by one with `torch.compile`; it pays for large models. Stacks are not compiled.
-        device: Where to train; "auto" takes a GPU if there is one.
-        population: How many members suit the task; a run has as many unless told otherwise.
-        name: What the task is called.
+        clip: The largest allowed norm of a member's gradient.
+        autocast: Type for mixed precision, such as ``torch.bfloat16``.
+        compile: Use `torch.compile` for members that train one by one. It is worthwhile for large
+            models. Stacks are not compiled.
+        device: Where to train; "auto" is a GPU if there is one.
+        population: The default population size of a run.
+        name: The name of the task.
     """
 
     model: Callable[[], nn.Module]
@@ -97,72 +91,41 @@ class TorchTask:
     population: int | None = None
     name: str = "torch"
 
-    functional: ClassVar[bool] = True  # training leaves the tree that it starts from as it is
+    # Training does not change the member that it starts from.
+    functional: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        given = [
-            self.metrics is not None,
-            self.validation is not None,
-            self.evaluate_model is not None,
-        ]
-        if given not in ([True, True, False], [False, False, True]) or (
-            self.test is not None and self.metrics is None
-        ):
-            names = [
-                n
-                for n in ("metrics", "validation", "test", "evaluate_model")
-                if getattr(self, n) is not None
-            ]
-            raise ValueError(
-                f"a TorchTask needs `metrics` and `validation` (and perhaps `test`), or `evaluate_model`, and not both, got "
-                f"{' and '.join(f'`{name}`' for name in names) or 'none of them'}"
-            )
+        check_evaluation(
+            metrics=self.metrics,
+            validation=self.validation,
+            test=self.test,
+            evaluate_model=self.evaluate_model,
+        )
         check_parts(self.model, self.loss, self.data, self.optimizer)
-        for name, data in (("validation", self.validation), ("test", self.test)):
-            check_rows(name, data)
+        check_tensors("validation", self.validation)
+        check_tensors("test", self.test)
         if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
-            raise ValueError(f"`clip` must be a number above 0, or None, got {self.clip!r}")
+            raise ValueError(f"`clip` must be a positive number or None, got {self.clip!r}")
         for name, rate in self.optimizer.rates().items():
             if isinstance(rate, str) and rate not in self.space:
-                raise ValueError(
-                    f"the optimizer's `{name}` names {rate!r}; the space has {', '.join(map(repr, self.space))}: add it there, or "
-                    f"correct the name{did_you_mean(rate, self.space)}"
-                )
+                raise ValueError(self._explain_unknown(f"the optimizer's `{name}`", rate))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was built from the fields: a worker builds its own."""
+        """Leave out the built model and data: a worker builds its own."""
         return {
             name: value for name, value in self.__dict__.items() if not name.startswith("_built")
         }
 
-    # One member at a time.
-
     def init(self, seed: int) -> Tree:
-        """Return a fresh member."""
+        """Build a member with random weights."""
         with global_seeds(seed):
-            state = {
-                name: tensor.detach().clone() for name, tensor in self.model().state_dict().items()
-            }
-        return {"model": state, "optimizer": {}, "updates": 0}
+            state = self.model().state_dict()
+            weights = {name: tensor.detach().clone() for name, tensor in state.items()}
+        return {"model": weights, "optimizer": {}, "updates": 0}
 
     def train(self, model: Tree, hp: Mapping[str, Any], begin: int, end: int, seed: int) -> Tree:
-        """Train one member: a plain loop over batches."""
-        return self._train([model], [hp], [begin], [seed], end - begin, self._loop_gradients)[0]
-
-    def evaluate(self, model: Tree) -> Mapping[str, float]:
-        """Measure one member."""
-        return self.evaluate_many([model])[0]
-
-    def dump(self, model: Tree) -> bytes:
-        """Return the member as a safetensors file."""
-        return serialization.dumps(model)
-
-    def load(self, data: bytes) -> Tree:
-        """Return the member; ``["model"]`` is an ordinary state_dict."""
-        loaded: Tree = serialization.loads(data)
-        return loaded
-
-    # Many members as one program.
+        """Train one member from step `begin` to step `end`."""
+        return self._train([model], [hp], [begin], [seed], end - begin, LoopGradients)[0]
 
     def train_many(
         self,
@@ -171,211 +134,141 @@ class TorchTask:
         begins: Sequence[int],
         seeds: Sequence[int],
     ) -> list[Tree]:
-        """Train several members for one interval as one stacked program."""
-        with self._stacking():
-            return self._train(models, hp, begins, seeds, self.interval, self._stacked_gradients)
+        """Train several members for one interval as a stack."""
+        with stacking(self._program.device):
+            return self._train(models, hp, begins, seeds, self.interval, StackedGradients)
+
+    def evaluate(self, model: Tree) -> Mapping[str, float]:
+        """Measure one member."""
+        return self.evaluate_many([model])[0]
 
     def evaluate_many(self, models: Sequence[Tree]) -> list[Mapping[str, float]]:
-        """Measure several members; their outputs are computed together."""
-        stack = Stack.of(models, self._layout, (), self._device)
+        """Measure several members, whose outputs are computed together."""
+        stack = self._stack(models)
+        program = self._program
         with torch.no_grad():
-            self._module.eval()
+            program.module.eval()
             if self.evaluate_model is not None:
-                return [self._custom_scores(stack, i) for i in range(len(models))]
+                return list(evaluate_models(program, stack, self.evaluate_model, self._nan_metrics))
+            assert self.metrics is not None
             assert self.validation is not None
-            scores = self._scores(stack, self.validation, "")
-            if self.test is not None:
-                scores = [
-                    a | b
-                    for a, b in zip(scores, self._scores(stack, self.test, "test/"), strict=True)
-                ]
-            return list(scores)
+            measured: list[Mapping[str, float]] = list(
+                evaluate_outputs(program, stack, self.validation, self.metrics, self._nan_metrics)
+            )
+            if self.test is None:
+                return measured
+            tested = evaluate_outputs(program, stack, self.test, self.metrics, self._nan_metrics)
+            return [
+                {**own, **{f"test/{name}": value for name, value in on_test.items()}}
+                for own, on_test in zip(measured, tested, strict=True)
+            ]
 
-    # What can be known before a population trains.
+    def dump(self, model: Tree) -> bytes:
+        """Encode a member as a safetensors file."""
+        return serialization.dumps(model)
+
+    def load(self, data: bytes) -> Tree:
+        """Decode a member; ``["model"]`` is an ordinary state_dict."""
+        loaded: Tree = serialization.loads(data)
+        return loaded
 
     def check(self) -> None:
-        """Build a member, compute a loss and measure it: what is wrong shows now, and not in a worker."""
-        (values,), problem = self._sampled(1), problem_of(self)
+        """Train a member for one update and measure it, to find mistakes before a run."""
+        hp = self._sample_hp(1)
+        problem = problem_of(self)
         with global_seeds(0):
-            members, batch = (
-                [self.init(0), self.init(1)],
-                self._built_data.head(self.data.batch_size),
-            )
-            Stack.of(
-                members, self._layout, (), self._device
-            )  # do all members have the same shapes?
-            stack = Stack.of(members[:1], self._layout, self.optimizer.slots, self._device)
-            self._module.train()
-            gradients = self._loop_gradients(stack, [values])(batch, None)
-            self._update(stack, gradients, resolved(self.optimizer.rates(), [values]), [0.0])
-            scores = self.evaluate(stack.members()[0])
-        wanted = {
-            "objectives": [o.name for o in problem.objectives],
-            "constraints": [c.name for c in problem.constraints],
-        }
-        for role, names in wanted.items():
-            if missing := [name for name in names if name not in scores]:
-                given, near = (
-                    ", ".join(map(repr, scores)) or "nothing",
-                    did_you_mean(missing[0], scores),
-                )
+            members = [self.init(0), self.init(1)]
+            batch = self._built_data.head(self.data.batch_size)
+            # Stacking the members checks that their shapes are equal.
+            self._stack(members)
+            stack = self._stack(members[:1], self.optimizer.slots)
+            self._program.module.train()
+            gradients = LoopGradients(self._program, stack, hp)(batch, shared=True)
+            self._update(stack, gradients, resolve_rates(self.optimizer.rates(), hp), [0.0])
+            measured = self.evaluate(stack.members()[0])
+        for role, names in (
+            ("objectives", [objective.name for objective in problem.objectives]),
+            ("constraints", [constraint.name for constraint in problem.constraints]),
+        ):
+            missing = [name for name in names if name not in measured]
+            if missing:
                 raise MissingScore(
-                    f"the metrics do not give {', '.join(map(repr, missing))}, which the {role} name; they give {given}: return it "
-                    f"as well, or correct the name{near}"
+                    f"the {role} name {', '.join(map(repr, missing))}, but the task measures "
+                    f"{', '.join(map(repr, measured)) or 'nothing'}; add the metric or correct "
+                    f"the name{did_you_mean(missing[0], measured)}"
                 )
 
     def check_stack(self) -> None:
-        """Train two members for an update as a stack, and measure them; raise CannotStack if that does not go."""
-        values = self._sampled(2)
+        """Train two members for one update as a stack; raise CannotStack on failure."""
+        hp = self._sample_hp(2)
         try:
             with global_seeds(0):
-                trees = [self.init(0), self.init(1)]
-                with self._stacking():
-                    self._probed(trees, values, self._stacked_gradients, least=1)
-                self._module.eval()
-                with torch.no_grad():
-                    if self.validation is not None:
-                        self._outputs(
-                            Stack.of(trees, self._layout, (), self._device),
-                            self.validation[0][:16].to(self._device),
-                        )
+                members = [self.init(0), self.init(1)]
+                with stacking(self._program.device):
+                    self._time_update(members, hp, StackedGradients, min_updates=1)
+                self._program.module.eval()
+                if self.validation is not None:
+                    inputs = self.validation[0][:16].to(self._program.device)
+                    with torch.no_grad():
+                        compute_outputs(self._program, self._stack(members), inputs)
         except MopbtError:
             raise
         except Exception as error:
-            raise CannotStack(cannot_stack(f"{type(error).__name__}: {error}")) from error
+            raise cannot_stack(f"{type(error).__name__}: {error}") from error
 
     def probe(self, members: int, seconds: float = 1.0) -> Probe:
-        """Train a few updates of up to `members` members one by one and stacked, as workers do, and compare gradients and times."""
+        """Compare a few updates of a single member and of a stack.
+
+        The stack has up to `members` members. The measurement runs under the conditions of a
+        worker and takes about `seconds`.
+        """
         self.check_stack()
         with global_seeds(0), one_thread(), memory_kept():
-            values = self._sampled(max(members, 2))
-            one = self._probed(
-                [self.init(0)], values[:1], self._loop_gradients, seconds=seconds / 10
+            hp = self._sample_hp(max(members, 2))
+            loop = self._time_update(
+                [self.init(0)], hp[:1], LoopGradients, min_seconds=seconds / 10
             )
-            members = max(
-                2, min(members, round(seconds / one))
-            )  # a stack is about as slow as its members together
-            trees, values = [self.init(i) for i in range(members)], values[:members]
+            # A stack takes at most about as long as its members one by one.
+            size = max(2, min(members, round(seconds / loop)))
+            trees = [self.init(i) for i in range(size)]
             before = peak_memory()
-            with self._stacking():
-                many = (
-                    self._probed(trees, values, self._stacked_gradients, seconds=seconds / 5)
-                    / members
+            with stacking(self._program.device):
+                stacked = self._time_update(
+                    trees, hp[:size], StackedGradients, min_seconds=seconds / 5
                 )
-            grown = (peak_memory() - before) // members
-            return Probe(one, many, self._disagreement(trees[:2], values[:2]), max(grown, 0))
-
-    def _sampled(self, n: int) -> list[Values]:
-        return [
-            Values(
-                {
-                    name: d.decode(d.sample(stream(i, "probe", name)))
-                    for name, d in self.space.items()
-                }
-            )
-            for i in range(n)
-        ]
-
-    def _probed(
-        self,
-        trees: Sequence[Tree],
-        hp: Sequence[Mapping[str, Any]],
-        way: Way,
-        *,
-        least: int = 3,
-        seconds: float = 0.0,
-    ) -> float:
-        """Return the time of one update, the median of at least so many, in about so many seconds."""
-        stack, axis = (
-            Stack.of(trees, self._layout, self.optimizer.slots, self._device),
-            None if self.data.is_shared([0]) else 0,
-        )
-        rates, gradients_of = resolved(self.optimizer.rates(), hp), way(stack, hp)
-        self._module.train()
-        clock = (
-            time.process_time if self._device.type == "cpu" else time.perf_counter
-        )  # others may be busy on these cores
-        times: list[float] = []
-        for batch in self._endless(len(trees)):
-            began = clock()
-            self._update(stack, gradients_of(batch, axis), rates, [0.0] * len(trees))
-            stack.updates.tolist()  # waits for a GPU
-            times.append(clock() - began)
-            if len(times) >= least and sum(times) >= seconds:
-                return statistics.median(times)
-        raise AssertionError("there is always a next batch")
-
-    def _endless(self, members: int) -> Iterator[Batch]:
-        """Go through the batches of step after step, as a step may have but one."""
-        for step in itertools.count():
-            yield from self._built_data.of_members(range(members), [step] * members)
-
-    def _disagreement(self, trees: Sequence[Tree], hp: Sequence[Mapping[str, Any]]) -> float:
-        """Return how far the first gradients of two members differ between loop and stack, with dropout and the like off."""
-        batch = self._built_data.head(self.data.batch_size)
-        self._module.eval()
-        alone = []
-        for member, own in zip(trees, hp, strict=True):
-            stack = Stack.of([member], self._layout, (), self._device)
-            alone.append(self._loop_gradients(stack, [own])(batch, None))
-        stack = Stack.of(trees, self._layout, (), self._device)
-        with self._stacking():
-            together = self._stacked_gradients(stack, hp)(batch, None)
-        apart = torch.cat(alone)
-        return float((apart - together).abs().max() / (apart.abs().max() + 1e-12))
-
-    # How both are done.
+            bytes_per_member = max((peak_memory() - before) // size, 0)
+            disagreement = self._compare_gradients(trees[:2], hp[:2])
+            return Probe(loop, stacked / size, disagreement, bytes_per_member)
 
     @cached_property
-    def _built_device(self) -> torch.device:
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            device = torch.device(automatic if self.device == "auto" else self.device)
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError, TypeError) as error:
-            raise ValueError(
-                f"`device` must be 'auto', or one that PyTorch has here, such as {automatic!r}, got {self.device!r}: "
-                f"{str(error).splitlines()[0]}"
-            ) from None
-        return device
-
-    @cached_property
-    def _built_module(self) -> nn.Module:
-        with global_seeds(
-            0
-        ):  # it is built once, at no particular moment: no draw may come of it, or go into it
-            module = self.model().to(self._device)
+    def _built_program(self) -> Program:
+        device = find_device(self.device)
+        # The model may be built at any moment, so it must not draw random numbers of the run.
+        with global_seeds(0):
+            module = self.model().to(device)
         for part in module.modules():
             if isinstance(part, Hyperparameter) and part.name not in self.space:
-                raise TaskError(
-                    f"the model is tuned by {part.name!r}; the space has {', '.join(map(repr, self.space))}: add it there, or "
-                    f"correct the name{did_you_mean(part.name, self.space)}"
-                )
-        return module
-
-    @cached_property
-    def _built_call(self) -> Callable[..., Any]:
-        return torch.compile(self._module) if self.compile else self._module
-
-    @cached_property
-    def _built_layout(self) -> Layout:
-        return Layout.of(self._module)
+                raise TaskError(self._explain_unknown("the model", part.name))
+        return Program(
+            module=module,
+            call=torch.compile(module) if self.compile else module,
+            layout=Layout.of(module),
+            device=device,
+            loss=self.loss,
+            augment=self.data.augment,
+            autocast=self.autocast,
+        )
 
     @cached_property
     def _built_data(self) -> Batches:
-        return self.data.to(self._device)
+        return self.data.to(self._program.device)
 
     @property
-    def _device(self) -> torch.device:
-        return self._built_device
+    def _program(self) -> Program:
+        return self._built_program
 
-    @property
-    def _module(self) -> nn.Module:
-        return self._built_module
-
-    @property
-    def _layout(self) -> Layout:
-        return self._built_layout
+    def _stack(self, models: Sequence[Tree], slots: Sequence[str] = ()) -> Stack:
+        return Stack.of(models, self._program.layout, slots, self._program.device)
 
     def _train(
         self,
@@ -383,34 +276,25 @@ class TorchTask:
         hp: Sequence[Mapping[str, Any]],
         begins: Sequence[int],
         seeds: Sequence[int],
-        steps: int,
-        way: Way,
+        n_steps: int,
+        method: GradientMethod,
     ) -> list[Tree]:
-        stack = Stack.of(models, self._layout, self.optimizer.slots, self._device)
-        rates, gradients_of = resolved(self.optimizer.rates(), hp), way(stack, hp)
-        self._module.train()
-        for offset in range(steps):
-            now = [begin + offset for begin in begins]
-            axis = None if self.data.is_shared(now) else 0  # of the members in a batch
-            for i, batch in enumerate(self._built_data.of_members(seeds, now)):
-                gradients = gradients_of(batch, axis)
+        """Train members for `n_steps` with gradients computed by `method`."""
+        stack = self._stack(models, self.optimizer.slots)
+        rates = resolve_rates(self.optimizer.rates(), hp)
+        gradients_of = method(self._program, stack, hp)
+        self._program.module.train()
+        for offset in range(n_steps):
+            steps = [begin + offset for begin in begins]
+            shared = self.data.is_shared(steps)
+            for i, batch in enumerate(self._built_data.iter_batches(seeds, steps)):
+                gradients = gradients_of(batch, shared=shared)
                 if self.clip is not None:
                     clip_rows(gradients, self.clip)
-                self._update(
-                    stack,
-                    gradients,
-                    rates,
-                    [(step + i / self.data.updates) / self.steps for step in now],
-                )
-        self._note_read(hp)
+                positions = [(step + i / self.data.updates) / self.steps for step in steps]
+                self._update(stack, gradients, rates, positions)
+        self._program.record_reads(hp)
         return stack.members()
-
-    def _note_read(self, hp: Sequence[Mapping[str, Any]]) -> None:
-        """Read the hyperparameters of those modules that were called."""
-        for part in self._module.modules():
-            if isinstance(part, Hyperparameter) and part.was_read:
-                for own in hp:
-                    own[part.name]
 
     def _update(
         self,
@@ -419,180 +303,86 @@ class TorchTask:
         rates: Sequence[Mapping[str, float]],
         positions: Sequence[float],
     ) -> None:
+        """Update each member at its position in training, from 0 to 1."""
         stack.updates.add_(1)
-        for (row, slots, updates), gradient, own, position in zip(
+        for (row, slots, updates), gradient, own_rates, position in zip(
             stack.rows, gradients.unbind(), rates, positions, strict=True
         ):
-            now = {**own, "lr": own["lr"] * self.optimizer.schedule(position)}
-            self.optimizer.update(row, gradient, slots, updates, now)
+            lr = own_rates["lr"] * self.optimizer.schedule(position)
+            self.optimizer.update(row, gradient, slots, updates, {**own_rates, "lr": lr})
 
-    def _loop_gradients(self, stack: Stack, values: Sequence[Mapping[str, Any]]) -> GradientsOf:
-        """Return how to get the gradient (1, P) of the only member as PyTorch usually does."""
-        gradients, hp = torch.zeros_like(stack.parameters), TensorValues(values[0], self._device)
-        self._attach(stack, 0)
-        parts = self._layout.by_parameter(self._module, gradients[0])
-        for name, value in self._tuned(values).items():
-            self._module.get_buffer(name).copy_(value[0])
-
-        def gradients_of(batch: Batch, axis: int | None) -> Tensor:
-            with self._precision():
-                loss = self._loss_of(
-                    self._built_call, batch if axis is None else tuple(t[0] for t in batch), hp
-                )
-            if not loss.requires_grad:
-                raise TaskError(
-                    "`loss` does not depend on any parameter of the model; compute it from what the model returns"
-                )
-            gradients.zero_()
-            for parameter, part in parts:
-                parameter.grad = part  # whatever the loss did to it, as attacks on the model do
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._layout.keep_buffers(self._module, stack, 0)
-            return gradients
-
-        return gradients_of
-
-    def _stacked_gradients(self, stack: Stack, hp: Sequence[Mapping[str, Any]]) -> GradientsOf:
-        """Return how to get the gradients (N, P) of all members from one program over the stack."""
-        reading, tuned = StackedValues(hp, self._device), self._tuned(hp)
-        stack.others |= {name: tuned.pop(name) for name in stack.others if name in tuned}
-        leaves = [
-            part.detach().requires_grad_()
-            for part in self._layout.by_name(stack.parameters).values()
-        ]
-        names = (*self._layout.places, *stack.others, *tuned)
-        cells = self._layout.cells(self._module, names)
-        kept = [cell for cell in cells if cell.name in stack.others][
-            : len(stack.others)
-        ]  # each but once, tied or not
-
-        def loss_of_member(
-            batch: Batch, numbers: Tensor, state: Sequence[Tensor]
-        ) -> tuple[Tensor, tuple[Tensor, ...]]:
-            with swap_parameters(cells, dict(zip(names, state, strict=True))):
-                loss = self._loss_of(self._module, batch, reading.of_member(numbers))
-                return loss, tuple(cell.holder[cell.leaf].detach() for cell in kept)
-
-        def gradients_of(batch: Batch, axis: int | None) -> Tensor:
-            state = (*leaves, *stack.others.values(), *tuned.values())
-            stacked = vmap(loss_of_member, in_dims=(axis, 0, 0), randomness="different")
-            with self._precision():
-                losses, others = stacked(batch, reading.numbers, state)
-            stack.others |= {
-                name: other.contiguous() for name, other in zip(stack.others, others, strict=True)
-            }
-            parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
-            rows = [
-                torch.zeros_like(leaf) if part is None else part
-                for leaf, part in zip(leaves, parts, strict=True)
-            ]
-            return torch.cat([row.reshape(len(hp), -1) for row in rows], dim=1)
-
-        return gradients_of
-
-    def _loss_of(self, model: Callable[..., Any], batch: Batch, hp: Mapping[str, Any]) -> Tensor:
-        loss = self.loss(
-            model, batch if self.data.augment is None else self.data.augment(batch, hp), hp
-        )
-        if not isinstance(loss, Tensor) or loss.dim():
-            got = (
-                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-            )
-            raise TaskError(
-                f"`loss` must return a tensor without dimensions, got {got}; take its mean or sum"
-            )
-        return loss
-
-    def _tuned(self, hp: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return the values (N,) of the hyperparameters inside the model, by the names of their buffers."""
-        plain, tuned = [getattr(v, "plain", v) for v in hp], {}
-        for place, part in self._module.named_modules():
-            if isinstance(part, Hyperparameter):
-                part.was_read = False
-                numbers = [float(v[part.name]) for v in plain]
-                tuned[f"{place}.value" if place else "value"] = torch.tensor(
-                    numbers, device=self._device
-                )
-            elif (
-                isinstance(part, Dropout) and part.p is None
-            ):  # stacked too: masks differ also where members share their inputs
-                tuned[f"{place}.constant" if place else "constant"] = part.constant.repeat(len(hp))
-        return tuned
-
-    def _attach(self, stack: Stack, member: int) -> None:
-        self._layout.attach(self._module, stack, member)
-
-    def _custom_scores(self, stack: Stack, member: int) -> Mapping[str, float]:
-        assert self.evaluate_model is not None
-        if stack.is_broken(member):
-            return self._broken_scores()
-        self._attach(stack, member)
-        self._module.eval()  # each time: the function may have changed it
-        return named_numbers(self.evaluate_model(self._module), "evaluate_model")
-
-    def _scores(
-        self, stack: Stack, data: tuple[Tensor, ...], prefix: str
-    ) -> list[dict[str, float]]:
-        assert self.metrics is not None
-        inputs, targets = data[0].to(self._device), tuple(t.to(self._device) for t in data[1:])
-        outputs = self._outputs(stack, inputs)
-        scores = []
-        for i, out in enumerate(outputs):
-            own = (
-                self._broken_scores()
-                if stack.is_broken(i)
-                else named_numbers(self.metrics(out, *targets), "metrics")
-            )
-            scores.append({prefix + name: score for name, score in own.items()})
-        return scores
-
-    def _broken_scores(self) -> dict[str, float]:
-        """Return NaN for all that counts: of NaN, metrics such as accuracy make sound numbers, and others raise."""
+    def _nan_metrics(self) -> dict[str, float]:
+        """Return NaN for all objectives and constraints."""
         problem = problem_of(self)
-        return dict.fromkeys(
-            [*(o.name for o in problem.objectives), *(c.name for c in problem.constraints)],
-            math.nan,
-        )
+        names = [*(o.name for o in problem.objectives), *(c.name for c in problem.constraints)]
+        return dict.fromkeys(names, math.nan)
 
-    def _outputs(self, stack: Stack, inputs: Tensor) -> Sequence[Tensor]:
-        n = len(stack.updates)
-        if n == 1 or (self._device.type == "cpu" and len(inputs) >= ROWS_ENOUGH):
-            return [self._outputs_of(stack, member, inputs) for member in range(n)]
+    def _sample_hp(self, n: int) -> list[Hyperparameters]:
+        """Draw the hyperparameters of `n` members for a check or a measurement."""
+        return [
+            Hyperparameters(
+                {
+                    name: domain.decode(domain.sample(stream(i, "probe", name)))
+                    for name, domain in self.space.items()
+                }
+            )
+            for i in range(n)
+        ]
 
-        names = (*self._layout.places, *stack.others)
-        cells = self._layout.cells(self._module, names)
+    def _time_update(
+        self,
+        models: Sequence[Tree],
+        hp: Sequence[Mapping[str, Any]],
+        method: GradientMethod,
+        *,
+        min_updates: int = 3,
+        min_seconds: float = 0.0,
+    ) -> float:
+        """Measure the median seconds of an update of all members."""
+        stack = self._stack(models, self.optimizer.slots)
+        rates = resolve_rates(self.optimizer.rates(), hp)
+        gradients_of = method(self._program, stack, hp)
+        self._program.module.train()
+        # Other processes may use the same cores, so a CPU is measured in its own time.
+        on_cpu = self._program.device.type == "cpu"
+        clock = time.process_time if on_cpu else time.perf_counter
+        times: list[float] = []
+        for batch in self._endless_batches(len(models)):
+            begin = clock()
+            gradients = gradients_of(batch, shared=self.data.shared)
+            self._update(stack, gradients, rates, [0.0] * len(models))
+            # Reading a value waits until a GPU has finished.
+            stack.updates.tolist()
+            times.append(clock() - begin)
+            if len(times) >= min_updates and sum(times) >= min_seconds:
+                break
+        return statistics.median(times)
 
-        def outputs_of_member(state: Sequence[Tensor], x: Tensor) -> Any:
-            with swap_parameters(cells, dict(zip(names, state, strict=True))):
-                return self._module(x)
+    def _endless_batches(self, n_members: int) -> Iterator[Batch]:
+        """Iterate over the batches of all steps, because a step may have only one."""
+        for step in itertools.count():
+            yield from self._built_data.iter_batches(range(n_members), [step] * n_members)
 
-        state = (*self._layout.by_name(stack.parameters).values(), *stack.others.values())
-        with self._stacking():
-            stacked = vmap(outputs_of_member, in_dims=(0, None), randomness="different")
-            outputs = [
-                stacked(state, chunk) for chunk in torch.split(inputs, max(ROWS_AT_A_TIME // n, 1))
-            ]
-        return list(torch.cat(outputs, dim=1))
+    def _compare_gradients(self, models: Sequence[Tree], hp: Sequence[Mapping[str, Any]]) -> float:
+        """Return the largest relative difference between single and stacked gradients.
 
-    def _outputs_of(self, stack: Stack, member: int, inputs: Tensor) -> Tensor:
-        self._attach(stack, member)
-        return torch.cat([self._module(chunk) for chunk in torch.split(inputs, ROWS_AT_A_TIME)])
+        The model is in evaluation mode, because random masks of dropout would differ.
+        """
+        program = self._program
+        batch = self._built_data.head(self.data.batch_size)
+        program.module.eval()
+        single = []
+        for model, own in zip(models, hp, strict=True):
+            single.append(LoopGradients(program, self._stack([model]), [own])(batch, shared=True))
+        expected = torch.cat(single)
+        with stacking(program.device):
+            stacked = StackedGradients(program, self._stack(models), hp)(batch, shared=True)
+        return float((expected - stacked).abs().max() / (expected.abs().max() + 1e-12))
 
-    @contextmanager
-    def _stacking(self) -> Iterator[None]:
-        """Use those ways of computing attention that can be stacked, and name what cannot be."""
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        on_cpu = self._device.type == "cpu"
-        try:
-            with sdpa_kernel(SDPBackend.MATH) if on_cpu else nullcontext(), unstackable_named():
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-
-    def _precision(self) -> AbstractContextManager[Any]:
+    def _explain_unknown(self, user: str, name: str) -> str:
+        """Build the message for a hyperparameter that is not in the space."""
         return (
-            nullcontext()
-            if self.autocast is None
-            else torch.autocast(self._device.type, self.autocast)
+            f"{user} uses the hyperparameter {name!r}, but the space has "
+            f"{', '.join(map(repr, self.space))}; add it to the space or correct the name"
+            f"{did_you_mean(name, self.space)}"
         )

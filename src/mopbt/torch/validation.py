@@ -1,4 +1,4 @@
-"""What people give to a `TorchTask`, checked before anything is trained."""
+"""Check the arguments of a `TorchTask` before training starts."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,60 +12,69 @@ from mopbt.torch.data import Batches
 
 
 def check_parts(model: Any, loss: Any, data: Any, optimizer: Any) -> None:
-    """Raise TypeError where a part of a task is PyTorch's own and not what stands for it here."""
+    """Raise TypeError for objects of PyTorch where `TorchTask` takes something else."""
     if isinstance(model, nn.Module) or not callable(model):
         raise TypeError(
-            f"`model` must be a function that builds the model, got {_an(model)}; write model=lambda: ..., as each member has "
-            f"weights of its own"
+            f"`model` must be a function that builds the model, because each member has its own "
+            f"weights, got {_describe(model)}; write model=lambda: ..."
         )
     if isinstance(optimizer, type) or not hasattr(optimizer, "rates"):
         raise TypeError(
-            f"`optimizer` must be one of mopbt.torch (AdamW, SGD), as one object serves all members, got {_an(optimizer)}; "
-            f'write AdamW(lr="lr") for a tuned rate'
+            f"`optimizer` must be one of mopbt.torch (AdamW, SGD), because one object updates all "
+            f'members, got {_describe(optimizer)}; write AdamW(lr="lr") to tune the learning rate'
         )
     if not isinstance(data, Batches):
         raise TypeError(
-            f"`data` must be Batches(inputs, labels, batch_size=256), got {_an(data)}; give it the tensors themselves"
+            f"`data` must be Batches(inputs, labels, batch_size=256), got {_describe(data)}; "
+            f"pass the tensors to Batches"
         )
     try:
-        inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).bind(
-            None, None, None
-        )
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+        signature.bind(None, None, None)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"`loss` must take the model, a batch and the hyperparameters, got {_an(loss)} ({error}); write "
-            f"def loss(model, batch, hp): ..."
+            f"`loss` must take the model, a batch and the hyperparameters, "
+            f"got {_describe(loss)} ({error}); write def loss(model, batch, hp): ..."
         ) from None
 
 
-def _an(given: Any) -> str:
-    """Return in words what was given."""
-    if isinstance(given, type):
-        return f"the class {given.__name__}"
-    name = type(given).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+def check_evaluation(**given: Any) -> None:
+    """Raise ValueError unless exactly one way of evaluation is given."""
+    names = {name for name, argument in given.items() if argument is not None}
+    if names - {"test"} == {"metrics", "validation"} or names == {"evaluate_model"}:
+        return
+    got = " and ".join(f"`{name}`" for name in given if name in names)
+    raise ValueError(
+        f"TorchTask needs `metrics` and `validation` (optionally with `test`), or "
+        f"`evaluate_model`, but not both, got {got or 'none of them'}"
+    )
 
 
-def check_rows(name: str, data: Any) -> None:
-    """Raise ValueError unless these are tensors with equally many rows, or nothing."""
+def check_tensors(name: str, data: Any) -> None:
+    """Raise ValueError unless `data` is None or tensors with the same number of rows."""
     if data is None:
         return
-    if (
-        not isinstance(data, tuple | list)
-        or not data
-        or not all(isinstance(t, Tensor) and t.dim() for t in data)
-    ):
+    is_sequence = isinstance(data, tuple | list) and len(data) > 0
+    if not is_sequence or not all(isinstance(t, Tensor) and t.dim() for t in data):
         raise ValueError(
-            f"`{name}` must be tensors with rows, such as (inputs, labels), got {type(data).__name__}"
+            f"`{name}` must be tensors with rows, such as (inputs, labels), "
+            f"got {type(data).__name__}"
         )
-    if len({len(t) for t in data}) > 1:
-        raise ValueError(
-            f"the tensors of `{name}` must have equally many rows, got {[len(t) for t in data]}"
-        )
+    rows = [len(t) for t in data]
+    if len(set(rows)) > 1:
+        raise ValueError(f"the tensors of `{name}` must have the same number of rows, got {rows}")
 
 
-def named_numbers(scores: Any, source: str) -> dict[str, float]:
-    """Return scores as numbers by name, or say which function gave something else."""
-    if not isinstance(scores, Mapping):
-        raise TaskError(f"`{source}` must return a mapping of names to numbers, got {scores!r}")
-    return checked_scores(scores)
+def check_metrics(metrics: Any, source: str) -> dict[str, float]:
+    """Convert the metrics that `source` returned to floats, or raise TaskError."""
+    if not isinstance(metrics, Mapping):
+        raise TaskError(f"`{source}` must return a mapping of names to numbers, got {metrics!r}")
+    return checked_scores(metrics)
+
+
+def _describe(argument: Any) -> str:
+    """Describe an argument by its type: "a Linear", "the class AdamW"."""
+    if isinstance(argument, type):
+        return f"the class {argument.__name__}"
+    name = type(argument).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
