@@ -97,6 +97,7 @@ LAYERS = {
             "plots.front",
             "compare.measures",
             "compare.tables",
+            "compare.table_formats",
             "compare.report",
         ),
         *(

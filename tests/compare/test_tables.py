@@ -25,18 +25,22 @@ from mopbt.compare.measures import (
     moments,
     once_on_front,
 )
-from mopbt.compare.significance import EXACT, holm, paired_differences, places, sign_flip_test
-from mopbt.compare.tables import (
-    LEVEL,
+from mopbt.compare.significance import (
+    EXACT,
+    average_ranks,
+    holm,
+    paired_differences,
+    sign_flip_test,
+)
+from mopbt.compare.table_formats import (
     caption,
-    make_table,
     runs_to_csv,
-    tables,
     tasks_to_csv,
     to_csv,
     to_latex,
     to_markdown,
 )
+from mopbt.compare.tables import LEVEL, build_table, build_tables
 from mopbt.problem import make_problem
 from mopbt.rng import stream
 from mopbt.space import Grid
@@ -147,7 +151,7 @@ def table_of(values, name="hypervolume", *, only=None, first=None):
         )
         for task, of_task in values.items()
     ]
-    return make_table(name, "A measure × 100", measured, lambda run: run.hypervolumes[-1])
+    return build_table(name, "A measure × 100", measured, lambda run: run.hypervolumes[-1])
 
 
 def seeds(*values):
@@ -239,7 +243,7 @@ class TestHolm:
 @given(integers)
 def test_places_share_their_mean_as_in_scipy(values):
     np.testing.assert_array_equal(
-        places(values), scipy.stats.rankdata([-value for value in values])
+        average_ranks(values), scipy.stats.rankdata([-value for value in values])
     )
 
 
@@ -435,7 +439,7 @@ class TestTables:
             "MO-PBT": 2,
             "rival": 1,
         }
-        assert "over the tasks of which all runs are there (done)" in caption(table)
+        assert "over the tasks whose runs are complete (done)" in caption(table)
         half = {"MO-PBT": seeds(1, 1), "rival": seeds(2)}
         fewer = table_of({"done": half, "too": half})
         assert fewer.ranked == ()
@@ -449,7 +453,7 @@ class TestTables:
         comparison = replace(
             comparison_of(runs), missing=(PlannedRun("a", "MO-PBT", 1), PlannedRun("a", "rival", 1))
         )
-        assert tables(measure(comparison))[0].ranked == ("b",)
+        assert build_tables(measure(comparison))[0].ranked == ("b",)
 
     def test_few_runs_are_enough_where_a_task_has_few_rivals(self):
         six = seeds(*range(1, 7))
@@ -459,7 +463,7 @@ class TestTables:
         }
         table = table_of(values, only={"x": ["a"], "y": ["b"], "z": ["b"]})
         assert table.cells["a", "x"].sign == "+"
-        assert "no difference on one task can be significant" not in caption(table)
+        assert "no difference on a single task can be significant" not in caption(table)
 
     @pytest.mark.parametrize(
         ("mean", "head", "cell"),
@@ -471,7 +475,7 @@ class TestTables:
         assert lines[0] == f"|  | {head} |"
         assert f"**{cell} ± 0.00**" in lines[2]
         assert ("10^{" in to_latex(table)) == (head != "a")
-        assert ("and not times 100" in caption(table)) == (head != "a")
+        assert ("instead of times 100" in caption(table)) == (head != "a")
 
     def test_tasks_whose_runs_begin_alike_are_one_throw_of_chance(self):
         """Two tasks that train the same networks are no more evidence than one."""
@@ -479,14 +483,14 @@ class TestTables:
         alone = table_of({"a": one})
         twice = table_of({"a": one, "b": one}, first={"a": 0.75, "b": 0.75})
         apart = table_of({"a": one, "b": one}, first={"a": 0.75, "b": 0.5})
-        assert twice.kin == {"a": "a", "b": "a"}
+        assert twice.related == {"a": "a", "b": "a"}
         assert twice.overall["rival"] == alone.overall["rival"]
-        assert apart.kin == {"a": "a", "b": "b"}
+        assert apart.related == {"a": "a", "b": "b"}
         assert apart.overall["rival"].p == pytest.approx(sign_flip_test([1, 2, -1, 3, 1, 2, -1, 3]))
-        assert "The runs of a and b begin alike, so p counts them as one." in caption(twice)
-        assert "alike" not in caption(apart)
+        assert "The runs of a and b start from the same models" in caption(twice)
+        assert "same models" not in caption(apart)
         failed = table_of({"a": one, "b": one}, first={"a": np.nan, "b": np.nan})
-        assert failed.kin == {"a": "a", "b": "b"}  # nothing tells
+        assert failed.related == {"a": "a", "b": "b"}  # nothing tells
 
     def test_a_first_interval_that_failed_does_not_part_tasks_that_begin_alike(self):
         """One NaN among the seeds once made two of the same: p was 0.0005 where no less than 0.03 is possible."""
@@ -496,7 +500,7 @@ class TestTables:
             for task in "ab"
             for seed in firsts
         ]
-        assert tables(measure(comparison_of(runs)))[0].kin == {"a": "a", "b": "a"}
+        assert build_tables(measure(comparison_of(runs)))[0].related == {"a": "a", "b": "a"}
 
     @pytest.mark.parametrize(
         ("ours", "theirs", "alike"),
@@ -533,7 +537,10 @@ class TestTables:
             for label in ("MO-PBT", "rival")
             for seed in (0, 1)
         ]
-        assert tables(measure(comparison_of(runs)))[0].kin == {"a": "a", "b": "a" if alike else "b"}
+        assert build_tables(measure(comparison_of(runs)))[0].related == {
+            "a": "a",
+            "b": "a" if alike else "b",
+        }
 
     def test_unequal_times_are_told(self):
         ends = {"MO-PBT": 50.0, "rival": 33.5, "slower": 50.0}
@@ -544,14 +551,13 @@ class TestTables:
             if task == "a" or label != "rival"
         ]
         (table,) = (
-            table for table in tables(measure(comparison_of(runs))) if table.name == "hypervolume"
+            table
+            for table in build_tables(measure(comparison_of(runs)))
+            if table.name == "hypervolume"
         )
-        assert (
-            "Virtual seconds are not the same on a: MO-PBT 50, rival 33.5, slower 50."
-            in caption(table)
-        )
+        assert "Virtual seconds differ on a: MO-PBT 50, rival 33.5, slower 50." in caption(table)
         assert "on b" not in caption(table)
-        assert "Virtual seconds are not the same on a" in to_latex(table)
+        assert "Virtual seconds differ on a" in to_latex(table)
 
     def test_who_was_not_run_on_all_tasks_has_no_average_rank_and_the_caption_says_so(self):
         values = {"a": {"MO-PBT": seeds(2), "rival": seeds(1)}, "b": {"rival": seeds(1)}}
@@ -564,8 +570,9 @@ class TestTables:
         table = table_of(
             {"a": dict.fromkeys(("MO-PBT", "x", "y", "z"), five), "b": {"MO-PBT": five}}
         )
-        assert "With 5 runs an algorithm no difference on one task can be significant." in caption(
-            table
+        assert (
+            "With 5 runs per algorithm, no difference on a single task can be significant."
+            in caption(table)
         )
 
     def test_others_are_tested_against_mo_pbt_by_pairs(self):
@@ -616,22 +623,24 @@ class TestTables:
             for label in labels
         ]
         algorithms = {label: {"name": "mo-pbt"} for label in "xyz"}
-        (table, _) = tables(measure(comparison_of(runs, algorithms)))
+        (table, _) = build_tables(measure(comparison_of(runs, algorithms)))
         assert table.algorithms == ("x", "y", "z")
 
     def test_there_is_a_table_for_each_measure_that_was_taken(self):
         two = run_of("a", "MO-PBT", 0, [[1, 2]])
-        assert [t.name for t in tables(measure(comparison_of([two])))] == [
+        assert [t.name for t in build_tables(measure(comparison_of([two])))] == [
             "hypervolume",
             "coverage",
         ]
         three = run_of("a", "MO-PBT", 0, [[1, 2, 3]], test=[[1, 2, 3]])
         problems = {"a": problem_of("a", {"a": "max", "b": "max", "c": "max"})}
-        assert [t.name for t in tables(measure(comparison_of([three], problems=problems)))] == [
+        assert [
+            t.name for t in build_tables(measure(comparison_of([three], problems=problems)))
+        ] == [
             "hypervolume",
             "test",
         ]
-        assert tables(()) == ()
+        assert build_tables(()) == ()
 
 
 class TestChance:
@@ -784,14 +793,14 @@ class TestRenderings:
         table = table_of({"t": {"MO-PBT": seeds(1.0, 1.1, 1.2), "rival": seeds(1.0)}})
         text = to_markdown(table)
         assert "(1 run)" in text
-        assert "3 runs (or as many as stand in the cell)" in text
+        assert "3 runs (or the number given in the cell)" in text
         assert "(1 run)" in to_latex(table)
 
     @pytest.mark.parametrize(("runs", "said"), [(5, True), (6, False)])
     def test_too_few_runs_for_significance_are_told(self, runs, said):
         """Of six pairs the smallest p is 2/64 = 0.03; of five it is 0.06."""
         table = table_of({"t": {"MO-PBT": seeds(*range(runs)), "rival": seeds(*range(runs))}})
-        assert ("no difference on one task can be significant" in caption(table)) == said
+        assert ("no difference on a single task can be significant" in caption(table)) == said
 
     def test_one_algorithm_alone_is_not_tested(self):
         text = to_markdown(table_of({"t": {"MO-PBT": seeds(0.5, 0.6)}}))

@@ -10,7 +10,14 @@ from mopbt.algorithms import check_choice
 from mopbt.compare import Comparison
 from mopbt.compare.collect import compressed
 from mopbt.compare.measures import MeasuredRun, MeasuredTask, fronts_of, measure
-from mopbt.compare.tables import runs_to_csv, tables, tasks_to_csv, to_csv, to_latex, to_markdown
+from mopbt.compare.table_formats import (
+    runs_to_csv,
+    tasks_to_csv,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
+from mopbt.compare.tables import build_tables
 from mopbt.plots.final import final, populations, spaces
 from mopbt.plots.objective_space import attainment, fronts, searched
 from mopbt.plots.progress import generalization, progress, transfer, trivial
@@ -48,7 +55,7 @@ def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 def _write_tables(
     comparison: Comparison, measured: Sequence[MeasuredTask], out: Path
 ) -> list[Path]:
-    made = tables(measured)
+    made = build_tables(measured)
     texts = {
         "tables.md": "\n".join(
             [
