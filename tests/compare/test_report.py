@@ -36,7 +36,7 @@ from mopbt.plots.style import (
     SKY,
     SPARE,
     STYLES,
-    sheet,
+    create_panels,
     styled,
     styles_of,
 )
@@ -384,7 +384,7 @@ class TestAttainment:
         figure = only(draw("attainment", measure(made())))
         left, right = figure.axes[:2]
         assert len(left.get_lines()) == 3
-        assert right.get_title(loc="left") == "MO-PBT\nless random search"
+        assert right.get_title(loc="left") == "MO-PBT\nminus random search"
         assert len(right.collections[0].get_paths()) > 5
         assert labels_in(figure.legends[0]) == list(LABELS)
 
@@ -778,7 +778,7 @@ class TestReport:
             monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(
             MissingExtra,
-            match=r"need matplotlib: pip install 'mopbt\[plot\]'; its tables are written",
+            match=r"need matplotlib: pip install 'mopbt\[plot\]'; the tables are already written",
         ):
             write_report(made(), tmp_path)
         assert (tmp_path / "tables.md").exists()
@@ -840,7 +840,7 @@ def test_real_runs_make_a_whole_report(tmp_path):
     "values", [[[np.nan, np.nan, np.nan]], [[np.nan, 0.5, np.nan]], [[0.1, 0.5, 0.7]]]
 )
 def test_a_band_without_numbers_can_be_drawn(values, tmp_path):
-    figure, (ax,) = sheet(1, height=2.0)
+    figure, (ax,) = create_panels(1, height=2.0)
     draw_band(ax, np.arange(3.0), np.array(values), "MO-PBT", styles_of(["MO-PBT"]))
     figure.savefig(tmp_path / "band.png")
     assert (tmp_path / "band.png").stat().st_size > 0
