@@ -713,9 +713,9 @@ class TestReport:
         runs = [run_of("a", "MO-PBT", 0, points), run_of("b", "MO-PBT", 0, [[np.nan, 1]] * 3)]
         write_report(comparison_of(runs, figures=("final",)), tmp_path)
         text = (tmp_path / "tables.md").read_text(encoding="utf-8")
-        assert "4 of 6 intervals ended with an objective that is no finite number." in text
+        assert "4 of 6 intervals ended with an objective that is not finite." in text
         assert (
-            "b: no evaluation counts; all failed, were not finite, or violated a constraint."
+            "b: no evaluation counts; all of them failed, were not finite or violated a constraint."
             in text
         )
 
@@ -728,8 +728,7 @@ class TestReport:
         write_report(comparison_of(runs, figures=("final",)), tmp_path)
         text = (tmp_path / "tables.md").read_text(encoding="utf-8")
         assert (
-            "1 models of the fronts have no test scores, and count for nothing on test data."
-            in text
+            "1 models of the fronts have no test scores, so they do not count on test data." in text
         )
 
     def test_a_file_that_cannot_be_written_is_named_with_a_remedy(self, tmp_path):

@@ -20,10 +20,10 @@ from mopbt.compare.measures import (
     MeasuredRun,
     MeasuredTask,
     baseline_of,
-    fronts_of,
+    keep_fronts,
     measure,
-    moments,
-    once_on_front,
+    measuring_times,
+    rows_once_on_front,
 )
 from mopbt.compare.significance import (
     EXACT,
@@ -275,7 +275,7 @@ class TestMeasures:
             seen |= {
                 tuple(p) for p in there if not any((q >= p).all() and (q > p).any() for q in there)
             }
-        assert {tuple(p) for p in objectives[once_on_front(objectives, seconds)]} == seen
+        assert {tuple(p) for p in objectives[rows_once_on_front(objectives, seconds)]} == seen
 
     @settings(max_examples=25)
     @given(st.integers(0, 10**6), st.sampled_from([2, 3]), st.booleans())
@@ -332,7 +332,7 @@ class TestMeasures:
         assert set(measured.front) == set(np.flatnonzero(front_of(run.objectives)[1]))
 
     def test_many_times_are_thinned_and_keep_both_ends(self):
-        times = moments([np.arange(1000.0), np.arange(0.5, 1000)])
+        times = measuring_times([np.arange(1000.0), np.arange(0.5, 1000)])
         assert len(times) == 128
         assert (times[0], times[-1]) == (0, 999.5)
         assert (np.diff(times) > 0).all()
@@ -846,7 +846,7 @@ class TestRenderings:
         first = run_of("a", "MO-PBT", 0, [[1, 2], [0, 0], [2, 1]], test=[[1, 1], [3, 3], [2, 2]])
         second = run_of("a", "MO-ASHA", 0, [[math.nan, math.nan], [1, 1]])
         comparison = comparison_of([first, second])
-        one, other = fronts_of(comparison, measure(comparison)).runs
+        one, other = keep_fronts(comparison, measure(comparison)).runs
         assert one.objectives.tolist() == [[1, 2], [2, 1]]
         assert one.test.tolist() == [[1, 1], [2, 2]]
         assert one.jobs.tolist() == first.jobs[[0, 2]].tolist()
@@ -860,7 +860,7 @@ class TestRenderings:
         ]
         comparison = comparison_of(runs)
         lines = (
-            gzip.decompress(compressed(fronts_of(comparison, measure(comparison))))
+            gzip.decompress(compressed(keep_fronts(comparison, measure(comparison))))
             .decode()
             .splitlines()
         )
