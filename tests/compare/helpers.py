@@ -9,11 +9,8 @@ from mopbt.compare import (
 )
 
 TESTS = Path(__file__).parent.parent
-
-
-COST = 0.49  # of which the sums come out a little too large
-
-
+# Sums of this number are slightly too large in binary.
+COST = 0.49
 EXPERIMENTS = sorted((TESTS.parent / "experiments").glob("*.toml"))
 
 
@@ -28,8 +25,12 @@ from mopbt.testing import ToyTask
 from toys import SlowToy
 
 class Mixed:
-    "One objective of each direction, on validation and test data; a category; and intervals that fail or diverge."
-    space = {{"rate": mopbt.Grid(0.1, 1.0, 10), "kind": mopbt.Categorical(["plain", "with, comma"]), "n": mopbt.Int(1, 3)}}
+    "Both directions with test scores, a category, and intervals that fail or diverge."
+    space = {{
+        "rate": mopbt.Grid(0.1, 1.0, 10),
+        "kind": mopbt.Categorical(["plain", "with, comma"]),
+        "n": mopbt.Int(1, 3),
+    }}
     objectives = {{"up": "max", "down": "min"}}
     interval, steps = 1, 4
     def init(self, seed): return {{"x": 0.0}}
@@ -40,11 +41,12 @@ class Mixed:
         model["x"] = float("nan") if hp["n"] == 2 and begin == 2 else model["x"] + rate
     def evaluate(self, model):
         x = model["x"]
-        return {{"up": x, "down": x ** 2, "test/up": 0.9 * x, "test/down": 1.1 * x ** 2, "other": 7.0}}
+        test = {{"test/up": 0.9 * x, "test/down": 1.1 * x ** 2}}
+        return {{"up": x, "down": x ** 2, "other": 7.0}} | test
     dump, load = staticmethod(mopbt.dumps), staticmethod(mopbt.loads)
 
 class Fatal(ToyTask):
-    "Ends its process where a file says so."
+    "Ends its process if a file exists."
     def train(self, model, hp, begin, end, seed):
         if os.path.exists({place!r} + "/fatal") and begin >= 4:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -81,7 +83,7 @@ def task(place, name):
 
 
 def experiment(place, *tasks, **fields):
-    """Return a small experiment of MO-PBT and MO-ASHA in its time."""
+    """Return a small experiment of MO-PBT, and of MO-ASHA with the same time."""
     algorithms = {"MO-PBT": {"name": "mo-pbt", "population": 6}, "MO-ASHA": {"name": "mo-asha"}}
     usual = {
         "name": "small",
@@ -96,9 +98,8 @@ def experiment(place, *tasks, **fields):
 
 def plain(results):
     """Return the records of a run without real times."""
-    records = [
-        record | {"seconds": round(record["seconds"], 6)} for record in results.records()
-    ]  # as a journal has them
+    # A journal rounds times to microseconds.
+    records = [record | {"seconds": round(record["seconds"], 6)} for record in results.records()]
     return [
         {key: repr(value) for key, value in record.items() if key != "duration"}
         for record in records

@@ -148,7 +148,7 @@ cells = st.lists(
 
 @given(cells)
 @example([("\r", 0.0), ("a\nb", math.nan), ("", -0.0), ('"', math.inf), ("a,b", 5e-324)])
-def test_cells_are_read_back_as_they_were(rows):
+def test_cells_are_read_back_unchanged(rows):
     texts, numbers = (
         np.array([text for text, _ in rows], dtype=object),
         np.array([number for _, number in rows]),
@@ -184,19 +184,19 @@ def test_a_column_of_mixed_values_has_one_type_where_types_are_known(cells, type
     np.testing.assert_array_equal(column, np.array(typed, dtype=column.dtype))
 
 
-def test_what_is_a_text_is_one_in_every_comparison():
-    """The errors of a comparison without any were a column of numbers, and two files could not be put together."""
+def test_an_empty_text_column_stays_text():
+    """An empty column of errors must be text, or the files of two comparisons cannot be joined."""
     assert collect._with_one_type("error", np.array(["", ""], dtype=object)).tolist() == ["", ""]
 
 
 def test_a_column_that_not_all_tasks_have_keeps_its_kind():
-    """Truth values became 1.0 and 0.0."""
+    """Booleans must not become 1.0 and 0.0."""
     tables = [{"job": np.arange(2), "config.on": np.array([True, False])}, {"job": np.arange(1)}]
     assert collect._join_column("config.on", tables).tolist() == [True, False, ""]
     assert collect._join_column("config.on", tables[:1]).dtype == bool
 
 
-def test_parquet_says_what_it_needs_or_has_the_same_table(small, place):
+def test_parquet_has_the_same_table_or_names_what_it_needs(small, place):
     comparison, out = small
     try:
         import pyarrow.parquet
@@ -222,7 +222,7 @@ def test_parquet_that_is_there_is_kept_up_to_date(small, place, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "text"), [("about.json", "{"), ("finished.json", "")])
-def test_a_torn_file_is_named(small, place, tmp_path, name, text):
+def test_a_damaged_file_is_named(small, place, tmp_path, name, text):
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     folder = (
@@ -233,8 +233,8 @@ def test_a_torn_file_is_named(small, place, tmp_path, name, text):
         recompute(usual, out=tmp_path / "out")
 
 
-def test_a_run_that_was_not_copied_whole_is_told(small, place, tmp_path):
-    """It counted as a run of hypervolume 0."""
+def test_a_run_without_its_journal_is_an_error(small, place, tmp_path):
+    """Otherwise it would count as a run of hypervolume 0."""
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     (tmp_path / "out" / usual.plan()[0].directory / "journal.jsonl").unlink()
@@ -245,7 +245,7 @@ def test_a_run_that_was_not_copied_whole_is_told(small, place, tmp_path):
         recompute(usual, out=tmp_path / "out")
 
 
-def test_a_mark_that_counts_other_evaluations_is_told(small, place, tmp_path):
+def test_a_marker_with_another_number_of_evaluations_is_an_error(small, place, tmp_path):
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     changed(
@@ -256,7 +256,7 @@ def test_a_mark_that_counts_other_evaluations_is_told(small, place, tmp_path):
     )
     with pytest.raises(
         StoreError,
-        match=r"mo-pbt/0 has changed .*: its journal has 36 evaluations, but finished.json says 35; restore",
+        match=r"mo-pbt/0 has changed .*has 36 evaluations, but finished.json says 35; restore",
     ):
         recompute(usual, out=tmp_path / "out")
 
@@ -264,7 +264,7 @@ def test_a_mark_that_counts_other_evaluations_is_told(small, place, tmp_path):
 def test_a_journal_that_cannot_be_read_has_a_remedy_that_does_not_spoil_the_comparison(
     small, place, tmp_path
 ):
-    """`mopbt resume --repair` would make failed intervals of what was lost, and train on where no end is set."""
+    """`mopbt resume --repair` would add failed intervals, and train beyond the time of the run."""
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     first = tmp_path / "out" / usual.plan()[0].directory
@@ -273,15 +273,15 @@ def test_a_journal_that_cannot_be_read_has_a_remedy_that_does_not_spoil_the_comp
     with pytest.raises(
         StoreError,
         match=r"(?s)remove that directory and rerun the same command without --only-report",
-    ) as told:
+    ) as raised:
         recompute(usual, out=tmp_path / "out")
-    assert "--repair" not in str(told.value)
+    assert "--repair" not in str(raised.value)
     refused = CliRunner().invoke(app, ["resume", str(first), "--repair"])
     assert "belongs to a comparison" in str(refused.exception)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"real": 1}'])
-def test_a_mark_that_lacks_something_is_named(small, place, tmp_path, text):
+def test_an_incomplete_marker_is_named(small, place, tmp_path, text):
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     mark = tmp_path / "out" / usual.plan()[0].directory / "finished.json"
@@ -295,12 +295,12 @@ def test_a_mark_that_lacks_something_is_named(small, place, tmp_path, text):
 def test_a_comparison_is_not_mistaken_for_a_run(small):
     with pytest.raises(
         StoreError,
-        match=r"small is not a run: .*it is a comparison: `mopbt compare .* --only-report` makes its report",
+        match=r"small is not a run: .*it is a comparison: `mopbt compare .* --only-report`",
     ):
         Results.open(small[1])
 
 
-def test_runs_of_two_versions_in_one_comparison_are_told(small, place, tmp_path):
+def test_runs_of_two_versions_in_one_comparison_are_reported(small, place, tmp_path):
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     mark = tmp_path / "out" / usual.plan()[0].directory
@@ -319,7 +319,7 @@ def test_runs_of_two_versions_in_one_comparison_are_told(small, place, tmp_path)
     )
 
 
-def test_a_report_of_nothing_touches_nothing(small, place, tmp_path):
+def test_a_report_without_runs_changes_no_file(small, place, tmp_path):
     shutil.copytree(small[1], tmp_path / "out", ignore=shutil.ignore_patterns("runs"))
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     with pytest.raises(

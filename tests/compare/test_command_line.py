@@ -40,15 +40,15 @@ def test_the_command_runs_and_its_report_can_be_made_again(place, tmp_path, monk
     assert json.loads((out / "about.json").read_text())["sessions"][0]["command"].endswith(
         "compare quick.toml --jobs 2"
     )
-    authors_variant = {
+    published = {
         name: (out / name).read_bytes()
         for name in ("tables.csv", "tables.md", "tables.tex", "evaluations.csv.gz")
     }
-    for name in authors_variant:
+    for name in published:
         (out / name).unlink()
     monkeypatch.chdir(tmp_path)
     assert invoked("quick.toml", "--recompute").exit_code == 0
-    assert {name: (out / name).read_bytes() for name in authors_variant} == authors_variant
+    assert {name: (out / name).read_bytes() for name in published} == published
     (out / small.plan()[-1].directory / "finished.json").unlink()
     partial = invoked("quick.toml", "--only-report")
     assert "Tables of 3 runs" in partial.stdout
@@ -88,7 +88,7 @@ def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, m
 
 
 def test_without_matplotlib_there_are_tables(small, place, tmp_path, monkeypatch):
-    """It had said so before, and then failed."""
+    """The command reports the missing package and does not fail."""
     shutil.copytree(small[1], tmp_path / "small")
     (tmp_path / "small.toml").write_text(experiment(place, "short", "Mixed").to_toml())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -60,7 +60,7 @@ def test_a_run_of_a_comparison_is_the_run_that_one_gets_alone(small, place, name
         assert plain(Results.open(out / run.directory)) == plain(alone)
 
 
-def test_those_without_an_end_get_the_time_of_the_slowest_run(small, place):
+def test_algorithms_without_an_end_get_the_time_of_the_slowest_run(small, place):
     comparison, _ = small
     for name in ("short", "Mixed"):
         mine, theirs = (
@@ -68,7 +68,8 @@ def test_those_without_an_end_get_the_time_of_the_slowest_run(small, place):
             for a in comparison.algorithms
         )
         slowest = max(run.seconds.max() for run in mine)
-        # Six members on four workers take two rounds for each of six (four) steps; the sum of their costs is a little above this.
+        # Six members on four workers take two rounds for each of six (four) steps. The sum of their
+        # costs is slightly larger.
         rounds = {"short": 12, "Mixed": 8}[name]
         assert slowest == pytest.approx(rounds * COST)
         assert [run.seconds.max() for run in theirs] == pytest.approx([slowest] * 2)
@@ -80,9 +81,10 @@ def test_the_slowest_run_counts_where_they_take_different_times(place, tmp_path)
         "random search": {"name": "random-search", "population": 4},
         "MO-ASHA": {"name": "mo-asha"},
     }
+    # A training that fails ends early, so the runs take different times.
     uneven = experiment(
         place, "Mixed", seeds=4, workers=1, time_of="random search", algorithms=algorithms
-    )  # what fails ends early
+    )
     comparison = compare(uneven, out=tmp_path / "out", jobs=2, progress=False)
     times = {
         label: [run.seconds.max() for run in comparison.runs if run.algorithm == label]
@@ -105,7 +107,7 @@ def test_finished_runs_are_not_repeated_and_nothing_is_started_for_them(small, p
 
 
 def test_one_task_can_be_run_now_and_the_others_later(small, place, tmp_path):
-    """Also where the data of the others are not there."""
+    """This works even if the data of the others are missing."""
     whole, first = experiment(place, "short", "Absent"), task(place, "short")
     part = compare(whole, out=tmp_path / "out", tasks=[first], jobs=2, progress=False)
     assert {run.task for run in part.runs} == {first}
@@ -123,7 +125,7 @@ def test_one_task_can_be_run_now_and_the_others_later(small, place, tmp_path):
     ]
 
 
-def test_models_go_unless_they_are_to_be_kept(small, place, tmp_path):
+def test_models_are_removed_unless_they_are_to_be_kept(small, place, tmp_path):
     _, out = small
     assert not list(out.rglob("*.ckpt"))
     kept = experiment(
@@ -140,7 +142,7 @@ def test_models_go_unless_they_are_to_be_kept(small, place, tmp_path):
     assert all(results.load(point) for point in results.front())
 
 
-def test_what_was_done_with_what_is_recorded(small, place):
+def test_command_machine_and_versions_are_recorded(small, place):
     _, out = small
     about = json.loads((out / "about.json").read_text())
     (session,) = about["sessions"]
@@ -198,8 +200,8 @@ def test_the_cost_is_that_of_configurations_that_can_be_trained(place, tmp_path)
         )
 
 
-def test_two_processes_do_not_go_on_with_the_same_comparison(place, tmp_path):
-    """They measured the cost of a step each, and the runs of one table had different times."""
+def test_two_processes_do_not_run_the_same_comparison(place, tmp_path):
+    """Each would measure the cost of a step, and runs of one table would have different times."""
     out = tmp_path / "out"
     out.mkdir()
     held = Lock(out / "lock", "hint")
@@ -213,7 +215,7 @@ def test_two_processes_do_not_go_on_with_the_same_comparison(place, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_path):
+def test_a_run_whose_process_dies_is_reported_and_the_others_continue(place, tmp_path):
     fatal = experiment(place, "Fatal", "quick", seeds=1)
     (place / "fatal").touch()
     comparison = compare(fatal, out=tmp_path / "out", jobs=2, progress=False)
@@ -229,9 +231,9 @@ def test_a_run_whose_process_dies_is_reported_and_the_others_go_on(place, tmp_pa
     assert "the worker process died 3 times while it carried out this job (exit code -9)" in first
     assert second == "needs the time of 'MO-PBT', of which a run failed"
     (place / "fatal").unlink()
-    repair_journal = compare(fatal, out=tmp_path / "out", jobs=2, progress=False)
-    assert repair_journal.missing == ()
-    assert repair_journal.failures == {}
+    repaired = compare(fatal, out=tmp_path / "out", jobs=2, progress=False)
+    assert repaired.missing == ()
+    assert repaired.failures == {}
     alone = mopbt.run(
         find_task(dead)[0],
         out=None,
@@ -274,7 +276,7 @@ def test_a_task_that_always_fails_is_reported_with_its_error(place, tmp_path, ca
 
 
 def test_a_full_disk_ends_the_plan(place, tmp_path, monkeypatch):
-    """Each of the other runs began, and failed by itself."""
+    """Otherwise each of the other runs would start and fail by itself."""
     asked = []
 
     class Full:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from compare.test_tables import comparison_of, problem_of, run_of
+from compare.builders import comparison_of, problem_of, run_of
 from mopbt import Budget, SimulatedEngine, run
 from mopbt.algorithms import MOASHA, MOPBT, RandomSearch
 from mopbt.compare import PlannedRun
@@ -91,7 +91,7 @@ def labels_in(legend):
     return [text.get_text() for text in legend.get_texts()]
 
 
-def lines_by_colour(ax):
+def lines_by_color(ax):
     return {line.get_color(): line for line in ax.get_lines()}
 
 
@@ -109,7 +109,7 @@ class TestStyles:
             == styles_of(("MO-PBT", "y", "z", "MO-ASHA"))["MO-ASHA"]
         )
 
-    def test_all_differ_in_colour_or_line_and_in_marker(self):
+    def test_all_differ_in_color_or_line_and_in_marker(self):
         labels = ("MO-PBT", *STYLES, *(f"other {i}" for i in range(6)))
         styles = list(styles_of(labels).values())
         assert len({(style.color, style.line) for style in styles}) == len(styles)
@@ -120,8 +120,11 @@ class TestStyles:
         assert len(styles_of(f"label {i}" for i in range(len(SPARE) + 5))) == len(SPARE) + 5
 
     @pytest.mark.parametrize("vision", ["normal", "protan", "deutan", "tritan"])
-    def test_colours_can_be_told_apart_by_every_kind_of_vision(self, vision):
-        """Distances in CIELAB after Machado, Oliveira and Fernandes (2009), full severity; 10 is a clear difference at a glance."""
+    def test_colors_can_be_distinguished_by_every_kind_of_vision(self, vision):
+        """Distances in CIELAB after Machado, Oliveira and Fernandes (2009), full severity.
+
+        10 is a clear difference at a glance.
+        """
         colors = [FRONT, BLUE, GREEN, ORANGE, PURPLE, SKY, GRAY, BLACK]
         places = [lab(np.array(VISIONS[vision]) @ linear(color)) for color in colors]
         distances = {
@@ -167,7 +170,7 @@ def lab(rgb):
 
 
 def curve(line):
-    """Return x and y of a line over time, without the last bit that shows its last step."""
+    """Return x and y of a line over time, without the extension of its last step."""
     x, y = line.get_xdata(), line.get_ydata()
     np.testing.assert_equal(y[-1], y[-2])
     assert x[-1] >= x[-2]
@@ -184,7 +187,7 @@ class TestOverTime:
             logs = log_hypervolume_difference(
                 task.best, [r.hypervolumes for r in task.runs["MO-PBT"]]
             )
-            line = lines_by_colour(ax)[FRONT]
+            line = lines_by_color(ax)[FRONT]
             np.testing.assert_allclose(curve(line), (task.times, logs.mean(axis=0)))
             band = ax.collections[-1].get_paths()[0].get_extents()
             assert (band.y0, band.y1) == (pytest.approx(logs.min()), pytest.approx(logs.max()))
@@ -199,13 +202,13 @@ class TestOverTime:
         late = run_of("a", "MO-PBT", 1, [[1, 2], [2, 1]], seconds=[2, 4])
         long = run_of("a", "other", 0, [[1, 1], [1, 3]], seconds=[1, 9])
         ax = only(draw("progress", measure(comparison_of([early, late, long])))).axes[0]
-        assert curve(lines_by_colour(ax)[FRONT])[0].tolist() == [2, 3, 4, 5]
+        assert curve(lines_by_color(ax)[FRONT])[0].tolist() == [2, 3, 4, 5]
         assert curve(ax.get_lines()[0])[0].tolist() == [1, 2, 3, 4, 5, 9]
 
     def test_the_last_step_has_a_width(self):
-        """Else the value that the table tells could not be seen."""
+        """Otherwise the value in the table could not be seen."""
         ax = only(draw("progress", measure(made(n=3)))).axes[0]
-        line = lines_by_colour(ax)[FRONT]
+        line = lines_by_color(ax)[FRONT]
         assert line.get_xdata()[-1] > line.get_xdata()[-2]
         assert line.get_ydata()[-1] == line.get_ydata()[-2]
 
@@ -243,11 +246,11 @@ class TestOverTime:
         logs = log_hypervolume_difference(
             task.best_test, [r.test_hypervolumes for r in task.runs["MO-PBT"]]
         )
-        np.testing.assert_allclose(curve(lines_by_colour(ax)[FRONT])[1], logs.mean(axis=0))
+        np.testing.assert_allclose(curve(lines_by_color(ax)[FRONT])[1], logs.mean(axis=0))
 
     def test_transfer_is_the_share_that_is_left_on_test_data(self):
         measured = measure(made())
-        line = lines_by_colour(only(draw("transfer", measured)).axes[0])[FRONT]
+        line = lines_by_color(only(draw("transfer", measured)).axes[0])[FRONT]
         runs = measured[0].runs["MO-PBT"]
         share = (
             100 * sum(r.test_hypervolumes[-1] for r in runs) / sum(r.hypervolumes[-1] for r in runs)
@@ -268,7 +271,7 @@ class TestFronts:
         chosen = median_run(task.runs["MO-PBT"])
         points = chosen.data.objectives[chosen.front]
         np.testing.assert_array_equal(
-            lines_by_colour(ax)[FRONT].get_xydata(), points[np.argsort(points[:, 0])]
+            lines_by_color(ax)[FRONT].get_xydata(), points[np.argsort(points[:, 0])]
         )
         expected = f"{100 * chosen.hypervolumes[-1]:.1f}, {100 * chosen.coverage:.1f}"
         assert labels_in(ax.get_legend())[0] == expected
@@ -288,7 +291,7 @@ class TestFronts:
         )
 
     def test_axes_are_in_the_scores_own_sense(self):
-        """The second objective is to be minimized: its scores are positive, and the edge of what is dominated runs above."""
+        """The second objective is minimized: its scores are positive, and the edge runs above."""
         objectives = [[0.5, -0.1], [0.9, -0.4]]
         comparison = comparison_of(
             [run_of("a", "MO-PBT", 0, objectives)], problems={"a": problem_of("a", FAIR)}
@@ -430,7 +433,7 @@ class TestSettings:
         return measure(replace(comparison, runs=tuple(runs)))
 
     def test_populations_join_what_differs_in_size_alone(self):
-        """MO-ASHA has no population: what counts is that of the runs whose time it gets."""
+        """MO-ASHA has no population, so it has the size of the algorithm whose time it gets."""
         measured = self.populations()
         figure = only(draw("populations", measured))
         assert labels_in(figure.legends[0]) == ["MO-PBT", "MO-ASHA"]
@@ -461,7 +464,7 @@ class TestSettings:
             "MO-ASHA, other seeds": {"name": "mo-asha", "seed_offset": 100},
         }
         comparison = made(labels=tuple(algorithms), algorithms=algorithms, time_of="MO-PBT")
-        trials = {"MO-ASHA": 30, "MO-ASHA, other seeds": 40}  # as many as there was time for
+        trials = {"MO-ASHA": 30, "MO-ASHA, other seeds": 40}
         runs = [
             replace(run, trials=np.arange(40) % trials.get(run.algorithm, 8))
             for run in comparison.runs
@@ -488,7 +491,7 @@ class TestSettings:
 
     @pytest.mark.slow
     def test_spaces_are_drawn_for_who_asks(self, tmp_path):
-        """Tasks of other spaces are usually other tasks altogether."""
+        """Tasks with different spaces are usually different tasks."""
         problems = {
             task: problem_of(task, variables=size) for task, size in (("a", 5), ("longer", 31))
         }
@@ -681,7 +684,7 @@ class TestReport:
 
     @pytest.mark.parametrize(("n", "seeds"), [(3, 1), (40, 3), (3000, 2)])
     def test_numbers_on_axes_are_plain(self, n, seeds):
-        """What is not to be read as mathematics must not be written as such."""
+        """Labels are plain text, even if they look like mathematics."""
         measured = measure(made(seeds=seeds, n=n))
         for figure in (figure for name in FIGURES for figure in draw(name, measured).values()):
             with styled():
@@ -708,7 +711,7 @@ class TestReport:
         figure = only(draw("attainment", measure(comparison_of(runs))))
         assert [text.get_text() for text in figure.axes[1].texts] == ["no difference"]
 
-    def test_what_counts_for_nothing_is_told(self, tmp_path):
+    def test_evaluations_that_do_not_count_are_reported(self, tmp_path):
         points = [[1, 2], [np.nan, 1], [2, 1]]
         runs = [run_of("a", "MO-PBT", 0, points), run_of("b", "MO-PBT", 0, [[np.nan, 1]] * 3)]
         write_report(comparison_of(runs, figures=("final",)), tmp_path)
@@ -719,7 +722,7 @@ class TestReport:
             in text
         )
 
-    def test_models_of_a_front_without_test_scores_are_told(self, tmp_path):
+    def test_models_of_a_front_without_test_scores_are_reported(self, tmp_path):
         tests = [[1, 2], [np.nan, np.nan], [np.nan, np.nan]]
         runs = [
             run_of("a", "MO-PBT", 0, [[1, 2], [2, 1], [0, 0]], test=tests),
@@ -782,17 +785,19 @@ class TestReport:
             write_report(made(), tmp_path)
         assert (tmp_path / "tables.md").exists()
 
-    def test_matplotlib_comes_with_the_first_figure_without_pyplot_and_keeps_its_settings(self):
+    def test_matplotlib_is_imported_with_the_first_figure_and_keeps_its_settings(self):
         script = (
-            "import sys; from mopbt.compare.report import draw; assert 'matplotlib' not in sys.modules; "
-            "draw('progress', ()); import matplotlib; assert 'matplotlib.pyplot' not in sys.modules; "
+            "import sys; from mopbt.compare.report import draw; "
+            "assert 'matplotlib' not in sys.modules; "
+            "draw('progress', ()); import matplotlib; "
+            "assert 'matplotlib.pyplot' not in sys.modules; "
             "assert matplotlib.rcParams['font.size'] == matplotlib.rcParamsDefault['font.size']"
         )
         assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
 def test_real_runs_make_a_whole_report(tmp_path):
-    """MO-PBT leads on a problem that was made for it, and every number of the table is that of the runs."""
+    """MO-PBT leads on a problem made for it, and the table has the numbers of the runs."""
     algorithms = {
         "MO-PBT": MOPBT(population=8),
         "random search": RandomSearch(population=8),

@@ -30,13 +30,13 @@ from mopbt.stores.directory import holder_of
 def wait_until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it duration too long"
+        assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.02)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_comparison_goes_on_after_a_signal_as_if_nothing_had_happened(place, tmp_path, number):
+def test_a_comparison_resumes_after_a_signal_with_the_same_results(place, tmp_path, number):
     slow = experiment(place, "slow", seeds=2)
     (tmp_path / "slow.toml").write_text(slow.to_toml())
     command = [*COMMAND, "slow.toml", "--out", "out", "--jobs", "2"]
@@ -45,18 +45,17 @@ def test_a_comparison_goes_on_after_a_signal_as_if_nothing_had_happened(place, t
     )
     runs = [tmp_path / "out" / run.directory for run in slow.plan()]
     asha = runs[2] / "journal.jsonl"
-    wait_until(
-        lambda: asha.exists() and asha.read_text().count("reports") >= 2
-    )  # so that both runs of MO-PBT are finished
+    # MO-ASHA starts after both runs of MO-PBT have finished.
+    wait_until(lambda: asha.exists() and asha.read_text().count("reports") >= 2)
     (tmp_path / "signalled").touch()
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == (130 if number == signal.SIGINT else -number)
-    told, signalled = (
+    recorded, signalled = (
         (tmp_path / name).stat().st_mtime_ns for name in ("out/about.json", "signalled")
     )
-    assert (told >= signalled) == (number == signal.SIGINT), (
-        "what a session duration is written down where it can be"
+    assert (recorded >= signalled) == (number == signal.SIGINT), (
+        "an interrupted session records its duration, a killed one cannot"
     )
     assert ("stopped (interrupted); nothing reported is lost" in errors) == (
         number == signal.SIGINT
@@ -80,8 +79,11 @@ def test_a_comparison_goes_on_after_a_signal_as_if_nothing_had_happened(place, t
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
 
 
-def test_a_run_with_holes_is_begun_anew(place, tmp_path):
-    """Nothing waits for the disk, so a power cut may leave reports without their checkpoints: no member may pay for that."""
+def test_a_run_with_missing_checkpoints_restarts(place, tmp_path):
+    """A power cut may lose checkpoints of reports, because nothing waits for the disk.
+
+    The run restarts, so that no member fails for that.
+    """
     order = Order(
         path=str(tmp_path / "run"),
         task=task(place, "short"),
@@ -101,17 +103,17 @@ def test_a_run_with_holes_is_begun_anew(place, tmp_path):
     whole = execute_order(
         replace(order, path=str(tmp_path / "whole"), seconds=None), lambda _: None
     )
-    anew = execute_order(replace(order, seconds=None), lambda _: None)
-    assert (anew["evaluations"], anew["failures"]) == (whole["evaluations"], 0)
+    restarted = execute_order(replace(order, seconds=None), lambda _: None)
+    assert (restarted["evaluations"], restarted["failures"]) == (whole["evaluations"], 0)
     assert plain(Results.open(tmp_path / "run")) == plain(Results.open(tmp_path / "whole"))
 
 
-def test_what_a_kill_may_leave_is_no_obstacle(place, tmp_path):
+def test_files_left_by_a_kill_do_no_harm(place, tmp_path):
     (tmp_path / "experiment.toml.123.tmp").touch()
     one = experiment(
         place, "short", seeds=1, algorithms={"MO-PBT": {"name": "mo-pbt", "population": 6}}
     )
-    half = tmp_path / f"{one.plan()[0].directory}.tmp"  # a copy in the making
+    half = tmp_path / f"{one.plan()[0].directory}.tmp"  # an unfinished copy
     assert not compare(one, out=tmp_path, jobs=1, progress=False).missing
     half.mkdir()
     (half / "run.toml").touch()
@@ -122,7 +124,7 @@ def test_what_a_kill_may_leave_is_no_obstacle(place, tmp_path):
     assert not half.exists()
 
 
-def test_runs_of_another_cost_are_not_held_against_each_other(place, tmp_path):
+def test_runs_with_different_costs_are_not_compared(place, tmp_path):
     out, quick = tmp_path / "out", experiment(place, "quick", cost="measured")
     compare(quick, out=out, jobs=1, progress=False)
     about = about_of(out)
@@ -131,12 +133,12 @@ def test_runs_of_another_cost_are_not_held_against_each_other(place, tmp_path):
     (out / quick.plan()[0].directory / "finished.json").unlink()
     with pytest.raises(
         RunMismatch,
-        match=r"was run with .* virtual seconds a step, and about.json says 123.0; restore that file",
+        match=r"was run with .* virtual seconds a step, and about.json says 123.0; restore",
     ):
         compare(quick, out=out, jobs=1, progress=False)
 
 
-def test_a_run_that_was_begun_at_another_cost_is_begun_anew(place, tmp_path):
+def test_an_unfinished_run_with_another_cost_restarts(place, tmp_path):
     out, quick = tmp_path / "out", experiment(place, "quick", seeds=1)
     compare(quick, out=out, jobs=1, progress=False)
     first = out / quick.plan()[0].directory
@@ -146,8 +148,8 @@ def test_a_run_that_was_begun_at_another_cost_is_begun_anew(place, tmp_path):
     assert "0.49" in (first / "run.toml").read_text()
 
 
-def test_a_run_that_went_past_its_time_is_begun_anew(place, tmp_path, capfd):
-    """MO-ASHA has no end of its own: what else went on with its directory gave it more time than MO-PBT."""
+def test_a_run_beyond_its_time_restarts(place, tmp_path, capfd):
+    """Resumed outside its comparison, MO-ASHA would have more time than MO-PBT."""
     order = Order(
         path=str(tmp_path / "run"),
         task=task(place, "short"),
@@ -170,8 +172,8 @@ def test_a_run_that_went_past_its_time_is_begun_anew(place, tmp_path, capfd):
     )
 
 
-def test_code_that_changes_while_a_comparison_runs_is_not_mistaken(tmp_path):
-    """Runs were marked with the code that was there when they began, and trained with that of when their process began."""
+def test_code_that_changes_during_a_comparison_is_noticed(tmp_path):
+    """A run must be marked with the code that its process has loaded, not with that on disk."""
     (tmp_path / "mine.py").write_text(
         "from mopbt.testing import ToyTask\nclass Mine(ToyTask):\n    pass\n"
     )
@@ -192,13 +194,12 @@ def test_code_that_changes_while_a_comparison_runs_is_not_mistaken(tmp_path):
     execute_order(order, lambda _: None)
     with (tmp_path / "mine.py").open("a") as file:
         file.write("    more = 1\n")
-    execute_order(
-        replace(order, path=str(tmp_path / "two")), lambda _: None
-    )  # this process has the old code, and says so
+    # This process has loaded the old code, and records it.
+    execute_order(replace(order, path=str(tmp_path / "two")), lambda _: None)
     assert order.task_fingerprint in (tmp_path / "two" / "run.toml").read_text()
     with pytest.raises(
         RunMismatch,
-        match=r"the code of .*mine.py:Mine was changed while the comparison ran; the same command goes",
+        match=r"the code of .*mine.py:Mine was changed while the comparison ran; the same",
     ):
         execute_order(
             replace(
@@ -209,7 +210,7 @@ def test_code_that_changes_while_a_comparison_runs_is_not_mistaken(tmp_path):
 
 
 def test_a_comparison_that_was_published_without_its_runs_is_not_replaced(small, place, tmp_path):
-    """Going on trained everything anew, and wrote tables of one run over the published ones."""
+    """A new run would overwrite the published tables with those of one run."""
     shutil.copytree(small[1], tmp_path / "out", ignore=shutil.ignore_patterns("runs", "lock"))
     write_report(small[0], tmp_path / "out", figures=False)
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
@@ -221,15 +222,15 @@ def test_a_comparison_that_was_published_without_its_runs_is_not_replaced(small,
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
 
 
-def test_what_is_said_about_an_experiment_may_change(small, place, tmp_path):
+def test_the_description_of_an_experiment_may_change(small, place, tmp_path):
     shutil.copytree(small[1], tmp_path / "out")
-    told = experiment(place, "short", "Mixed", about="now I know", figures=("final",))
-    assert recompute(told, out=tmp_path / "out").experiment.figures == ("final",)
+    described = experiment(place, "short", "Mixed", about="now I know", figures=("final",))
+    assert recompute(described, out=tmp_path / "out").experiment.figures == ("final",)
     assert "now I know" in (tmp_path / "out" / "experiment.toml").read_text()
 
 
-def test_a_task_that_has_changed_is_told(small, place, tmp_path):
-    """Runs of two versions of a task in one table would be held against each other."""
+def test_a_changed_task_is_an_error(small, place, tmp_path):
+    """Runs of two versions of a task must not be compared in one table."""
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     first, *_, last = [run for run in usual.plan() if run.task.endswith("short")]
@@ -246,7 +247,7 @@ def test_a_task_that_has_changed_is_told(small, place, tmp_path):
         compare(usual, out=tmp_path / "out", progress=False)
 
 
-def test_what_has_changed_since_all_runs_is_told(small, place, tmp_path):
+def test_tasks_that_changed_after_all_runs_are_reported(small, place, tmp_path):
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     assert compare(usual, out=tmp_path / "out", progress=False).changed == ()
@@ -257,15 +258,14 @@ def test_what_has_changed_since_all_runs_is_told(small, place, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("counted", ["bytes", "evaluations"])
-def test_a_finished_run_that_is_damaged_is_told_before_anything_is_run(
-    small, place, tmp_path, counted
-):
-    """It was found after all the others had been trained, and cost the tables."""
+def test_a_damaged_finished_run_is_an_error_before_any_run(small, place, tmp_path, counted):
+    """Otherwise it would be found after all other runs, and there would be no tables."""
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     first, *_, last = [tmp_path / "out" / run.directory for run in usual.plan()]
     shutil.rmtree(last)
-    if counted == "evaluations":  # as the first versions marked runs
+    # Markers of the first versions have no size.
+    if counted == "evaluations":
         marker = json.loads((first / "finished.json").read_text())
         del marker["bytes"]
         (first / "finished.json").write_text(json.dumps(marker))
@@ -273,7 +273,7 @@ def test_a_finished_run_that_is_damaged_is_told_before_anything_is_run(
     (first / "journal.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(
         StoreError,
-        match=rf"mo-pbt/0 has changed .*: its journal has \d+ {counted}, but finished.json says \d+; restore",
+        match=rf"mo-pbt/0 has changed .*journal has \d+ {counted}, but finished.json says \d+; ",
     ):
         compare(usual, out=tmp_path / "out", jobs=1, progress=False)
     assert not last.exists()
@@ -284,9 +284,9 @@ def test_a_finished_run_that_is_damaged_is_told_before_anything_is_run(
         progress=False,
         reuse=[tmp_path / "out"],
     )
-    assert not other.missing, "and it is not taken over, but run"
+    assert not other.missing, "a damaged run is repeated, not reused"
     assert len(other.runs[0]) == len(small[0].runs[0])
     shutil.rmtree(first)
     assert not compare(usual, out=tmp_path / "out", jobs=1, progress=False).missing, (
-        "the remedy that is told"
+        "the remedy works"
     )

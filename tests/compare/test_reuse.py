@@ -30,7 +30,7 @@ def test_runs_that_another_comparison_has_are_not_repeated(small, place, tmp_pat
     again = experiment(place, "short", name="again", algorithms=wider)
     comparison = compare(again, out=tmp_path / "out", jobs=1, progress=False, reuse=[place])
     theirs, mine = by_run(made), by_run(comparison)
-    for run, registry in mine.items():
+    for run, data in mine.items():
         path = tmp_path / "out" / run.directory / "finished.json"
         is_copy = (
             path.read_bytes() == (out / run.directory / "finished.json").read_bytes()
@@ -39,21 +39,22 @@ def test_runs_that_another_comparison_has_are_not_repeated(small, place, tmp_pat
         )
         assert is_copy == (run.algorithm != "new"), run
         if is_copy:
-            np.testing.assert_array_equal(registry.objectives, theirs[run].objectives)
+            np.testing.assert_array_equal(data.objectives, theirs[run].objectives)
     assert len(comparison.runs) == 6
-    Results.open(tmp_path / "out" / again.plan()[0].directory)  # a run like any other
+    Results.open(tmp_path / "out" / again.plan()[0].directory)
     (source,) = about_of(tmp_path / "out")["taken_over"].items()
     assert source[0] == "small"
     assert (source[1]["runs"], set(source[1]["sessions"][0])) == (4, {"machine", "versions"})
 
 
 @pytest.mark.slow
-def test_runs_of_a_project_that_has_moved_are_taken_over(place, tmp_path, monkeypatch):
-    """With their models where these are kept; and a cost of 1 is one of 1.0."""
+def test_runs_of_a_moved_project_are_reused(place, tmp_path, monkeypatch):
+    """Models are copied if they are kept, and a cost of 1 equals one of 1.0."""
     one = experiment(place, "quick", seeds=1, cost=1, keep_models=True)
     compare(one, out=tmp_path / "one", jobs=1, progress=False)
     shutil.copy(place / "problems.py", tmp_path / "problems.py")
-    monkeypatch.delitem(sys.modules, "problems")  # of this process, which has it from where it was
+    # This process has loaded the module from its old place.
+    monkeypatch.delitem(sys.modules, "problems")
     moved = experiment(tmp_path, "quick", seeds=1, cost=1.0, keep_models=True)
     compare(moved, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
     assert about_of(tmp_path / "two")["taken_over"]["one"]["runs"] == 2
@@ -61,9 +62,8 @@ def test_runs_of_a_project_that_has_moved_are_taken_over(place, tmp_path, monkey
     assert len(results.load(results.front()[0]))
     shutil.copytree(tmp_path / "one", tmp_path / "three")
     for run in one.plan():
-        changed(
-            tmp_path / "three" / run.directory, 'task_fingerprint = "', 'task_fingerprint = "0'
-        )  # of the same name, and other code
+        # The task has the same name, but other code.
+        changed(tmp_path / "three" / run.directory, 'task_fingerprint = "', 'task_fingerprint = "0')
     compare(
         replace(moved, name="four"),
         out=tmp_path / "four",
@@ -77,7 +77,7 @@ def test_runs_of_a_project_that_has_moved_are_taken_over(place, tmp_path, monkey
     compare(bare, out=tmp_path / "bare", jobs=1, progress=False, reuse=[tmp_path / "one"])
     assert about_of(tmp_path / "bare")["taken_over"]["one"]["runs"] == 2
     compare(moved, out=tmp_path / "three", jobs=1, progress=False, reuse=[tmp_path / "bare"])
-    assert "taken_over" not in about_of(tmp_path / "three"), "there are no models to take over"
+    assert "taken_over" not in about_of(tmp_path / "three"), "there are no models to copy"
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_runs_that_differ_in_anything_are_run(small, place, tmp_path):
 @pytest.mark.parametrize(
     "change", [('task_fingerprint = "', 'task_fingerprint = "x'), ("steps = 6", "steps = 5")]
 )
-def test_runs_of_a_task_that_has_changed_are_not_taken_over(place, tmp_path, change):
+def test_runs_of_a_changed_task_are_not_reused(place, tmp_path, change):
     one = experiment(
         place, "short", seeds=1, algorithms={"MO-PBT": {"name": "mo-pbt", "population": 6}}
     )
@@ -114,8 +114,8 @@ def test_runs_of_a_task_that_has_changed_are_not_taken_over(place, tmp_path, cha
     assert change[1] not in (tmp_path / "two" / directory / "run.toml").read_text()
 
 
-def test_runs_of_another_version_are_not_taken_over(place, tmp_path):
-    """Its schedulers may decide otherwise: random search once duration half as long again on some numbers of workers."""
+def test_runs_of_another_version_are_not_reused(place, tmp_path):
+    """The schedulers of another version may decide differently."""
     one = experiment(place, "quick", seeds=1)
     compare(one, out=tmp_path / "one", jobs=1, progress=False)
     first, second = (tmp_path / "one" / run.directory for run in one.plan())
@@ -129,16 +129,14 @@ def test_runs_of_another_version_are_not_taken_over(place, tmp_path):
     taken = [
         (tmp_path / "two" / run.directory / "journal.jsonl").read_bytes() for run in one.plan()
     ]
-    assert [
+    is_copy = [
         (run / "journal.jsonl").read_bytes() == journal
         for run, journal in zip((first, second), taken, strict=True)
-    ] == [
-        False,  # its real seconds are others
-        True,
     ]
+    assert is_copy == [False, True]
 
 
-def test_a_cost_that_was_given_is_not_taken_for_one_that_was_measured(place, tmp_path):
+def test_a_given_cost_is_not_reused_as_a_measured_one(place, tmp_path):
     given = experiment(place, "quick", seeds=1)
     compare(given, out=tmp_path / "given", jobs=1, progress=False)
     compare(
@@ -152,7 +150,7 @@ def test_a_cost_that_was_given_is_not_taken_for_one_that_was_measured(place, tmp
 
 
 @pytest.mark.slow
-def test_the_cost_of_another_task_of_the_same_name_is_not_taken_over(place, tmp_path):
+def test_the_cost_of_another_task_of_the_same_name_is_not_reused(place, tmp_path):
     quick = experiment(place, "quick", seeds=1, cost="measured")
     compare(quick, out=tmp_path / "one", jobs=1, progress=False)
     about = about_of(tmp_path / "one")
@@ -167,7 +165,10 @@ def test_the_cost_of_another_task_of_the_same_name_is_not_taken_over(place, tmp_
 
 
 MADE_OF = {
-    "mine.py": "import math\nimport helper\nfrom parts import weights\nimport parts.deep.layers as layers\n",
+    "mine.py": (
+        "import math\nimport helper\n"
+        "from parts import weights\nimport parts.deep.layers as layers\n"
+    ),
     "helper.py": "from constants import RATE\n",
     "constants.py": "RATE = 1\n",
     "parts/__init__.py": "",
@@ -180,25 +181,26 @@ MADE_OF = {
 
 
 @pytest.mark.parametrize("changed_file", MADE_OF)
-def test_a_task_is_made_of_what_its_file_imports_from_its_folder(tmp_path, changed_file):
+def test_the_fingerprint_of_a_task_includes_what_it_imports_from_its_folder(tmp_path, changed_file):
     for name, text in MADE_OF.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     reference = f"{tmp_path / 'mine.py'}:task"
     before = task_fingerprint(reference)
     shutil.copytree(tmp_path, tmp_path / "moved")
-    assert task_fingerprint(f"{tmp_path / 'moved' / 'mine.py'}:task") == before, "wherever it is"
+    assert task_fingerprint(f"{tmp_path / 'moved' / 'mine.py'}:task") == before, (
+        "the directory does not matter"
+    )
     (tmp_path / changed_file).write_text(MADE_OF[changed_file] + "more = 1\n")
     assert (task_fingerprint(reference) != before) == (changed_file != "other.py")
 
 
-def test_a_task_of_one_file_is_made_of_that_file(tmp_path):
+def test_the_fingerprint_of_a_task_of_one_file_is_that_of_the_file(tmp_path):
     (tmp_path / "mine.py").write_text("import math, mopbt\n")
     assert (
         task_fingerprint(f"{tmp_path / 'mine.py'}:task")
         == hashlib.sha256(b"import math, mopbt\n").hexdigest()
     )
     (tmp_path / "mine.py").write_text("def broken(:\n")
-    assert task_fingerprint(
-        f"{tmp_path / 'mine.py'}:task"
-    )  # what is wrong with it is told by who imports it
+    # The import of the task reports what is wrong with the file.
+    assert task_fingerprint(f"{tmp_path / 'mine.py'}:task")
