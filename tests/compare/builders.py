@@ -1,5 +1,7 @@
 """Build runs, comparisons and tables from plain values."""
 
+import itertools
+
 import numpy as np
 
 from mopbt.compare import Comparison, Experiment, RunData
@@ -125,3 +127,68 @@ def table_of(values, name="hypervolume", *, only=None, first=None):
 
 def seeds(*values):
     return dict(enumerate(values))
+
+
+LABELS = ("MO-PBT", "random search", "MO-ASHA")
+
+
+PRECISION_RECALL = {"precision": "max", "recall": "max"}
+
+
+FAIR = {"accuracy": "max", "dsp": "min"}
+
+
+def random_comparison(
+    tasks=("a",),
+    labels=LABELS,
+    *,
+    seeds=3,
+    n=40,
+    K=2,
+    test=True,
+    algorithms=None,
+    problems=None,
+    **fields,
+):
+    """Return a comparison of random runs that get better; the first label is the best."""
+    runs = []
+    for task, (i, label), seed in itertools.product(tasks, enumerate(labels), range(seeds)):
+        rng = np.random.default_rng([len(task), i, seed])
+        points = rng.random((n, K)) * np.linspace(0.5, 1 - 0.1 * i, n)[:, None]
+        scores = {f"f{k}": points[:, k] for k in range(K)}
+        runs.append(
+            run_of(
+                task,
+                label,
+                seed,
+                points,
+                test=points * 0.9 if test else None,
+                scores=scores,
+                trials=np.arange(n) % 8,
+            )
+        )
+    problems = problems or {
+        task: problem_of(task, {f"f{k}": "max" for k in range(K)}) for task in tasks
+    }
+    return comparison_of(runs, algorithms, problems=problems, **fields)
+
+
+def only(figures):
+    (figure,) = figures.values()
+    return figure
+
+
+def labels_in(legend):
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def lines_by_color(ax):
+    return {line.get_color(): line for line in ax.get_lines()}
+
+
+def curve(line):
+    """Return x and y of a line over time, without the extension of its last step."""
+    x, y = line.get_xdata(), line.get_ydata()
+    np.testing.assert_equal(y[-1], y[-2])
+    assert x[-1] >= x[-2]
+    return x[:-1], y[:-1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compare.builders import comparison_of, problem_of, run_of, seeds, table_of
-from mopbt.compare.collect import compressed
+from mopbt.compare.collect import evaluations_to_csv
 from mopbt.compare.measures import (
     keep_fronts,
     measure,
@@ -194,7 +194,7 @@ class TestRenderings:
         ]
         comparison = comparison_of(runs)
         lines = (
-            gzip.decompress(compressed(keep_fronts(comparison, measure(comparison))))
+            gzip.decompress(evaluations_to_csv(keep_fronts(comparison, measure(comparison))))
             .decode()
             .splitlines()
         )

@@ -1,4 +1,4 @@
-"""Collect the evaluations of a comparison's finished runs, as arrays and as one tidy table."""
+"""Collect the evaluations of finished runs as arrays and as one tidy table."""
 
 import csv
 import gzip
@@ -331,7 +331,7 @@ def _score_columns(reports: Sequence[Report]) -> dict[str, Floats]:
 
 
 def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats | None:
-    """Return the objectives (n, K) on test data, larger is better, or None if not measured."""
+    """Return the objectives (n, K) on test data, larger is better, or None."""
     names = [f"test/{objective.name}" for objective in problem.objectives]
     if not set(names) <= set(scores):
         return None
@@ -344,7 +344,7 @@ def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats |
 
 def write_evaluations(comparison: Comparison, out: Path, *, parquet: bool = False) -> None:
     """Write evaluations.csv.gz and, if asked, evaluations.parquet."""
-    write_atomically(out / "evaluations.csv.gz", compressed(comparison))
+    write_atomically(out / "evaluations.csv.gz", evaluations_to_csv(comparison))
     if parquet:
         columns = {
             name: _with_one_type(name, column) for name, column in comparison.evaluations().items()
@@ -365,8 +365,11 @@ def parquet_writer() -> Any:
         ) from None
 
 
-def compressed(comparison: Comparison) -> bytes:
-    """Return the table of evaluations as compressed CSV; equal evaluations give equal bytes."""
+def evaluations_to_csv(comparison: Comparison) -> bytes:
+    """Return the table of evaluations as CSV, compressed by gzip.
+
+    Equal evaluations give equal bytes.
+    """
     tables = [_columns(run, comparison.problems[run.task]) for run in comparison.runs]
     header = _header(tables)
     buffer = io.BytesIO()
@@ -418,7 +421,7 @@ def _decode(problem: Problem, name: str, positions: Floats) -> NDArray[Any]:
 
 
 def _header(tables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of all tables: common ones, then scores, then hyperparameters."""
+    """Return the columns of all tables: common, scores, then hyperparameters."""
     names = dict.fromkeys(chain.from_iterable(tables))
     return sorted(names, key=lambda name: (name.startswith("config."), name.startswith("score.")))
 
@@ -435,7 +438,10 @@ def _join_column(name: str, tables: Sequence[Mapping[str, NDArray[Any]]]) -> NDA
 
 
 def _with_one_type(name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """Convert a column (n,) to one type with gaps, or else to strings, as Parquet requires."""
+    """Convert a column (n,) to one type with gaps, or else to strings.
+
+    Parquet requires one type.
+    """
     if column.dtype != object:
         return column
     values = column.tolist()

@@ -77,7 +77,7 @@ class MeasuredTask:
 
 
 def measure(comparison: Comparison) -> tuple[MeasuredTask, ...]:
-    """Measure all runs of a comparison, without tasks that have no valid evaluation yet."""
+    """Measure all runs of a comparison; skip tasks without a valid evaluation."""
     entries = comparison.experiment.entries
     measured = []
     for task, problem in comparison.problems.items():
@@ -125,13 +125,13 @@ def measure_task(
 
 
 def without_own_constraints(problem: Problem, entry: AlgorithmEntry) -> Problem:
-    """Remove an algorithm's own constraints, which come last, from the problem of its run."""
+    """Remove an algorithm's own constraints, which come last, from a problem."""
     shared = len(problem.constraints) - len(entry.constraints)
     return replace(problem, constraints=problem.constraints[:shared])
 
 
 def valid_objectives(run: RunData, problem: Problem) -> Array:
-    """Return the objectives (n, K) of a run, with NaN in rows that violate a task's constraint.
+    """Return the objectives (n, K) of a run, NaN where a constraint is violated.
 
     Constraints of single algorithms do not count, so all algorithms are measured alike.
     """
@@ -204,7 +204,7 @@ def mean_hypervolume(runs: Sequence[MeasuredRun]) -> float:
 
 
 def unequal_times(measured: Sequence[MeasuredTask]) -> dict[str, dict[str, float]]:
-    """Return the virtual seconds of the slowest runs, for tasks on which algorithms differ.
+    """Return the virtual seconds of the slowest runs where algorithms differ.
 
     The seconds are by task and algorithm. Differences of a few intervals do not count.
     """
@@ -220,14 +220,14 @@ def unequal_times(measured: Sequence[MeasuredTask]) -> dict[str, dict[str, float
 
 
 def labels_of(measured: Sequence[MeasuredTask]) -> tuple[str, ...]:
-    """Return the algorithms that have runs on any of the tasks, in the experiment's order."""
+    """Return the algorithms that have runs, in the experiment's order."""
     present = {label for task in measured for label in task.runs}
     entries = measured[0].entries if measured else {}
     return tuple(label for label in entries if label in present)
 
 
 def baseline_of(algorithms: Sequence[str]) -> str:
-    """Return the algorithm that the others are compared with: MO-PBT, or the first one."""
+    """Return the algorithm to compare others with: MO-PBT, or the first one."""
     return BASELINE if BASELINE in algorithms or not algorithms else algorithms[0]
 
 

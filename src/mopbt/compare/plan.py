@@ -81,7 +81,10 @@ class AlgorithmEntry:
 
     @staticmethod
     def of(label: str, entry: Mapping[str, Any]) -> "AlgorithmEntry":
-        """Read an entry of `algorithms`: the fields of this class, and the algorithm's options."""
+        """Read an entry of `algorithms`.
+
+        It has fields of this class and options of the algorithm.
+        """
         if not isinstance(entry, Mapping) or "name" not in entry:
             raise ValueError(
                 f'algorithm {label!r} must be a table with a name, such as {{ name = "mo-pbt" }}, '
@@ -213,7 +216,7 @@ class Experiment:
         return self.entries[label].time_of or self.time_of
 
     def to_toml(self) -> str:
-        """Return the experiment as TOML; the original text if it is unchanged since it was read."""
+        """Return the experiment as TOML; the original text if it is unchanged."""
         if self.source and Experiment(**tomllib.loads(self.source)) == self:
             return self.source
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "source"}

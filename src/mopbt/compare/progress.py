@@ -31,7 +31,7 @@ PACKAGES = ("numpy", "moocore", "torch", "botorch", "scikit-learn")
 
 
 class ProgressView:
-    """Show the progress of a plan: bars on a terminal, otherwise a line from time to time.
+    """Show the progress of a plan as bars on a terminal, or else as lines.
 
     Use it as a context manager.
     """
@@ -146,7 +146,10 @@ class ProgressView:
         return " | ".join(parts)
 
     def _estimates(self) -> dict[PlannedRun, float]:
-        """Estimate the duration of running runs from their progress since their first report."""
+        """Estimate the duration of unfinished runs from their progress so far.
+
+        What a run did in an earlier session does not count, because its time is unknown.
+        """
         now = time.monotonic()
         estimates = {}
         for run, share in self._shares.items():
@@ -193,7 +196,7 @@ def _similarity_keys(run: PlannedRun) -> tuple[tuple[str, ...], ...]:
 
 
 class Record:
-    """Write about.json: commands, machine, versions, times, and the measurements of tasks."""
+    """Write about.json: commands, machine, versions, times and measurements."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 
 from mopbt.algorithms import check_choice
 from mopbt.compare import Comparison
-from mopbt.compare.collect import compressed
+from mopbt.compare.collect import evaluations_to_csv
 from mopbt.compare.measures import MeasuredTask, keep_fronts, measure
 from mopbt.compare.table_formats import (
     runs_to_csv,
@@ -79,7 +79,7 @@ def _write_tables(
         "tasks.csv": tasks_to_csv(measured),
     }
     files = {name: text.encode() for name, text in texts.items()}
-    files["fronts.csv.gz"] = compressed(keep_fronts(comparison, measured))
+    files["fronts.csv.gz"] = evaluations_to_csv(keep_fronts(comparison, measured))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -155,7 +155,10 @@ def comparability_warnings(comparison: Comparison) -> list[str]:
 
 
 def _save(figure: "Figure", stem: Path) -> list[Path]:
-    """Write a figure as PNG and PDF without a timestamp, so that equal figures are equal files."""
+    """Write a figure as PNG and PDF, without a timestamp.
+
+    Equal figures give equal files.
+    """
     stem.parent.mkdir(parents=True, exist_ok=True)
     png = stem.with_name(f"{stem.name}.png")
     pdf = stem.with_name(f"{stem.name}.pdf")
@@ -169,7 +172,10 @@ def _save(figure: "Figure", stem: Path) -> list[Path]:
 
 
 def _reduce_colors(png: Path) -> None:
-    """Reduce an image to 256 colors: lines and text look the same in two fifths of the bytes."""
+    """Reduce an image to 256 colors.
+
+    Lines and text look the same in two fifths of the bytes.
+    """
     # Pillow is a dependency of matplotlib.
     from PIL import Image
 

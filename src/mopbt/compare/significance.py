@@ -1,4 +1,4 @@
-"""Test whether algorithms differ by more than chance: a paired test, its correction and ranks."""
+"""Test whether algorithms differ by more than chance, and rank them."""
 
 import math
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def sign_flip_test(differences: ArrayLike) -> float:
 
 
 def _signed_sums(numbers: Array) -> Array:
-    """Return the sums (2**(n-1),) of numbers (n,) under all signs that keep the first one.
+    """Return the sums (2**(n-1),) of numbers (n,), each but the first with + and -.
 
     The other half of the patterns gives the same sums, negated.
     """
@@ -56,7 +56,10 @@ def _signed_sums(numbers: Array) -> Array:
 
 
 def holm(p: ArrayLike) -> Array:
-    """Correct p-values (n,) for multiple tests by Holm's method; NaN means no test and stays."""
+    """Correct p-values (n,) for multiple tests by Holm's method.
+
+    NaN means no test and stays NaN.
+    """
     numbers = np.asarray(p, dtype=float)
     # argsort puts NaN last.
     order = np.argsort(numbers)[: np.isfinite(numbers).sum()]

@@ -139,7 +139,7 @@ def _format_numbers(table: Table, task: str, cell: Cell) -> tuple[str, str]:
 
 
 def _exponent(table: Table, task: str) -> int:
-    """Return the power of ten factored out of a task's numbers, which are shown times 100.
+    """Return the power of ten to factor out of a task's numbers times 100.
 
     It is 0 unless the largest number is below 0.01 or at least 100,000.
     """
@@ -150,7 +150,7 @@ def _exponent(table: Table, task: str) -> int:
 
 
 def _unit_suffix(table: Table, task: str, template: str) -> str:
-    """Return the unit for the head of a task's column; "" if its numbers are times 100."""
+    """Return the unit for the head of a task's column; "" if it is 1/100."""
     exponent = _exponent(table, task)
     return template.format(exponent - 2) if exponent else ""
 
@@ -308,7 +308,10 @@ def runs_to_csv(measured: Iterable[MeasuredTask]) -> str:
 
 
 def tasks_to_csv(measured: Iterable[MeasuredTask]) -> str:
-    """Format the reference point, in original directions, and HV* of every task as CSV."""
+    """Format the reference point and HV* of every task as CSV.
+
+    Reference values are in their original direction.
+    """
     text = io.StringIO()
     write = csv.writer(text, lineterminator="\n").writerow
     write(TASK_COLUMNS)

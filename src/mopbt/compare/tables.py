@@ -1,4 +1,4 @@
-"""Build the tables of a comparison: hypervolume on validation and on test data, and coverage.
+"""Build the tables of a comparison: hypervolume, test hypervolume, coverage.
 
 They have the means and deviations of the paper's Appendix I, the average rank over tasks and
 the significance tests of `mopbt.compare.significance`. `mopbt.compare.table_formats` writes them.
@@ -182,7 +182,10 @@ def build_table(
 def _values_of(
     task: MeasuredTask, value_of: Callable[[MeasuredRun], float | None]
 ) -> dict[str, dict[int, float]]:
-    """Return the values of a task by algorithm and seed, without algorithms that have none."""
+    """Return the values of a task by algorithm and seed.
+
+    Algorithms without values are left out.
+    """
     values: dict[str, dict[int, float]] = {}
     for label, runs in task.runs.items():
         for run in runs:
@@ -233,7 +236,7 @@ def _compare_overall(
     ranked: Sequence[str],
     related: Mapping[str, str],
 ) -> dict[str, Overall]:
-    """Compare each algorithm with the baseline over all tasks; every task has the same weight."""
+    """Compare each algorithm with the baseline over all equally weighted tasks."""
     overall = {}
     for label in algorithms:
         ranks = [cells[task, label].rank if (task, label) in cells else math.nan for task in ranked]
@@ -262,7 +265,7 @@ def _independent_differences(
     tasks: Sequence[str],
     related: Mapping[str, str],
 ) -> list[float]:
-    """Return scaled differences from the baseline, summed over what shares its randomness.
+    """Return scaled differences from the baseline, one per independent observation.
 
     Runs with the same seed on related tasks depend on the same random numbers, so together they
     are one observation. The absolute differences of each task sum to 1. This scale depends only

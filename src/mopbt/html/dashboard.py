@@ -55,7 +55,7 @@ class Snapshot(NamedTuple):
 
 
 class RunIndex:
-    """The runs below a directory and their latest snapshots, safe for use by many threads."""
+    """The runs below a directory and their latest snapshots; thread-safe."""
 
     def __init__(self, root: Path | str) -> None:
         self._shown = Path(root)
@@ -68,7 +68,7 @@ class RunIndex:
         self._lock = threading.Lock()
 
     def snapshot(self, names: Sequence[str]) -> Snapshot:
-        """Return the current snapshot of these runs, or the list of all runs without names.
+        """Return the snapshot of these runs, or without names the list of all runs.
 
         Raises KeyError if a run does not exist, and ValueError if the runs cannot be shown.
         """
@@ -325,7 +325,7 @@ def serve(dashboard: Dashboard, announce: Callable[[str], None]) -> None:
 
 
 def choose_token(token: str | None, host: str) -> str:
-    """Check the given token, or create one; "" on the loopback address, which needs none."""
+    """Check the given token, or create one; "" on the loopback address."""
     if token is None:
         return "" if is_loopback(host) else secrets.token_urlsafe(24)
     if not re.fullmatch(TOKEN, token):

@@ -1,4 +1,4 @@
-"""Write a page about runs as one HTML file with its style, script and data, and no requests."""
+"""Write a page about runs as one self-contained HTML file."""
 
 import base64
 import hashlib
@@ -56,7 +56,7 @@ def live_page(data: str, title: str, nonce: str) -> str:
 
 
 def payload(stories: Sequence[Story], data: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the data of the page: those of each run, and the comparison of several runs."""
+    """Return the data of the page: each run, and the comparison of several."""
     if len(stories) == 1:
         return {"runs": list(data)}
     check_comparable(stories)

@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 def describe_differences(results: Results, other: Results) -> list[str]:
-    """Describe how a run compares with another one: hypervolume, domination, scores and speed."""
+    """Describe how two runs differ in hypervolume, domination, scores and speed."""
     runs = (results, other)
     check_comparable(runs)
     name, other_name = names_of(*runs)
@@ -46,7 +46,7 @@ def describe_differences(results: Results, other: Results) -> list[str]:
 
 
 def names_of(results: Results, other: Results) -> tuple[str, str]:
-    """Name two runs after their algorithms, or after their directories if those are the same."""
+    """Name two runs by their algorithms, or by their directories if those are equal."""
     name, other_name = (str(run.settings.algorithm["name"]) for run in (results, other))
     if name == other_name and results.path and other.path:
         return results.path.name, other.path.name
@@ -61,7 +61,7 @@ def shared_reference(runs: Sequence[Results]) -> dict[str, float]:
 
 
 def _feasible_front(results: Results) -> Array:
-    """Return the objectives (n, K) of the feasible models of a front, larger is better."""
+    """Return the objectives (n, K) of a front's feasible models, larger is better."""
     objectives = results.problem.objectives
     rows = [signed(objectives, point.scores) for point in results.front() if not point.violation]
     return np.array(rows, dtype=float).reshape(len(rows), len(objectives))
@@ -70,7 +70,7 @@ def _feasible_front(results: Results) -> Array:
 def _compare_at_median(
     results: Results, front: Array, other_front: Array, names: tuple[str, str]
 ) -> str:
-    """Compare the best first objective where the second reaches the other front's median."""
+    """Compare the first objective at the median of the other front's second one."""
     first, second = results.problem.objectives
     level = float(np.sort(other_front[:, 1])[len(other_front) // 2])
     scores = []

@@ -1,4 +1,4 @@
-"""Plot the final hypervolumes of a comparison: effects of settings, populations and spaces."""
+"""Plot final hypervolumes: the effects of settings, populations and spaces."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -100,7 +100,7 @@ def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
 
 def spaces(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Plot the progress on tasks that differ only in their number of hyperparameters (Figure 9).
+    """Plot the progress on tasks with different numbers of hyperparameters (Figure 9).
 
     The tasks are measured as one. Time is a share of each task's total, because the cost of a
     step is measured for each task and may differ by chance.
@@ -161,7 +161,7 @@ def _draw_sizes(ax: "Axes", values: Mapping[int, Array], style: Style, *, offset
 
 
 def _draw_values(ax: "Axes", x: Array, y: Array, style: Style) -> None:
-    """Draw each run as a dot, their range as a bar and their mean as the algorithm's marker."""
+    """Draw runs as dots, their range as a bar and their mean as a marker."""
     ax.plot(
         [x.min(), x.max()],
         [y.min(), y.max()],

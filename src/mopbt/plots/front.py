@@ -40,7 +40,7 @@ View = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Front:
-    """A front as it is drawn: its models, its color and what its legend entry ends with."""
+    """A front to draw: its models, color and the end of its legend entry."""
 
     points: Sequence[Point]
     color: str = FRONT
@@ -99,7 +99,7 @@ def _check_file(file: Path | str) -> None:
 
 
 def _points_to_draw(results: Results) -> list[Point]:
-    """Return the evaluations with finite objectives, or raise if the run cannot be plotted."""
+    """Return the evaluations with finite objectives; raise if there are none."""
     names = [objective.name for objective in results.problem.objectives]
     if len(names) not in (2, 3):
         raise ValueError(
@@ -134,7 +134,7 @@ def _draw_panels(
     fronts: Sequence[_Front],
     views: Mapping[Objective, View],
 ) -> tuple["Figure", list["Axes"]]:
-    """Draw a panel for each pair of objectives, and the colors of the steps beside them."""
+    """Draw a panel for each pair of objectives, and a color bar of the steps."""
     pairs = list(combinations(objectives, 2))
     figure = _new_figure(SIZES[len(pairs)])
     axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
@@ -202,7 +202,7 @@ def _draw_evaluations(
 
 
 def _draw_front(ax: "Axes", front: _Front, x: Objective, y: Objective, *, with_edge: bool) -> None:
-    """Draw the models of a front and, if asked, the edge of the region that they dominate.
+    """Draw the models of a front and, if asked, the edge of what they dominate.
 
     A front without a feasible model consists of the nearest one, which is drawn hollow.
     """

@@ -43,7 +43,10 @@ SHADES = ("#e3ebf4", "#a6c4de", "#3f7bb3", "#12355f")  # from few evaluations to
 
 
 def fronts(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Plot the front of each algorithm's median run, with hypervolume and coverage (Figure 6)."""
+    """Plot the front of each algorithm's median run (Figure 6).
+
+    The legend has its hypervolume and coverage.
+    """
     shown = [task for task in measured if len(task.problem.objectives) == 2]
     if not shown:
         return {}
@@ -74,7 +77,7 @@ def fronts(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
 
 def median_run(runs: Sequence[MeasuredRun]) -> MeasuredRun:
-    """Return the run of median hypervolume; of an even number the one just below the middle."""
+    """Return the run of median hypervolume, the lower one of an even number."""
     return sorted(runs, key=lambda run: run.hypervolumes[-1])[(len(runs) - 1) // 2]
 
 
@@ -141,7 +144,7 @@ def _create_searched_panels(panels: int) -> tuple["Figure", list["Axes"]]:
 
 
 def histogram(points: Sequence[Array], edges: Sequence[Array]) -> Array:
-    """Return the mean number (B, B) of points (n, 2) per run and bin, within the edges."""
+    """Return the mean number (B, B) of points (n, 2) per run and bin."""
     counts = []
     for of_run in points:
         finite = of_run[np.isfinite(of_run).all(axis=1)]
@@ -199,9 +202,9 @@ def _plot_attainment(task: MeasuredTask) -> "Figure":
 
 
 def attained(runs: Sequence[MeasuredRun], percent: float) -> Array:
-    """Return the corners (n, 2), larger is better, of what a percentage of the runs attains.
+    """Return the corners (n, 2) of what a percentage of the runs attains.
 
-    0 percent gives what any run attains.
+    Larger is better. 0 percent gives what any run attains.
     """
     points, sets = _front_points(runs)
     return np.asarray(-moocore.eaf(-points, sets, percentiles=[percent])[:, :2])
@@ -239,14 +242,14 @@ def attainment_difference(
 
 
 def _front_points(runs: Sequence[MeasuredRun]) -> tuple[Array, NDArray[np.intp]]:
-    """Return the points (n, 2) of all fronts, and the number of the run (n,) of each point."""
+    """Return the points (n, 2) of all fronts, and the run (n,) of each point."""
     points = [run.data.objectives[run.front] for run in runs]
     numbers = np.repeat(np.arange(1, len(runs) + 1), [len(of_run) for of_run in points])
     return np.concatenate(points), numbers
 
 
 def _baseline_and_rival(task: MeasuredTask) -> tuple[str, str]:
-    """Return the baseline and the algorithm with the best mean hypervolume of all others."""
+    """Return the baseline and the best other algorithm by mean hypervolume."""
     baseline = baseline_of(tuple(task.runs))
     others = [label for label in task.runs if label != baseline]
     return baseline, max(others, key=lambda label: mean_hypervolume(task.runs[label]))
@@ -267,7 +270,7 @@ def _shade_range(
 
 
 def _height(corners: Array, xs: Array, floor: float) -> Array:
-    """Return the best second objective (m,) of corners (n, 2) whose first is at least xs (m,)."""
+    """Return the best second objective (m,) of corners (n, 2) beyond each of xs (m,)."""
     reach = corners[None, :, 0] >= xs[:, None]
     return np.asarray(np.where(reach, corners[None, :, 1], floor).max(axis=1))
 

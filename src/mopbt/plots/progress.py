@@ -1,4 +1,4 @@
-"""Plot a comparison over time: hypervolume, its transfer to test data and trivial models."""
+"""Plot a comparison over time: hypervolume, transfer and trivial models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -40,7 +40,10 @@ def progress(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
 
 def generalization(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Plot log10(HV* - HV) on test data, of the fronts found on validation data (Figure 13)."""
+    """Plot log10(HV* - HV) on test data (Figure 13).
+
+    The fronts are those found on validation data.
+    """
     tested = [task for task in measured if task.best_test is not None]
     if not tested:
         return {}
@@ -103,7 +106,7 @@ def _plot_over_time(
         measured: The tasks.
         values_of: Returns the values of some runs of a task.
         label: Label of the vertical axes.
-        styles: Style of each algorithm.
+        styles: Styles by algorithm.
         since: Share of an algorithm's time before which nothing is drawn.
         time_label: Label of the time axes. Without one the times are virtual seconds.
         tested: Draw only runs with test scores.
@@ -131,7 +134,7 @@ def _plot_over_time(
 
 
 def draw_band(ax: "Axes", x: Array, values: Array, label: str, styles: Mapping[str, Style]) -> None:
-    """Draw the mean of values (R, n) at x (n,) as steps, and the band from minimum to maximum."""
+    """Draw the mean of values (R, n) at x (n,), and the band of their range."""
     if not len(x):
         return
     # Extend the last step so that it is visible.
@@ -156,7 +159,10 @@ def draw_band(ax: "Axes", x: Array, values: Array, label: str, styles: Mapping[s
 
 
 def _log_differences(best: float, curves: Array) -> Array:
-    """Return log10(HV* - HV) with the authors' margin, or a smaller one for small hypervolumes."""
+    """Return log10(HV* - HV) with the authors' margin, or a smaller one if needed.
+
+    Their margin would hide differences between hypervolumes that are all small.
+    """
     margin = min(metrics.MARGIN, 1e-3 * best) or metrics.MARGIN
     return metrics.log_hypervolume_difference(best, curves, margin=margin)
 
@@ -173,7 +179,7 @@ def _test_curves(runs: Sequence[MeasuredRun]) -> Array:
 
 
 def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Plot the share of trivial classifiers among the models over training steps (Figure 18)."""
+    """Plot the share of trivial classifiers over training steps (Figure 18)."""
     known = []
     for task in measured:
         runs = [run for of_label in task.runs.values() for run in of_label]
@@ -203,7 +209,7 @@ def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
 
 def trivials(run: MeasuredRun, task: MeasuredTask) -> NDArray[np.bool_] | None:
-    """Return which evaluations (n,) are of trivial classifiers; None if that is unknown.
+    """Return which evaluations (n,) are of trivial classifiers; None if unknown.
 
     A trivial classifier predicts everything, or nothing, as positive. On a task without precision
     and recall as objectives, it is a model that violates a constraint of some algorithm in the
@@ -238,7 +244,7 @@ def _own_constraints(task: MeasuredTask) -> tuple[Constraint, ...]:
 
 
 def trivial_shares(task: MeasuredTask, label: str) -> tuple[Array, Array]:
-    """Return the share (R, S) of trivial classifiers by run and step, after the steps (S,).
+    """Return steps (S,) and the share (R, S) of trivial classifiers by run and step.
 
     Only steps that all runs of the algorithm reached count.
     """

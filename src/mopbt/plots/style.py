@@ -1,4 +1,4 @@
-"""Share one style among the figures of a comparison: colors, panels, axes and legends.
+"""Define the style of a comparison's figures: colors, panels, axes, legends.
 
 - MO-PBT always has the same strong color and lies on top.
 - Algorithms differ by color or line, and by marker, so figures can be read in gray and with every
@@ -140,7 +140,9 @@ def create_panels(
     width: float | None = None,
     **options: Any,
 ) -> tuple["Figure", list["Axes"]]:
-    """Create a figure of panels in rows, as wide as a page or smaller for a single panel.
+    """Create a figure of panels in rows.
+
+    It is as wide as a page, or narrower for a single panel.
 
     Args:
         panels: Number of panels.
@@ -168,7 +170,7 @@ def create_panels(
 
 
 def drawing_order(labels: Iterable[str], styles: Mapping[str, Style]) -> list[str]:
-    """Return the labels in the order to draw them: the leading one last, so that it is on top."""
+    """Sort labels for drawing: the leading one last, so that it is on top."""
     return sorted(labels, key=lambda label: styles[label].leads)
 
 
@@ -184,7 +186,7 @@ def line_options(style: Style) -> dict[str, Any]:
 
 
 def draw_stairs(ax: "Axes", points: Array, x: Objective, style: Style, **options: Any) -> "Line2D":
-    """Draw the edge of the region dominated by points (n, 2), in their original direction."""
+    """Draw the edge of what points (n, 2) dominate, in their original direction."""
     xs, ys = points[np.argsort(points[:, 0])].T
     steps = {"drawstyle": "steps-pre" if x.direction == "max" else "steps-post"}
     thin = {"marker": "", "lw": 1.6 if style.leads else 1.0}
@@ -238,7 +240,10 @@ def _legend_columns(texts: Sequence[str]) -> int:
 
 
 def _legend_width(texts: Sequence[str]) -> float:
-    """Estimate the width of a legend column in inches: 0.06 per character, 0.65 for the line."""
+    """Estimate the width of a legend column in inches.
+
+    A character takes 0.06, the sample of a line 0.65.
+    """
     return 0.65 + 0.06 * max(map(len, texts))
 
 
@@ -265,7 +270,7 @@ def add_side_legend(ax: "Axes", lines: Sequence["Line2D"], title: str) -> None:
 
 
 def time_unit(times: Array) -> tuple[float, str]:
-    """Choose a unit for times (T,) in seconds; return its length in seconds and its name."""
+    """Choose a unit for times (T,); return its length in seconds and its name."""
     longest = float(times.max())
     for seconds, name in ((3600.0, "h"), (60.0, "min")):
         if longest >= 2 * seconds:
