@@ -1229,7 +1229,7 @@ ON_THE_COMMAND_LINE = [
     # mopbt report, dashboard, export
     Command(
         *("report done --out pages/mine.html", 2),
-        *("got pages/mine.html", "a file in a directory that is there", "such as report.html"),
+        *("got pages/mine.html", "a file in an existing directory", "such as report.html"),
     ),
     Command(
         *("report done ours", 2),
