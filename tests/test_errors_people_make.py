@@ -1229,7 +1229,7 @@ ON_THE_COMMAND_LINE = [
     # mopbt report, dashboard, export
     Command(
         *("report done --out pages/mine.html", 2),
-        *("got pages/mine.html", "a file in a directory that is there", "such as report.html"),
+        *("got pages/mine.html", "a file in an existing directory", "such as report.html"),
     ),
     Command(
         *("report done ours", 2),
@@ -1240,19 +1240,19 @@ ON_THE_COMMAND_LINE = [
             "dashboard nowhere",
             2,
         ),
-        *("nowhere", "there is no directory", "name the one that holds your runs"),
+        *("nowhere", "there is no directory", "pass the directory of your runs"),
     ),
     Command(
         *("dashboard . --token secret", 2),
         *(
             "got 6 characters",
             "12 to 128 letters, digits, - and _",
-            "leave it out to get a new one",
+            "omit it to get a new one",
         ),
     ),
     Command(
         *("dashboard . --host 203.0.113.1", 2),
-        *("203.0.113.1, port 8765", "cannot listen at", "`port` 0 takes one that is free"),
+        *("203.0.113.1, port 8765", "cannot listen at", "set `port` to 0 for any free port"),
     ),
     Command(
         *(
@@ -1279,14 +1279,14 @@ ON_THE_COMMAND_LINE = [
     # mopbt compare, and its files
     Command(
         *("compare nothing.toml", 2),
-        *("nothing.toml;", "there is no file", "name an experiment's file"),
+        *("nothing.toml;", "there is no file", "pass the file of an experiment"),
     ),
     Command(
         *(
             "compare notes.txt",
             2,
         ),
-        *("notes.txt", "is not TOML", "texts need quotes there"),
+        *("notes.txt", "is not valid TOML", "strings need quotes"),
     ),
     Command(
         *("compare experiment.toml", 2),
@@ -1298,7 +1298,7 @@ ON_THE_COMMAND_LINE = [
             "compare experiment.toml",
             2,
         ),
-        *("got 'toy'", "a list of texts, at least one of them", "experiment.toml: `tasks`"),
+        *("got 'toy'", "a list of strings, at least one", "experiment.toml: `tasks`"),
         edit("experiment.toml", '["toy"]', '"toy"'),
     ),
     Command(
@@ -1340,7 +1340,7 @@ ON_THE_COMMAND_LINE = [
         *(
             "nowhere is not",
             "it has no experiment.toml",
-            "`mopbt compare EXPERIMENT --out nowhere` makes one",
+            "`mopbt compare EXPERIMENT --out nowhere` creates one",
         ),
     ),
     # run.toml and the journal

@@ -104,6 +104,7 @@ LAYERS = {
             "plots.front",
             "compare.measures",
             "compare.tables",
+            "compare.table_formats",
             "compare.report",
         ),
         *(

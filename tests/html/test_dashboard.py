@@ -1,4 +1,4 @@
-"""The dashboard follows runs while they go on, shows them to those who may look, and nothing else to anybody."""
+"""The dashboard follows runs, shows them to authorized users, and shows nothing else."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ import pytest
 
 import mopbt
 from mopbt.html import dashboard
-from mopbt.html.dashboard import Dashboard, Shelf, checked_token, is_own_host
+from mopbt.html.dashboard import Dashboard, RunIndex, choose_token, is_own_host
 from mopbt.results import Results
 from mopbt.testing import ToyTask
 
@@ -28,7 +28,7 @@ TOKEN = "a-token-of-the-tests"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Return a directory with runs below it, and a run beside it."""
+    """Return a directory with runs below it, next to a run that must not be shown."""
     place = tmp_path_factory.mktemp("dashboard")
     options = {"population": 6, "engine": "local", "progress": False}
     mopbt.run(ToyTask(), out=place / "runs" / "toy", **options)
@@ -67,7 +67,7 @@ def ask(server, path, method="GET", **headers):
 
 
 def stream(server, path, **headers):
-    """Yield what a stream pushes."""
+    """Yield the messages of a stream."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
     try:
         connection.request("GET", path, headers=headers)
@@ -140,7 +140,7 @@ def test_paths_that_lead_elsewhere_are_refused(root, path):
     assert str(root) not in text
 
 
-def test_a_run_that_cannot_be_shown_is_told_in_plain_text(root):
+def test_a_run_that_cannot_be_shown_is_reported_in_plain_text(root):
     with serving(root) as server:
         status, headers, text = ask(server, "/?run=broken")
         many = ask(server, "/?" + "&".join("run=toy" for _ in range(500)))
@@ -240,10 +240,10 @@ def test_the_token_moves_from_the_address_into_a_cookie(root):
 
 def test_only_the_loopback_address_goes_without_a_token():
     assert [
-        checked_token(None, host) for host in ("127.0.0.1", "localhost", "::1", "127.3.2.1")
+        choose_token(None, host) for host in ("127.0.0.1", "localhost", "::1", "127.3.2.1")
     ] == [""] * 4
     made = {
-        checked_token(None, host)
+        choose_token(None, host)
         for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")
         for _ in range(3)
     }
@@ -251,12 +251,12 @@ def test_only_the_loopback_address_goes_without_a_token():
     assert min(map(len, made)) >= 32
     for token in ("", "short", "with spaces in it!", "ü" * 20):
         with pytest.raises(ValueError, match="`token` must have 12 to 128 letters"):
-            checked_token(token, "127.0.0.1")
+            choose_token(token, "127.0.0.1")
 
 
-def test_a_directory_that_is_not_there_is_told(tmp_path):
+def test_a_missing_directory_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="there is no directory"):
-        Shelf(tmp_path / "nowhere")
+        RunIndex(tmp_path / "nowhere")
 
 
 def test_a_push_comes_when_something_has_changed_and_only_then(root, tmp_path, monkeypatch):
@@ -302,7 +302,7 @@ def test_too_many_streams_are_refused_and_room_is_made_again(root, monkeypatch):
         wait_for(lambda: server.streams._value == 1)  # a pulse into a closed connection ends it
 
 
-def test_the_command_serves_until_it_is_told_to_stop(root):
+def test_the_command_serves_until_it_is_interrupted(root):
     command = [*PROGRAM, "dashboard", str(root), "--port", "0", "--token", TOKEN]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -339,7 +339,7 @@ def test_the_list_and_the_runs_open_in_a_browser(root, open_view):
         view.page.get_by_role("link", name="all runs").click()
         view.page.get_by_label("mark toy").check()
         view.page.get_by_label("mark deep/one & only <b>").check()
-        view.page.get_by_role("button", name="side by side").click()
+        view.page.get_by_role("button", name="Compare the marked runs").click()
         assert view.page.locator("#comparison tbody tr").count() == 2
         assert all(
             url.startswith((f"http://127.0.0.1:{server.server_address[1]}/", "data:"))
@@ -357,7 +357,7 @@ def test_the_list_is_readable_on_a_phone(root, open_view):
 
 
 @pytest.mark.slow
-def test_the_front_grows_in_the_page_while_a_run_goes_on(tmp_path, open_view):
+def test_the_front_grows_in_the_page_during_a_run(tmp_path, open_view):
     task = tmp_path / "slow.py"
     task.write_text("from toys import SlowToy\n\ntask = SlowToy(seconds=0.06)\n")
     command = [*PROGRAM, "run", f"{task}:task", "--population", "8", "--engine", "local", "--quiet"]

@@ -1,4 +1,4 @@
-"""What one run has gained over another, by hand-worked examples."""
+"""Two runs compared, by examples worked out by hand."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from matplotlib.collections import PolyCollection
 
 from mopbt.objectives import Constraint, Objective, total_violation
 from mopbt.plots import front
-from mopbt.plots.against import held_against
+from mopbt.plots.against import describe_differences
 from mopbt.plots.front import plot_front
 from mopbt.problem import problem_of
 from mopbt.results import Results
@@ -44,57 +44,54 @@ def run_of(points, name, *, reference=(0.0, -4.0), objectives=GAIN, constraints=
     return results
 
 
-MINE = [
-    (1.0, 1.0),
-    (2.0, 2.0),
-    (3.0, 3.0),
-]  # dominates 3 + 2 + 1 of the square between no gain and a cost of 4
-THEIRS = [(0.5, 0.5), (1.5, 2.0), (2.5, 3.0)]  # 0.5 x 3.5 + 1 x 2 + 1 x 1
+# From the reference (gain 0, cost 4), MINE dominates 3 + 2 + 1,
+# and THEIRS 0.5 x 3.5 + 1 x 2 + 1 x 1.
+MINE = [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
+THEIRS = [(0.5, 0.5), (1.5, 2.0), (2.5, 3.0)]
 
 
 def test_by_hand():
-    assert (
-        held_against(run_of(MINE, "mine"), run_of(THEIRS, "theirs"))
-        == [
-            "hypervolume: mine 6, theirs 4.75 (+26.3 %)",
-            "dominated: 2 of the 3 models of theirs by one of mine; the other way round 0 of 3",
-            "gain where cost <= 2: mine 2, theirs 1.5",
-            "sooner: mine was past the hypervolume of theirs after 2 of its 3 intervals",  # 3, 3 + 2 = 5 > 4.75, 6
-        ]
-    )
+    """The hypervolume of MINE grows from 3 to 5, which exceeds 4.75, and to 6."""
+    assert describe_differences(run_of(MINE, "mine"), run_of(THEIRS, "theirs")) == [
+        "hypervolume: mine 6, theirs 4.75 (+26.3 %)",
+        "dominated: 2 of the 3 models of theirs by a model of mine; conversely 0 of 3",
+        "gain where cost <= 2: mine 2, theirs 1.5",
+        "speed: mine exceeded the hypervolume of theirs after 2 of its 3 intervals",
+    ]
 
 
 def test_failures_are_intervals_too():
-    said = held_against(run_of([None, *MINE, None], "mine"), run_of(THEIRS, "theirs"))
-    assert said[-1] == "sooner: mine was past the hypervolume of theirs after 3 of its 5 intervals"
+    said = describe_differences(run_of([None, *MINE, None], "mine"), run_of(THEIRS, "theirs"))
+    assert said[-1] == "speed: mine exceeded the hypervolume of theirs after 3 of its 5 intervals"
 
 
 def test_two_runs_of_one_algorithm_are_called_by_their_folders(tmp_path):
     runs = [run_of(points, "mo-pbt") for points in (MINE, THEIRS)]
     for run, folder in zip(runs, ("new", "old"), strict=True):
         run.path = tmp_path / folder
-    assert held_against(*runs)[0] == "hypervolume: new 6, old 4.75 (+26.3 %)"
+    assert describe_differences(*runs)[0] == "hypervolume: new 6, old 4.75 (+26.3 %)"
 
 
-def test_the_worse_run_has_nothing_sooner():
-    assert held_against(run_of(THEIRS, "theirs"), run_of(MINE, "mine")) == [
+def test_the_worse_run_has_no_line_about_speed():
+    assert describe_differences(run_of(THEIRS, "theirs"), run_of(MINE, "mine")) == [
         "hypervolume: theirs 4.75, mine 6 (-20.8 %)",
-        "dominated: 0 of the 3 models of mine by one of theirs; the other way round 2 of 3",
+        "dominated: 0 of the 3 models of mine by a model of theirs; conversely 2 of 3",
         "gain where cost <= 2: theirs 1.5, mine 2",
     ]
 
 
 def test_runs_without_a_reference_of_their_task_get_one_in_common():
     one, two = ([(1.0, 1.0)], [(2.0, 2.0), (1.5, 1.5)])
-    said = held_against(run_of(one, "one", reference=None), run_of(two, "two", reference=None))
-    assert (
-        said[0] == "hypervolume: one 0.11, two 0.41 (-73.2 %)"
-    )  # above (0.9, -2.1): 0.1 x 1.1, and 0.6 x 0.6 + 0.5 x 0.1
+    said = describe_differences(
+        run_of(one, "one", reference=None), run_of(two, "two", reference=None)
+    )
+    # Measured from (0.9, -2.1): 0.1 x 1.1, and 0.6 x 0.6 + 0.5 x 0.1.
+    assert said[0] == "hypervolume: one 0.11, two 0.41 (-73.2 %)"
     assert said[2] == "gain where cost <= 1.5: one 1, two 1.5"
 
 
 def test_a_level_that_a_run_does_not_reach():
-    said = held_against(run_of([(2.0, 2.0)], "one"), run_of([(1.0, 1.0)], "two"))
+    said = describe_differences(run_of([(2.0, 2.0)], "one"), run_of([(1.0, 1.0)], "two"))
     assert said[2] == "gain where cost <= 1: one has no such model, two 1"
 
 
@@ -104,22 +101,22 @@ def test_three_objectives():
         run_of([point], "run", reference=(0.0, -4.0, -4.0), objectives=three)
         for point in ((1.0, 1.0, 1.0), (1.0, 2.0, 1.0))
     ]
-    assert [line.split(":")[0] for line in held_against(*runs)] == [
+    assert [line.split(":")[0] for line in describe_differences(*runs)] == [
         "hypervolume",
         "dominated",
-        "sooner",
+        "speed",
     ]
 
 
 def test_a_run_without_a_model():
-    assert held_against(run_of([], "one"), run_of(MINE, "mine")) == [
-        "one has no model that could be held against the other's"
+    assert describe_differences(run_of([], "one"), run_of(MINE, "mine")) == [
+        "one has no feasible model, so the runs cannot be compared"
     ]
 
 
 def test_other_objectives_are_refused():
     with pytest.raises(ValueError, match="only if they have the same objectives"):
-        held_against(
+        describe_differences(
             run_of(MINE, "mine"),
             run_of(THEIRS, "theirs", objectives=GAIN[::-1], reference=(-4.0, 0.0)),
         )
@@ -130,7 +127,7 @@ def test_a_figure_of_other_objectives_is_refused(tmp_path):
         plot_front(
             run_of(MINE, "mine"),
             tmp_path / "f.png",
-            beside=run_of(THEIRS, "theirs", objectives=GAIN[::-1], reference=None),
+            against=run_of(THEIRS, "theirs", objectives=GAIN[::-1], reference=None),
         )
 
 
@@ -141,7 +138,8 @@ def test_the_figure_shades_what_one_front_alone_dominates(directions, tmp_path, 
     signs = [1 if d == "max" else -1 for d in directions]
     objectives = tuple(map(Objective, ("x", "y"), directions))
     given = {"objectives": objectives, "reference": None}
-    # larger is better in these: mine is above theirs by a square of 1 at the left and at the right, and below by one in the middle
+    # Larger is better here. Mine exceeds theirs by a square of 1 on the left and one on the right,
+    # and theirs exceeds mine by one in the middle.
     mine, theirs = [(1.0, 4.0), (2.0, 1.0), (3.0, 1.0)], [(1.0, 3.0), (2.0, 2.0)]
     runs = [
         run_of([(signs[0] * a, signs[1] * b) for a, b in points], "run", **given)
@@ -160,12 +158,12 @@ def test_the_figure_measures_both_fronts_from_one_reference(tmp_path, monkeypatc
     ]
     title = drawn(*runs, tmp_path, monkeypatch).get_suptitle()
     assert (
-        "a front of 1 model, hypervolume 0.11\ntwo beside it: a front of 2 models, hypervolume 0.41"
+        "a front of 1 model, hypervolume 0.11\nagainst two: a front of 2 models, hypervolume 0.41"
         in title
     )
 
 
-def test_what_is_not_feasible_dominates_nothing_in_the_figure(tmp_path, monkeypatch):
+def test_infeasible_models_dominate_nothing_in_the_figure(tmp_path, monkeypatch):
     unmet = (Constraint.parse("gain >= 9"),)
     figure = drawn(
         *(run_of(points, "run", constraints=unmet) for points in (MINE, THEIRS)),
@@ -181,18 +179,20 @@ def test_what_is_not_feasible_dominates_nothing_in_the_figure(tmp_path, monkeypa
     )
 
 
-def drawn(results, beside, tmp_path, monkeypatch):
+def drawn(results, against, tmp_path, monkeypatch):
     """Return the matplotlib figure of two runs."""
     made = []
     monkeypatch.setattr(
-        front, "_figure", lambda size, make=front._figure: made.append(make(size)) or made[0]
+        front,
+        "_new_figure",
+        lambda size, make=front._new_figure: made.append(make(size)) or made[0],
     )
-    plot_front(results, tmp_path / "front.png", beside=beside)
+    plot_front(results, tmp_path / "front.png", against=against)
     return made[0]
 
 
 def shaded(figure):
-    """Return how much only the first and only the second front dominates."""
+    """Return the area that only the first and that only the second front dominates."""
     shades = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
     return [sum(_area(path.vertices) for path in shade.get_paths()) for shade in shades]
 

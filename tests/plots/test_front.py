@@ -21,7 +21,7 @@ from mopbt.testing import ToyTask
 
 @dataclass(frozen=True)
 class ManyObjectives(ToyTask):
-    """The toy with as many objectives as wanted, the later ones to be minimized, a constraint, and a NaN now and then."""
+    """The toy task with 2 to 4 objectives, a constraint and an occasional NaN."""
 
     count: int = 3
     constraints: tuple[str, ...] = ("near >= 0",)
@@ -56,7 +56,9 @@ def drawn(results, tmp_path, monkeypatch):
     """Return the matplotlib figure that `plot_front` made."""
     made = []
     monkeypatch.setattr(
-        front, "_figure", lambda size, make=front._figure: made.append(make(size)) or made[0]
+        front,
+        "_new_figure",
+        lambda size, make=front._new_figure: made.append(make(size)) or made[0],
     )
     plot_front(results, tmp_path / "front.png")
     return made[0]
@@ -135,7 +137,7 @@ def test_a_run_without_feasible_evaluations_says_so(tmp_path, monkeypatch):
     results = run(replace(ManyObjectives(count=2), constraints=("near >= 5",)), tmp_path)
     figure = drawn(results, tmp_path, monkeypatch)
     assert size_of(tmp_path / "front.png") == (1050, 660)
-    (ax,) = figure.axes  # no bar of colors that nothing has
+    (ax,) = figure.axes  # without feasible evaluations there is no color bar
     (nearest,) = ax.get_lines()
     assert (nearest.get_markerfacecolor(), nearest.get_linestyle(), nearest.get_label()) == (
         "white",
@@ -145,10 +147,10 @@ def test_a_run_without_feasible_evaluations_says_so(tmp_path, monkeypatch):
     (point,) = results.front()
     said = f"no model satisfies near >= 5; this one comes nearest (violation {point.violation:.2g})"
     assert said in figure.get_suptitle().replace("\n", " ")
-    assert max(map(len, figure.get_suptitle().splitlines())) <= front.LETTERS
+    assert max(map(len, figure.get_suptitle().splitlines())) <= front.TITLE_WIDTH
 
 
-def test_nothing_to_draw_and_too_many_objectives_are_told(tmp_path):
+def test_nothing_to_draw_and_too_many_objectives_are_errors(tmp_path):
     run(ManyObjectives(count=4), tmp_path, budget=mopbt.Budget(jobs=2))
     with pytest.raises(ValueError, match="needs 2 or 3 objectives, got 4"):
         plot_front(Results.open(tmp_path / "run"), tmp_path / "front.png")
@@ -171,7 +173,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
         plot_front(results, tmp_path / "front.png")
 
 
-def test_matplotlib_comes_with_the_first_figure_and_without_pyplot(tmp_path):
+def test_matplotlib_is_imported_with_the_first_figure_and_without_pyplot(tmp_path):
     run(ToyTask(steps=2), tmp_path)
     script = (
         "import sys; from mopbt.plots.front import plot_front; from mopbt import Results; "

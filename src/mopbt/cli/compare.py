@@ -128,9 +128,9 @@ def compare_algorithms(
 
 def _tell_what_is_wrong(comparison: "Comparison", *, without: str, quiet: bool) -> None:
     """Say what is missing, and which option of the command to leave out to go on with it; exit where runs failed."""
-    from mopbt.compare.report import not_alike
+    from mopbt.compare.report import comparability_warnings
 
-    for sentence in not_alike(comparison):
+    for sentence in comparability_warnings(comparison):
         out.print(sentence, soft_wrap=True)
     if comparison.changed:
         names = ", ".join(comparison.changed)

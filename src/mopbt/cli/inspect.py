@@ -20,7 +20,7 @@ from mopbt.cli.output import (
 )
 from mopbt.errors import MopbtError
 from mopbt.html.run_data import check_comparable
-from mopbt.plots.against import held_against, shared_reference
+from mopbt.plots.against import describe_differences, shared_reference
 from mopbt.results import Results
 
 COLUMNS = (
@@ -81,7 +81,7 @@ def front(
     if plot is not None:
         from mopbt.plots.front import plot_front
 
-        plot_front(results, plot, beside=other)
+        plot_front(results, plot, against=other)
     if as_json:
         print_json([point_json(results, point) for point in results.front()])
         return
@@ -89,7 +89,7 @@ def front(
         print_front(results, path, max(len(results.front()), 1))
     else:
         print_front(results, path, 12, shared_reference([results, other]))
-        for said in held_against(results, other):
+        for said in describe_differences(results, other):
             out.print(said, soft_wrap=True, markup=False)
     if plot is not None:
         out.print(f"drawn into {plot}", soft_wrap=True)

@@ -1,9 +1,11 @@
-"""Comparisons: tasks x algorithms x seeds under a virtual clock, as one plan that can be stopped at any moment and goes on.
+"""Compare algorithms: tasks x algorithms x seeds under a virtual clock.
 
-An `Experiment` is a small TOML file. Each of its runs is a run's directory below ``OUT/runs``, and finished ones are not repeated.
-Time is virtual (`SimulatedEngine`), so that all algorithms have the same machine, whatever else this one does meanwhile; those
-without an end of their own get the time of the slowest run of another one (paper, section 6.4). Runs are carried out side by side,
-each in a process and on a core of its own.
+An `Experiment` is a small TOML file. Each of its runs has its own directory below ``OUT/runs``. A
+comparison can be interrupted at any moment, and rerunning it resumes it without repeating finished
+runs. Time is virtual (`SimulatedEngine`), so that all algorithms have the same machine, whatever
+else the real one does. Algorithms that do not end by themselves get the time of the slowest run of
+another one (paper, section 6.4). Runs are executed in parallel, each in its own process on its own
+core.
 """
 
 from mopbt.compare.collect import Comparison, RunData

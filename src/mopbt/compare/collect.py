@@ -1,4 +1,4 @@
-"""The finished runs of a comparison, as arrays and as one tidy table."""
+"""Collect the evaluations of finished runs as arrays and as one tidy table."""
 
 import csv
 import gzip
@@ -25,47 +25,64 @@ from mopbt.stores.base import Exchange
 from mopbt.stores.directory import write_atomically
 from mopbt.stores.journal import read_journal
 
-TEXTS = (
-    "task",
-    "algorithm",
-    "error",
-)  # columns of the tidy table that are texts in every comparison
+# Columns of the table of evaluations that are strings in every comparison.
+TEXTS = ("task", "algorithm", "error")
+REMEDY = (
+    "restore it from a copy, or remove that directory and rerun the same command without "
+    "--only-report to repeat the run"
+)
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-ANEW = "put back a copy of it, or remove that directory, and the same command without --only-report runs it anew"
-Marker = Mapping[str, Any]  # what the directory of a finished run says of it
+# The content of finished.json, which marks a run as finished.
+Marker = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """One run, a row for each of its n evaluations in the order in which they ended; K objectives, d hyperparameters.
+    """The n evaluations of one run, in the order in which they ended.
 
-    The rows of evaluations that failed are NaN in `objectives`, `test` and `scores`, and infinite in `violations`.
+    There are K objectives and d hyperparameters. Rows of failed evaluations are NaN in
+    `objectives`, `test` and `scores`, and infinite in `violations`.
+
+    Attributes:
+        task: The task, as in the experiment.
+        algorithm: Label of the algorithm.
+        seed: Seed, as in the experiment, without the algorithm's `seed_offset`. Runs of the same
+            seed are pairs.
+        objectives: Objectives (n, K), larger is better.
+        test: The same objectives (n, K) on test data. None if the task does not measure them.
+        seconds: Virtual time (n,) at which each evaluation ended.
+        steps: Training steps (n,) of each evaluated model.
+        violations: Violations (n,) of the constraints. 0 is feasible.
+        positions: Encoded hyperparameters (n, d) of the last interval, in the order of the space.
+        scores: Everything that was measured, each (n,), by name and in its original direction.
+        jobs: Jobs (n,).
+        trials: Trials (n,).
+        duration: Real seconds (n,) of training and evaluation.
+        errors: Errors of failed evaluations, by row.
     """
 
-    task: str  # as the experiment names it
-    algorithm: str  # its label in the experiment
-    seed: int  # as the experiment has it, without the algorithm's `seed_offset`: runs of the same seed are pairs
-    objectives: Floats  # (n, K), larger is better
-    test: (
-        Floats | None
-    )  # (n, K), the same objectives on test data, larger is better; None: the task does not measure them
-    seconds: Floats  # (n,), when the evaluation was over, by the virtual clock
-    steps: Ints  # (n,), of training that the evaluated model has behind it
-    violations: Floats  # (n,), of the constraints; 0: feasible
-    positions: Floats  # (n, d), of the last interval's hyperparameters, as `Space` has them; the columns are in its order
-    scores: Mapping[str, Floats]  # each (n,): all that was measured, in its own sense, by name
-    jobs: Ints  # (n,)
-    trials: Ints  # (n,)
-    duration: Floats  # (n,), real seconds of training and evaluation
-    errors: Mapping[int, str]  # of those rows that failed
+    task: str
+    algorithm: str
+    seed: int
+    objectives: Floats
+    test: Floats | None
+    seconds: Floats
+    steps: Ints
+    violations: Floats
+    positions: Floats
+    scores: Mapping[str, Floats]
+    jobs: Ints
+    trials: Ints
+    duration: Floats
+    errors: Mapping[int, str]
 
     def __len__(self) -> int:
         """Return n, the number of evaluations."""
         return len(self.jobs)
 
     def only(self, rows: NDArray[np.intp]) -> "RunData":
-        """Return the run with some of its rows (m,), in their order."""
+        """Return the run with only some of its rows (m,), in the given order."""
         columns = (
             "objectives",
             "seconds",
@@ -76,154 +93,173 @@ class RunData:
             "trials",
             "duration",
         )
+        errors = {}
+        for new, old in enumerate(rows.tolist()):
+            if old in self.errors:
+                errors[new] = self.errors[old]
         return replace(
             self,
             **{name: getattr(self, name)[rows] for name in columns},
             test=None if self.test is None else self.test[rows],
             scores={name: column[rows] for name, column in self.scores.items()},
-            errors={
-                place: self.errors[row]
-                for place, row in enumerate(rows.tolist())
-                if row in self.errors
-            },
+            errors=errors,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The finished runs of an experiment, in the order of its tasks, algorithms and seeds, and what is still missing."""
+    """The finished runs of an experiment, and which runs are missing.
+
+    Attributes:
+        experiment: The experiment.
+        problems: Problems of the tasks that have runs, in the experiment's order.
+        runs: Finished runs, in the order of tasks, algorithms and seeds.
+        missing: Runs that are not finished.
+        failures: Reasons of the runs that failed in this session.
+        mixed: Tasks whose code changed between their runs.
+        changed: Tasks whose file changed after all of their runs.
+        versions: Versions of mopbt that made the runs.
+    """
 
     experiment: "Experiment"
-    problems: Mapping[str, Problem]  # by task, of those that have runs, in the experiment's order
+    problems: Mapping[str, Problem]
     runs: tuple[RunData, ...]
-    missing: tuple["PlannedRun", ...] = ()  # not finished yet
-    failures: Mapping["PlannedRun", str] = field(
-        default_factory=dict
-    )  # those that failed in this session, with the reason
-    mixed: tuple[str, ...] = ()  # tasks whose code changed between their runs
-    changed: tuple[str, ...] = ()  # tasks whose file changed after all of their runs
-    versions: tuple[str, ...] = ()  # of mopbt, by which the runs were made
+    missing: tuple["PlannedRun", ...] = ()
+    failures: Mapping["PlannedRun", str] = field(default_factory=dict)
+    mixed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
 
     @staticmethod
     def open(out: Path | str) -> "Comparison":
-        """Read a comparison from the journals of its runs; tasks and data are not needed."""
+        """Read a comparison from the journals of its runs, without loading tasks or data."""
         out = Path(out)
         experiment = recorded_experiment(out)
-        tasks, labels = list(experiment.tasks), list(experiment.algorithms)
+        tasks = list(experiment.tasks)
+        labels = list(experiment.algorithms)
         plan = sorted(
             experiment.plan(), key=lambda run: (tasks.index(run.task), labels.index(run.algorithm))
         )
         finished = finished_of(out, plan)
         problems: dict[str, Problem] = {}
-        codes: dict[str, set[str]] = {}
+        fingerprints: dict[str, set[str]] = {}
         for run in finished:
-            settings = read_run_config(out / run.directory)
-            codes.setdefault(run.task, set()).add(settings.task_fingerprint)
-            own = settings.problem
-            alone = replace(
-                own, constraints=problems.setdefault(run.task, own).constraints
-            )  # a contender may have its own
-            if alone != problems[run.task]:
+            config = read_run_config(out / run.directory)
+            fingerprints.setdefault(run.task, set()).add(config.task_fingerprint)
+            first = problems.setdefault(run.task, config.problem)
+            # Algorithms may have constraints of their own.
+            if replace(config.problem, constraints=first.constraints) != first:
                 raise RunMismatch(
-                    f"the runs of {run.task} in {out} are of different tasks: {out / run.directory} has another space, other "
-                    f"objectives, or another number of steps than the first; remove the runs that are out of date, and go on"
+                    f"the runs of {run.task} in {out} are of different tasks: "
+                    f"{out / run.directory} has a different space, objectives or number of steps "
+                    f"than the first run; remove the outdated runs, then rerun to resume"
                 )
-        runs = tuple(
+        runs = [
             read_run(out / run.directory, run, problems[run.task], marker)
             for run, marker in finished.items()
-        )
-        missing = tuple(run for run in plan if run not in finished)
-        mixed = tuple(task for task, made in codes.items() if len(made - {""}) > 1)
-        versions = {
-            json.loads(marker["order"])["version"]
-            for marker in finished.values()
-            if "order" in marker
-        }
+        ]
+        orders = [marker["order"] for marker in finished.values() if "order" in marker]
         return Comparison(
-            experiment, problems, runs, missing, mixed=mixed, versions=tuple(sorted(versions))
+            experiment,
+            problems,
+            tuple(runs),
+            missing=tuple(run for run in plan if run not in finished),
+            mixed=tuple(task for task, found in fingerprints.items() if len(found - {""}) > 1),
+            versions=tuple(sorted({json.loads(order)["version"] for order in orders})),
         )
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """Return the labels of those algorithms that have runs, in the experiment's order."""
+        """Return the labels of the algorithms that have runs, in the experiment's order."""
         present = {run.algorithm for run in self.runs}
         return tuple(label for label in self.experiment.algorithms if label in present)
 
     def evaluations(self) -> dict[str, NDArray[Any]]:
-        """Return the tidy table of all evaluations as columns (n,); NaN or, but for numbers, "" where a task has no such column."""
+        """Return the tidy table of all evaluations as columns (n,).
+
+        Where a task has no such column, numbers are NaN and everything else is "".
+        """
         tables = [_columns(run, self.problems[run.task]) for run in self.runs]
-        return {name: _joined(name, tables) for name in _header(tables)}
+        return {name: _join_column(name, tables) for name in _header(tables)}
 
 
 def comparison_of(path: Path) -> Path | None:
-    """Return the comparison that a run's directory belongs to; None if it stands alone."""
+    """Return the comparison that a run's directory belongs to, or None."""
     above = path.absolute().parents
-    return (
-        above[3]
-        if len(above) > 3 and above[2].name == "runs" and (above[3] / "experiment.toml").is_file()
-        else None
-    )
+    if len(above) > 3 and above[2].name == "runs" and (above[3] / "experiment.toml").is_file():
+        return above[3]
+    return None
 
 
 def finished_of(out: Path, plan: Iterable[PlannedRun]) -> dict[PlannedRun, Marker]:
-    """Return the finished runs of a plan with what their directories say, or raise StoreError where one was changed since."""
-    found = {
-        run: read_marker(file)
-        for run in plan
-        if (file := out / run.directory / "finished.json").exists()
-    }
-    for run, marker in found.items():
-        if wrong := what_is_wrong(out / run.directory, marker):
-            raise StoreError(f"{out / run.directory} is not as its run left it: {wrong}; {ANEW}")
-    return found
+    """Return the finished runs of a plan with their markers.
+
+    Raises StoreError if the files of one of them have changed since it finished.
+    """
+    finished = {}
+    for run in plan:
+        path = out / run.directory
+        if (path / "finished.json").exists():
+            finished[run] = read_marker(path / "finished.json")
+    for run, marker in finished.items():
+        path = out / run.directory
+        if wrong := what_is_wrong(path, marker):
+            raise StoreError(f"{path} has changed since its run finished: {wrong}; {REMEDY}")
+    return finished
 
 
 def read_marker(file: Path) -> Marker:
-    """Read what marks a run as finished."""
-    marker = read_json(file, remedy := "remove it, and the run goes on")
-    if lacking := [key for key in ("seconds", "real", "evaluations") if key not in marker]:
-        raise StoreError(f"{file} is damaged (it has no {lacking[0]!r}); {remedy}")
+    """Read the file that marks a run as finished."""
+    remedy = "remove it and rerun to resume the run"
+    marker = read_json(file, remedy)
+    for key in ("seconds", "real", "evaluations"):
+        if key not in marker:
+            raise StoreError(f"{file} is damaged (it has no {key!r}); {remedy}")
     return marker
 
 
 def what_is_wrong(path: Path, marker: Marker) -> str:
-    """Return what a finished run's directory lacks; nothing if it is whole. A journal is not read where its size tells."""
+    """Describe what is wrong with the files of a finished run, or return "".
+
+    A journal is only read if the marker does not give its size.
+    """
     for name in ("run.toml", "journal.jsonl"):
         if not (path / name).is_file():
             return f"it has no {name}"
-    size = (path / "journal.jsonl").stat().st_size
-    if "bytes" in marker:  # not in those of the first versions
-        return (
-            ""
-            if size == marker["bytes"]
-            else f"its journal has {size} bytes, and finished.json says {marker['bytes']}"
-        )
+    # Markers of the first versions do not give the size.
+    if "bytes" in marker:
+        size = (path / "journal.jsonl").stat().st_size
+        if size == marker["bytes"]:
+            return ""
+        return f"its journal has {size} bytes, but finished.json says {marker['bytes']}"
     try:
-        return _miscount(read_journal(path / "journal.jsonl")[0], marker)
+        exchanges, _ = read_journal(path / "journal.jsonl")
     except CorruptJournal as error:
         return str(error)
+    return _check_count(exchanges, marker)
 
 
-def _miscount(exchanges: Iterable[Exchange], marker: Marker) -> str:
-    found, told = sum(len(exchange.reports) for exchange in exchanges), marker["evaluations"]
-    return (
-        ""
-        if found == told
-        else f"it has {found} evaluations in its journal, and finished.json says {told}"
-    )
+def _check_count(exchanges: Iterable[Exchange], marker: Marker) -> str:
+    """Return what is wrong with the number of evaluations in a journal, or ""."""
+    found = sum(len(exchange.reports) for exchange in exchanges)
+    expected = marker["evaluations"]
+    if found == expected:
+        return ""
+    return f"its journal has {found} evaluations, but finished.json says {expected}"
 
 
 def problem_differences(path: Path, problem: Problem) -> list[str]:
-    """Return how a problem differs from that of a run's directory."""
+    """Describe how a problem differs from that of a run's directory."""
     recorded = read_run_config(path)
     return recorded.differences(replace(recorded, problem=problem))
 
 
 def recorded_experiment(out: Path) -> Experiment:
-    """Return the experiment of a comparison's directory, in its scale."""
+    """Read the experiment of a comparison's directory, with the values of its scale."""
     if not (out / "experiment.toml").is_file():
         raise StoreError(
-            f"{out} is not a comparison: it has no experiment.toml; `mopbt compare EXPERIMENT --out {out}` makes one"
+            f"{out} is not a comparison: it has no experiment.toml; "
+            f"`mopbt compare EXPERIMENT --out {out}` creates one"
         )
     return Experiment.read(out / "experiment.toml").at(scale_of(out))
 
@@ -235,198 +271,209 @@ def scale_of(out: Path) -> str | None:
 
 
 def about_of(out: Path) -> dict[str, Any]:
-    """Return what about.json says of a comparison; nothing if it is not there."""
+    """Read about.json of a comparison; empty if it does not exist."""
     file = out / "about.json"
-    return (
-        read_json(file, "restore it, or use another directory with --reuse for this one")
-        if file.exists()
-        else {}
-    )
+    if not file.exists():
+        return {}
+    return read_json(file, "restore it, or use a new directory and pass this one with --reuse")
 
 
 def read_json(file: Path, remedy: str) -> dict[str, Any]:
-    """Read what was written as JSON, or raise StoreError with the remedy where it is torn."""
+    """Read a JSON object, or raise StoreError with the remedy."""
     try:
         data: dict[str, Any] = json.loads(file.read_bytes())
     except ValueError as error:
         raise StoreError(f"{file} is damaged ({error}); {remedy}") from None
     if not isinstance(data, dict):
-        raise StoreError(f"{file} is damaged (it is no table of names and values); {remedy}")
+        raise StoreError(f"{file} is damaged (it is not a JSON object); {remedy}")
     return data
 
 
 def read_run(path: Path, run: PlannedRun, problem: Problem, marker: Marker) -> RunData:
-    """Read the journal of a finished run."""
+    """Read the evaluations of a finished run from its journal."""
     try:
         exchanges, _ = read_journal(path / "journal.jsonl")
     except CorruptJournal as error:
-        raise StoreError(f"{str(error).partition(';')[0]}; {ANEW}") from None
-    if wrong := _miscount(exchanges, marker):
-        raise StoreError(f"{path} is not as its run left it: {wrong}; {ANEW}")
-    orders = {job.id: job for exchange in exchanges for job in exchange.jobs}
+        raise StoreError(f"{str(error).partition(';')[0]}; {REMEDY}") from None
+    if wrong := _check_count(exchanges, marker):
+        raise StoreError(f"{path} has changed since its run finished: {wrong}; {REMEDY}")
+    by_id = {job.id: job for exchange in exchanges for job in exchange.jobs}
     reports = [report for exchange in exchanges for report in exchange.reports]
-    jobs = [orders[report.job] for report in reports]
-    scores = _scores(reports)
-    tests = [f"test/{objective.name}" for objective in problem.objectives]
-    signs = np.array([objective.sign for objective in problem.objectives])
-    K, nothing = len(signs), (math.nan,) * len(signs)
+    jobs = [by_id[report.job] for report in reports]
+    scores = _score_columns(reports)
+    K = len(problem.objectives)
+    failed = (math.nan,) * K
+    violations = [math.inf if r.objectives is None else r.violation for r in reports]
+    positions = np.array([job.config for job in jobs], dtype=float)
     return RunData(
         task=run.task,
         algorithm=run.algorithm,
         seed=run.seed,
-        objectives=np.array([report.objectives or nothing for report in reports]).reshape(-1, K),
-        test=np.column_stack([scores[name] for name in tests]) * signs
-        if set(tests) <= set(scores)
-        else None,
+        objectives=np.array([report.objectives or failed for report in reports]).reshape(-1, K),
+        test=_test_objectives(scores, problem),
         seconds=np.array([report.seconds for report in reports]),
         steps=np.array([job.end for job in jobs], dtype=np.int64),
-        violations=np.array(
-            [math.inf if report.objectives is None else report.violation for report in reports]
-        ),
-        positions=np.array([job.config for job in jobs], dtype=float).reshape(
-            -1, len(problem.space)
-        ),
+        violations=np.array(violations),
+        positions=positions.reshape(-1, len(problem.space)),
         scores=scores,
         jobs=np.array([job.id for job in jobs], dtype=np.int64),
         trials=np.array([job.trial for job in jobs], dtype=np.int64),
         duration=np.array([report.duration for report in reports]),
-        errors={
-            row: report.error for row, report in enumerate(reports) if report.objectives is None
-        },
+        errors={row: r.error for row, r in enumerate(reports) if r.objectives is None},
     )
 
 
-def _scores(reports: Sequence[Report]) -> dict[str, Floats]:
+def _score_columns(reports: Sequence[Report]) -> dict[str, Floats]:
     names = dict.fromkeys(chain.from_iterable(report.scores for report in reports))
     return {
         name: np.array([report.scores.get(name, math.nan) for report in reports]) for name in names
     }
 
 
+def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats | None:
+    """Return the objectives (n, K) on test data, larger is better, or None."""
+    names = [f"test/{objective.name}" for objective in problem.objectives]
+    if not set(names) <= set(scores):
+        return None
+    signs = np.array([objective.sign for objective in problem.objectives])
+    return np.asarray(np.column_stack([scores[name] for name in names]) * signs)
+
+
+# The table of evaluations
+
+
 def write_evaluations(comparison: Comparison, out: Path, *, parquet: bool = False) -> None:
-    """Write evaluations.csv.gz, and evaluations.parquet if it is asked for."""
-    write_atomically(out / "evaluations.csv.gz", compressed(comparison))
+    """Write evaluations.csv.gz and, if asked, evaluations.parquet."""
+    write_atomically(out / "evaluations.csv.gz", evaluations_to_csv(comparison))
     if parquet:
-        columns = {name: _typed(name, column) for name, column in comparison.evaluations().items()}
+        columns = {
+            name: _with_one_type(name, column) for name, column in comparison.evaluations().items()
+        }
         buffer = io.BytesIO()
         parquet_writer().write_table(importlib.import_module("pyarrow").table(columns), buffer)
         write_atomically(out / "evaluations.parquet", buffer.getvalue())
 
 
 def parquet_writer() -> Any:
-    """Return the module that writes Parquet, or raise MissingExtra."""
+    """Import the module that writes Parquet, or raise MissingExtra."""
     try:
         return importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise MissingExtra(
-            "Parquet needs pyarrow: pip install pyarrow (or use evaluations.csv.gz, and remove evaluations.parquet if it is there)"
+            "Parquet needs pyarrow: pip install pyarrow (or use evaluations.csv.gz, and remove "
+            "evaluations.parquet if it exists)"
         ) from None
 
 
-def compressed(comparison: Comparison) -> bytes:
-    """Return the tidy table of all evaluations as compressed CSV; the same evaluations give the same bytes."""
+def evaluations_to_csv(comparison: Comparison) -> bytes:
+    """Return the table of evaluations as CSV, compressed by gzip.
+
+    Equal evaluations give equal bytes.
+    """
     tables = [_columns(run, comparison.problems[run.task]) for run in comparison.runs]
-    header, buffer = _header(tables), io.BytesIO()
+    header = _header(tables)
+    buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=3, mtime=0) as file:
-        file.write((",".join(map(_quoted, header)) + "\n").encode())
+        file.write((",".join(map(_quote, header)) + "\n").encode())
         for table in tables:
-            texts = [_texts(table[name]) if name in table else repeat("") for name in header]
-            file.write(
-                "".join(f"{row}\n" for row in map(",".join, zip(*texts, strict=False))).encode()
-            )
+            cells = [_csv_cells(table[name]) if name in table else repeat("") for name in header]
+            rows = map(",".join, zip(*cells, strict=False))
+            file.write("".join(f"{row}\n" for row in rows).encode())
     return buffer.getvalue()
 
 
 def _columns(run: RunData, problem: Problem) -> dict[str, NDArray[Any]]:
-    """Return the columns (n,) of a run in the tidy table."""
+    """Return the columns (n,) of a run in the table of evaluations."""
     n = len(run)
-    head = {
+    errors = np.full(n, "", object)
+    errors[list(run.errors)] = list(run.errors.values())
+    columns = {
         "task": np.full(n, run.task, object),
         "algorithm": np.full(n, run.algorithm, object),
         "seed": np.full(n, run.seed),
-    }
-    head |= {
         "job": run.jobs,
         "trial": run.trials,
         "step": run.steps,
         "seconds": run.seconds,
         "duration": run.duration,
+        "violation": run.violations,
+        "error": errors,
     }
-    errors = np.full(n, "", object)
-    errors[list(run.errors)] = list(run.errors.values())
-    scores = {f"score.{name}": column for name, column in run.scores.items()}
-    configs = {
-        f"config.{name}": _values(problem, name, run.positions[:, i])
-        for i, name in enumerate(problem.space)
-    }
-    return head | {"violation": run.violations, "error": errors} | scores | configs
+    for name, column in run.scores.items():
+        columns[f"score.{name}"] = column
+    for i, name in enumerate(problem.space):
+        columns[f"config.{name}"] = _decode(problem, name, run.positions[:, i])
+    return columns
 
 
-def _values(problem: Problem, name: str, positions: Floats) -> NDArray[Any]:
+def _decode(problem: Problem, name: str, positions: Floats) -> NDArray[Any]:
+    """Return the values (n,) of a hyperparameter at encoded positions (n,)."""
     domain = problem.space[name]
-    at, index = np.unique(positions, return_inverse=True)  # to decode each of them once
+    # Decode each distinct position once.
+    distinct, index = np.unique(positions, return_inverse=True)
     values = [
         domain.decode(position if isinstance(domain, Float) else int(position))
-        for position in at.tolist()
+        for position in distinct.tolist()
     ]
-    is_mixed = len({type(value) for value in values}) > 1 or any(
-        isinstance(value, str) for value in values
-    )
+    has_text = any(isinstance(value, str) for value in values)
+    is_mixed = has_text or len({type(value) for value in values}) > 1
     return np.array(values, dtype=object if is_mixed else None)[index]
 
 
 def _header(tables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of all tables: what all have, then scores, then configurations."""
+    """Return the columns of all tables: common, scores, then hyperparameters."""
     names = dict.fromkeys(chain.from_iterable(tables))
     return sorted(names, key=lambda name: (name.startswith("config."), name.startswith("score.")))
 
 
-def _joined(name: str, tables: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[Any]:
-    """Return a column of all tables, with NaN or "" for those that do not have it."""
+def _join_column(name: str, tables: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[Any]:
+    """Join a column of all tables, with NaN or "" for the tables that lack it."""
     kinds = {table[name].dtype if name in table else None for table in tables}
-    if np.dtype(object) in kinds or (np.dtype(bool) in kinds and len(kinds) > 1):
-        return np.concatenate(
-            [table.get(name, np.full(len(table["job"]), "")).astype(object) for table in tables]
-        )
-    return np.concatenate(
-        [table.get(name, np.full(len(table["job"]), math.nan)) for table in tables]
-    )
+    as_objects = np.dtype(object) in kinds or (np.dtype(bool) in kinds and len(kinds) > 1)
+    gap = "" if as_objects else math.nan
+    columns = [table.get(name, np.full(len(table["job"]), gap)) for table in tables]
+    if as_objects:
+        columns = [column.astype(object) for column in columns]
+    return np.concatenate(columns)
 
 
-def _typed(name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """Return a column (n,) as a format can hold it that knows types: of one kind with gaps, or else of texts."""
+def _with_one_type(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """Convert a column (n,) to one type with gaps, or else to strings.
+
+    Parquet requires one type.
+    """
     if column.dtype != object:
         return column
     values = column.tolist()
     present = [value for value in values if value != ""]
-    if present and name not in TEXTS and all(isinstance(value, bool) for value in present):
-        return np.array([None if value == "" else value for value in values], dtype=object)
-    if (
-        present
-        and name not in TEXTS
-        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in present)
-    ):
-        return np.array([math.nan if value == "" else float(value) for value in values])
+    if present and name not in TEXTS:
+        is_bool = [isinstance(value, bool) for value in present]
+        if all(is_bool):
+            return np.array([None if value == "" else value for value in values], dtype=object)
+        if not any(is_bool) and all(isinstance(value, int | float) for value in present):
+            return np.array([math.nan if value == "" else float(value) for value in values])
     return np.array([str(value) for value in values], dtype=object)
 
 
-def _texts(column: NDArray[Any]) -> list[str]:
-    """Return the cells of a column (n,) as they stand in a CSV file; NaN and "" are empty ones."""
+def _csv_cells(column: NDArray[Any]) -> list[str]:
+    """Return the cells of a column (n,) in a CSV file; NaN and "" are empty."""
     values = column.tolist()
     if column.dtype == float:
         texts = list(map(repr, values))
-        return (
-            ["" if text == "nan" else text for text in texts] if np.isnan(column).any() else texts
-        )
-    kinds = list(map(type, values))  # 1 and True are equal, and different
-    cells = {
-        (k, v): _quoted(v) if isinstance(v, str) and v else str(v)
-        for k, v in set(zip(kinds, values, strict=True))
-    }
-    return [cells[cell] for cell in zip(kinds, values, strict=True)]
+        if np.isnan(column).any():
+            texts = ["" if text == "nan" else text for text in texts]
+        return texts
+    # The type is part of the key because 1 and True are equal.
+    keys = list(zip(map(type, values), values, strict=True))
+    cells = {}
+    for key in set(keys):
+        value = key[1]
+        cells[key] = _quote(value) if isinstance(value, str) and value else str(value)
+    return [cells[key] for key in keys]
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\r\n").writerow([text])  # what ends a line is quoted
+    # The writer quotes characters of its line terminator.
+    csv.writer(buffer, lineterminator="\r\n").writerow([text])
     return buffer.getvalue()[:-2]

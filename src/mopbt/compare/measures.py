@@ -1,6 +1,6 @@
-"""What the runs of a comparison are measured by: their fronts, hypervolume over time, on validation and on test data, and coverage.
+"""Measure the runs of a comparison: fronts, hypervolume over time and coverage.
 
-One pass over all runs of a task finds the reference point and HV*, which they have in common; tables and figures show the rest.
+All runs of a task share one reference point and one HV*. Tables and figures show the measures.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,80 +16,97 @@ from mopbt.problem import Problem
 
 Array = NDArray[np.float64]
 
-BASELINE = "MO-PBT"  # the label that others are tested against; without it, the comparison's first
-APART = 0.05  # times of algorithms that differ by less are called equal
-TIMES = 128  # at most so many at which hypervolumes are taken
+# Label that the others are tested against. Without it, the first of the comparison.
+BASELINE = "MO-PBT"
+# Times of algorithms that differ by a smaller share count as equal.
+TIME_TOLERANCE = 0.05
+# Number of times at which hypervolumes are measured, at most.
+TIMES = 128
 RELATIONS = {">=": np.greater_equal, ">": np.greater, "<=": np.less_equal, "<": np.less}
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
-    """A run, measured as all runs of its task are; rows that violate a constraint, failed or are not finite count for nothing."""
+    """A run and its measures.
+
+    Rows that failed, violate a constraint or are not finite do not count.
+
+    Attributes:
+        data: The evaluations.
+        front: Rows of the final front on validation data.
+        hypervolumes: Hypervolume (T,) at the task's times.
+        test_hypervolumes: Hypervolume (T,) on test data, of the front on validation data at each
+            time. None if the task has no test scores.
+        coverage: Coverage of the final front, for two objectives.
+    """
 
     data: RunData
-    front: NDArray[np.intp]  # the rows of the final front, by validation
-    hypervolumes: Array  # (T,), at the task's times
-    test_hypervolumes: (
-        Array | None
-    )  # (T,), of the front by validation at each time, with its values on test data
-    coverage: float | None  # for two objectives
+    front: NDArray[np.intp]
+    hypervolumes: Array
+    test_hypervolumes: Array | None
+    coverage: float | None
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTask:
-    """All runs of a task by algorithm, with the reference point (K,), HV* and the times (T,) that they have in common."""
+    """All runs of a task, and what they have in common.
+
+    Attributes:
+        name: The task, as in the experiment.
+        problem: The problem without constraints of single algorithms.
+        reference: Reference point (K,), larger is better.
+        best: HV*, the hypervolume of all runs together.
+        best_test: The same on test data. None if the task has no test scores.
+        times: Times (T,) at which hypervolumes are measured.
+        runs: Runs by algorithm, in the order of their seeds.
+        entries: All algorithms of the experiment.
+        complete: Whether all planned runs are finished.
+        scaled: Whether coverage is measured in units of the objectives' ranges.
+    """
 
     name: str
     problem: Problem
     reference: Array
-    best: float  # HV*
+    best: float
     best_test: float | None
     times: Array
-    runs: Mapping[str, tuple[MeasuredRun, ...]]  # by algorithm, in the order of their seeds
+    runs: Mapping[str, tuple[MeasuredRun, ...]]
     entries: Mapping[str, AlgorithmEntry]
-    complete: bool = True  # all planned runs are there
-    scaled: bool = False  # for coverage, to the ranges of the objectives
+    complete: bool = True
+    scaled: bool = False
 
 
 def measure(comparison: Comparison) -> tuple[MeasuredTask, ...]:
-    """Measure all runs of a comparison; a task is left out as long as it has no evaluation that counts."""
+    """Measure all runs of a comparison; skip tasks without a valid evaluation."""
     entries = comparison.experiment.entries
     measured = []
     for task, problem in comparison.problems.items():
         runs = [run for run in comparison.runs if run.task == task]
-        alone = without_own_constraints(problem, entries[runs[0].algorithm])
-        if any(np.isfinite(counted(run, alone)).all(axis=1).any() for run in runs):
+        shared = without_own_constraints(problem, entries[runs[0].algorithm])
+        if any(np.isfinite(valid_objectives(run, shared)).all(axis=1).any() for run in runs):
             complete = all(run.task != task for run in comparison.missing)
-            measured.append(replace(measure_task(task, alone, runs, entries), complete=complete))
+            measured.append(replace(measure_task(task, shared, runs, entries), complete=complete))
     return tuple(measured)
 
 
 def measure_task(
     name: str, problem: Problem, runs: Sequence[RunData], entries: Mapping[str, AlgorithmEntry]
 ) -> MeasuredTask:
-    """Measure the runs of one task: one pass for the reference point and HV*, and one for the runs' own measures."""
-    points = [counted(run, problem) for run in runs]
-    once = [
-        once_on_front(objectives, run.seconds) for objectives, run in zip(points, runs, strict=True)
-    ]
-    fronts = [objectives[rows] for objectives, rows in zip(points, once, strict=True)]
+    """Measure the runs of one task by a common reference point and HV*."""
+    points = [valid_objectives(run, problem) for run in runs]
+    once = [rows_once_on_front(own, run.seconds) for own, run in zip(points, runs, strict=True)]
+    fronts = [own[rows] for own, rows in zip(points, once, strict=True)]
     reference = metrics.own_reference(np.concatenate(fronts))
-    units = (
-        metrics.coverage_units(np.concatenate(fronts), reference)
-        if len(reference) == 2
-        else np.ones(2)
-    )
-    times = moments([run.seconds for run in runs])
-    measured = [
-        _measure_run(*of_run, reference, units, times)
-        for of_run in zip(runs, points, once, strict=True)
-    ]
-    tests = [
-        run.test[rows]
-        for run, rows in zip(runs, once, strict=True)
-        if run.test is not None and len(rows)
-    ]
-    by_label = {label: _of_label(measured, label) for label in entries}
+    units = np.ones(2)
+    if len(reference) == 2:
+        units = metrics.coverage_units(np.concatenate(fronts), reference)
+    times = measuring_times([run.seconds for run in runs])
+    by_label: dict[str, list[MeasuredRun]] = {label: [] for label in entries}
+    tests = []
+    for run, own, rows in zip(runs, points, once, strict=True):
+        by_label[run.algorithm].append(_measure_run(run, own, rows, reference, units, times))
+        if run.test is not None and len(rows):
+            tests.append(run.test[rows])
     return MeasuredTask(
         name=name,
         problem=problem,
@@ -97,45 +114,51 @@ def measure_task(
         best=metrics.best_hypervolume(fronts, reference),
         best_test=metrics.hypervolume(np.concatenate(tests), reference) if tests else None,
         times=times,
-        runs={label: of_label for label, of_label in by_label.items() if of_label},
+        runs={
+            label: tuple(sorted(of_label, key=lambda run: run.data.seed))
+            for label, of_label in by_label.items()
+            if of_label
+        },
         entries=entries,
         scaled=bool((units != 1).any()),
     )
 
 
 def without_own_constraints(problem: Problem, entry: AlgorithmEntry) -> Problem:
-    """Return the task's problem as all algorithms have it, from that of a contender's run, whose own constraints come last."""
-    return replace(
-        problem,
-        constraints=problem.constraints[: len(problem.constraints) - len(entry.constraints)],
-    )
+    """Remove an algorithm's own constraints, which come last, from a problem."""
+    shared = len(problem.constraints) - len(entry.constraints)
+    return replace(problem, constraints=problem.constraints[:shared])
 
 
-def counted(run: RunData, problem: Problem) -> Array:
-    """Return the objectives (n, K) of a run, with NaN in the rows that violate a constraint of the task.
+def valid_objectives(run: RunData, problem: Problem) -> Array:
+    """Return the objectives (n, K) of a run, NaN where a constraint is violated.
 
-    What an algorithm alone was told to keep does not count: all are measured alike.
+    Constraints of single algorithms do not count, so all algorithms are measured alike.
     """
-    kept = np.ones(len(run), dtype=bool)
+    valid = np.ones(len(run), dtype=bool)
     for constraint in problem.constraints:
-        scores = run.scores.get(
-            constraint.name, np.full(len(run), np.nan)
-        )  # not there where all evaluations failed
-        kept &= RELATIONS[constraint.relation](scores, constraint.bound)
-    return np.where(kept[:, None], run.objectives, np.nan)
+        # A score is missing if all evaluations of a run failed.
+        scores = run.scores.get(constraint.name, np.full(len(run), np.nan))
+        valid &= RELATIONS[constraint.relation](scores, constraint.bound)
+    return np.where(valid[:, None], run.objectives, np.nan)
 
 
-def once_on_front(objectives: Array, seconds: Array) -> NDArray[np.intp]:
-    """Return the rows of objectives (n, K) that were on the front when their evaluation was over, or at any time after it."""
+def rows_once_on_front(objectives: Array, seconds: Array) -> NDArray[np.intp]:
+    """Return the rows of objectives (n, K) that were on the front at any time.
+
+    With time as one more objective, these are the rows that no earlier or simultaneous row
+    dominates or equals.
+    """
     rows = np.flatnonzero(np.isfinite(objectives).all(axis=1))
-    # With time as one more objective: no row dominates or equals them that was there before or at the same time.
-    return np.asarray(
-        rows[moocore.is_nondominated(np.column_stack([-objectives[rows], seconds[rows]]))]
-    )
+    costs = np.column_stack([-objectives[rows], seconds[rows]])
+    return np.asarray(rows[moocore.is_nondominated(costs)])
 
 
-def moments(seconds: Sequence[Array]) -> Array:
-    """Return the times (T,) at which evaluations ended; where they are many, some of them, evenly chosen, with the last."""
+def measuring_times(seconds: Sequence[Array]) -> Array:
+    """Return the times (T,) at which evaluations ended, evenly thinned to at most 128.
+
+    The first and the last time are always among them.
+    """
     times = np.unique(np.concatenate(list(seconds)))
     chosen = np.linspace(0, len(times) - 1, min(len(times), TIMES)).round().astype(int)
     return np.asarray(times[chosen])
@@ -149,69 +172,66 @@ def _measure_run(
     units: Array,
     times: Array,
 ) -> MeasuredRun:
-    until = np.searchsorted(run.seconds[once], times, side="right")
-    front, hypervolumes, tests = once[:0], np.zeros(len(times)), np.zeros(len(times))
-    for i, (begin, end) in enumerate(zip([0, *until], until, strict=False)):
-        if begin == end:
-            hypervolumes[i], tests[i] = (hypervolumes[i - 1], tests[i - 1]) if i else (0.0, 0.0)
-            continue
-        candidates = np.concatenate([front, once[begin:end]])
-        front = candidates[metrics.non_dominated(points[candidates])]
-        hypervolumes[i] = metrics.hypervolume(points[front], reference)
-        tests[i] = 0.0 if run.test is None else metrics.hypervolume(run.test[front], reference)
-    coverage = (
-        metrics.coverage(points[front], reference, units=units) if points.shape[1] == 2 else None
-    )
+    """Measure a run, from the rows that were once on its front."""
+    ends = np.searchsorted(run.seconds[once], times, side="right")
+    front = once[:0]
+    hypervolumes = np.zeros(len(times))
+    tests = np.zeros(len(times))
+    for i, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if begin < end:
+            candidates = np.concatenate([front, once[begin:end]])
+            front = candidates[metrics.non_dominated(points[candidates])]
+            hypervolumes[i] = metrics.hypervolume(points[front], reference)
+            if run.test is not None:
+                tests[i] = metrics.hypervolume(run.test[front], reference)
+        elif i:
+            hypervolumes[i] = hypervolumes[i - 1]
+            tests[i] = tests[i - 1]
+    coverage = None
+    if points.shape[1] == 2:
+        coverage = metrics.coverage(points[front], reference, units=units)
     return MeasuredRun(run, front, hypervolumes, None if run.test is None else tests, coverage)
 
 
-def _of_label(runs: Iterable[MeasuredRun], label: str) -> tuple[MeasuredRun, ...]:
-    return tuple(
-        sorted((run for run in runs if run.data.algorithm == label), key=lambda run: run.data.seed)
-    )
-
-
 def final_hypervolumes(runs: Sequence[MeasuredRun]) -> Array:
-    """Return the hypervolume (R,) of each run at its end."""
+    """Return the final hypervolume (R,) of each run."""
     return np.array([run.hypervolumes[-1] for run in runs])
 
 
 def mean_hypervolume(runs: Sequence[MeasuredRun]) -> float:
-    """Return the mean hypervolume, by which others are divided; 1 where it is 0."""
+    """Return the mean final hypervolume, or 1 if it is 0, as a divisor for others."""
     return float(final_hypervolumes(runs).mean()) or 1.0
 
 
 def unequal_times(measured: Sequence[MeasuredTask]) -> dict[str, dict[str, float]]:
-    """Return the virtual seconds of each algorithm's slowest run, by task, where they are not the same but for some intervals."""
-    ends = {
-        task.name: {
+    """Return the virtual seconds of the slowest runs where algorithms differ.
+
+    The seconds are by task and algorithm. Differences of a few intervals do not count.
+    """
+    unequal = {}
+    for task in measured:
+        ends = {
             label: max(float(run.data.seconds.max(initial=0.0)) for run in runs)
             for label, runs in task.runs.items()
         }
-        for task in measured
-    }
-    return {
-        task: of_task
-        for task, of_task in ends.items()
-        if max(of_task.values()) > (1 + APART) * min(of_task.values())
-    }
+        if max(ends.values()) > (1 + TIME_TOLERANCE) * min(ends.values()):
+            unequal[task.name] = ends
+    return unequal
 
 
 def labels_of(measured: Sequence[MeasuredTask]) -> tuple[str, ...]:
-    """Return the labels of the algorithms that have runs on any of the tasks, in the experiment's order."""
-    return tuple(
-        label
-        for label in (measured[0].entries if measured else ())
-        if any(label in task.runs for task in measured)
-    )
+    """Return the algorithms that have runs, in the experiment's order."""
+    present = {label for task in measured for label in task.runs}
+    entries = measured[0].entries if measured else {}
+    return tuple(label for label in entries if label in present)
 
 
 def baseline_of(algorithms: Sequence[str]) -> str:
-    """Return the label that others are tested against and that figures give the strong color: MO-PBT, or the first."""
+    """Return the algorithm to compare others with: MO-PBT, or the first one."""
     return BASELINE if BASELINE in algorithms or not algorithms else algorithms[0]
 
 
-def fronts_of(comparison: Comparison, measured: Iterable[MeasuredTask]) -> Comparison:
-    """Return the comparison with the models of the runs' final fronts alone."""
+def keep_fronts(comparison: Comparison, measured: Iterable[MeasuredTask]) -> Comparison:
+    """Return the comparison with only the models of the runs' final fronts."""
     runs = (run for task in measured for of_label in task.runs.values() for run in of_label)
     return replace(comparison, runs=tuple(run.data.only(run.front) for run in runs))

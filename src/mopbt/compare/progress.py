@@ -1,4 +1,4 @@
-"""How a comparison stands while it is carried out: shown to whoever watches, and recorded beside the runs."""
+"""Show and record the progress of a comparison."""
 
 import datetime
 import json
@@ -23,13 +23,18 @@ from mopbt.errors import last_line
 from mopbt.stores.directory import write_atomically
 from mopbt.version import __version__
 
-EVERY = 10.0  # seconds between lines of progress where there is no terminal
-ENOUGH = 0.02  # of a run: what it takes cannot be told from less
+# Seconds between two lines of progress without a terminal.
+LINE_INTERVAL = 10.0
+# Share of a run that must be done before its duration can be estimated.
+ENOUGH = 0.02
 PACKAGES = ("numpy", "moocore", "torch", "botorch", "scikit-learn")
 
 
 class ProgressView:
-    """Shows a plan while it is carried out: bars on a terminal, else a line now and then. Use it as a context manager."""
+    """Show the progress of a plan as bars on a terminal, or else as lines.
+
+    Use it as a context manager.
+    """
 
     def __init__(
         self,
@@ -45,20 +50,28 @@ class ProgressView:
         from rich.progress import Progress as Bars
 
         self._console = Console(stderr=True, highlight=False, quiet=not shown)
-        columns = BarColumn(16), TextColumn("{task.description}  {task.fields[note]}", markup=False)
         self._bars = Bars(
-            *columns, console=self._console, disable=not self._console.is_terminal, transient=True
+            BarColumn(16),
+            TextColumn("{task.description}  {task.fields[note]}", markup=False),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
         )
-        self._plan, self._jobs = plan, jobs
-        self._took = {run: float(finished[run]["real"]) for run in plan if run in finished}
+        self._plan = plan
+        self._jobs = jobs
+        self._durations = {run: float(finished[run]["real"]) for run in plan if run in finished}
         self._shares: dict[PlannedRun, float] = {}
-        self._firsts: dict[
-            PlannedRun, tuple[float, float]
-        ] = {}  # when a run first told its share, and that share
+        # When each run first reported its share, and that share.
+        self._firsts: dict[PlannedRun, tuple[float, float]] = {}
         self._failed: set[PlannedRun] = set()
-        self._lock = threading.RLock()  # threads of the crew tell shares
-        self._began, self._shown, self._told = time.monotonic(), -math.inf, ""
-        self._whole = self._bars.add_task(name, total=len(plan), completed=len(self._took), note="")
+        # The threads of the worker pool report shares.
+        self._lock = threading.RLock()
+        self._began = time.monotonic()
+        self._last_time = -math.inf
+        self._last_line = ""
+        self._total = self._bars.add_task(
+            name, total=len(plan), completed=len(self._durations), note=""
+        )
         self._rows: dict[PlannedRun, Any] = {}
 
     def __enter__(self) -> "ProgressView":
@@ -67,19 +80,19 @@ class ProgressView:
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._bars.stop()
-        if self._line() != self._told:
+        if self._line() != self._last_line:
             self.note(self._line())
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self.note(
-                "stopped (interrupted); nothing reported is lost: run the same again to go on"
+                "stopped (interrupted); nothing reported is lost: rerun the same command to resume"
             )
 
     def note(self, text: str) -> None:
-        """Say something in one line."""
+        """Print one line."""
         self._console.print(text, soft_wrap=True, markup=False)
 
     def begin(self, run: PlannedRun) -> None:
-        """Show that a run is under way."""
+        """Show that a run has started."""
         with self._lock:
             self._shares[run] = 0.0
             self._rows[run] = self._bars.add_task(str(run), total=1.0, note="")
@@ -93,48 +106,58 @@ class ProgressView:
             self._show()
 
     def end(self, run: PlannedRun, answer: Mapping[str, Any]) -> None:
-        """Show that a run is over."""
+        """Show that a run has finished or failed."""
         with self._lock:
             del self._shares[run]
             self._bars.remove_task(self._rows.pop(run))
             if "finished" in answer:
-                self._took[run] = float(answer["finished"]["real"])
+                self._durations[run] = float(answer["finished"]["real"])
             else:
                 self._failed.add(run)
                 self.note(f"{run}: failed: {last_line(answer['failed'])}")
             self._show()
 
     def give_up(self, run: PlannedRun, why: str) -> None:
-        """Show that a run will not be begun."""
+        """Show that a run will not be started."""
         self._failed.add(run)
         self.note(f"{run}: {why}")
 
     def _show(self) -> None:
-        self._bars.update(self._whole, completed=len(self._took), note=self._line())
-        if not self._console.is_terminal and time.monotonic() - self._shown >= EVERY:
-            self._shown, self._told = time.monotonic(), self._line()
-            self.note(self._told)
+        self._bars.update(self._total, completed=len(self._durations), note=self._line())
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._last_time >= LINE_INTERVAL:
+            self._last_time = now
+            self._last_line = self._line()
+            self.note(self._last_line)
 
     def _line(self) -> str:
         from mopbt.progress_display import clock
 
         parts = [
-            f"{len(self._took)}/{len(self._plan)} runs",
+            f"{len(self._durations)}/{len(self._plan)} runs",
             f"{clock(time.monotonic() - self._began)} elapsed",
         ]
         plan = [run for run in self._plan if run not in self._failed]
-        left = seconds_left(plan, self._took, self._shares, self._paces(), jobs=self._jobs)
-        parts += [f"{clock(left)} left"] if left else []
-        return " | ".join([*parts, *([f"{len(self._failed)} failed"] if self._failed else [])])
+        left = seconds_left(plan, self._durations, self._shares, self._estimates(), jobs=self._jobs)
+        if left:
+            parts.append(f"{clock(left)} left")
+        if self._failed:
+            parts.append(f"{len(self._failed)} failed")
+        return " | ".join(parts)
 
-    def _paces(self) -> dict[PlannedRun, float]:
-        """Return what runs that are under way will have taken, from what they did since they first told how far they are."""
-        now, known = time.monotonic(), [run for run in self._shares if run in self._firsts]
-        done = {
-            run: (now - self._firsts[run][0], self._shares[run] - self._firsts[run][1])
-            for run in known
-        }
-        return {run: seconds / share for run, (seconds, share) in done.items() if share >= ENOUGH}
+    def _estimates(self) -> dict[PlannedRun, float]:
+        """Estimate the duration of unfinished runs from their progress so far.
+
+        What a run did in an earlier session does not count, because its time is unknown.
+        """
+        now = time.monotonic()
+        estimates = {}
+        for run, share in self._shares.items():
+            if run in self._firsts:
+                first_time, first_share = self._firsts[run]
+                if share - first_share >= ENOUGH:
+                    estimates[run] = (now - first_time) / (share - first_share)
+        return estimates
 
 
 def seconds_left(
@@ -145,31 +168,35 @@ def seconds_left(
     *,
     jobs: int = 1,
 ) -> float:
-    """Return the seconds to go, from the runs most like those that are not over; 0 as long as nothing tells.
+    """Estimate the seconds left from the most similar runs; 0 if nothing is known yet.
 
     Args:
         plan: All runs.
-        duration: The seconds of those that are over.
-        shares: What is done of those that are under way.
-        paces: The seconds that some of them will have taken, as far as one can see.
-        jobs: How many runs are carried out side by side.
+        duration: Seconds of the finished runs.
+        shares: Share that is done of each running run.
+        paces: Estimated durations of running runs.
+        jobs: Number of runs in parallel.
     """
     seen: dict[tuple[str, ...], list[float]] = {}
     for run, seconds in {**(paces or {}), **duration}.items():
-        for key in ((run.task, run.algorithm), (run.task,), ()):
+        for key in _similarity_keys(run):
             seen.setdefault(key, []).append(seconds)
-    means = {key: statistics.fmean(seconds) for key, seconds in seen.items()}
-    left = [run for run in plan if run not in duration]
-    keys = [((run.task, run.algorithm), (run.task,), ()) for run in left]
-    expected = [next((means[key] for key in alike if key in means), 0.0) for alike in keys]
-    to_go = [
-        seconds * (1 - shares.get(run, 0.0)) for run, seconds in zip(left, expected, strict=True)
-    ]
-    return max(sum(to_go) / jobs, max(to_go, default=0.0))  # the last run cannot be shared
+    left = []
+    for run in plan:
+        if run not in duration:
+            similar = next((seen[key] for key in _similarity_keys(run) if key in seen), [0.0])
+            left.append(statistics.fmean(similar) * (1 - shares.get(run, 0.0)))
+    # A single run cannot be split among jobs.
+    return max(sum(left) / jobs, max(left, default=0.0))
+
+
+def _similarity_keys(run: PlannedRun) -> tuple[tuple[str, ...], ...]:
+    """Return the groups a run belongs to, from the most to the least similar runs."""
+    return ((run.task, run.algorithm), (run.task,), ())
 
 
 class Record:
-    """What stands beside the runs in about.json: commands, machine, versions, times, and what was measured of the tasks."""
+    """Write about.json: commands, machine, versions, times and measurements."""
 
     def __init__(
         self,
@@ -181,21 +208,26 @@ class Record:
     ) -> None:
         about = about_of(out)
         self.tasks: dict[str, Any] = about.get("tasks", {})
-        self.failures: dict[str, str] = {}  # by run, with where they came from; of the last session
+        # Failures of the last session, with their tracebacks, by run.
+        self.failures: dict[str, str] = {}
         self._earlier: dict[str, Any] = about.get("taken_over", {})
         self._taken = dict(self._earlier)
         self._head = {"experiment": name, "scale": scale}
         self._sessions: list[dict[str, Any]] = about.get("sessions", [])
         self._began = time.monotonic()
-        session: dict[str, Any] = {"command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}
-        session["started"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._sessions.append(
-            session | {"jobs": jobs, "machine": _machine(), "versions": _versions()}
+            {
+                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+                "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "jobs": jobs,
+                "machine": _machine(),
+                "versions": _versions(),
+            }
         )
         self.write(out, finished)
 
     def taken(self, counts: Mapping[Path, int]) -> None:
-        """Note how many runs were taken over from which comparisons, and where those were carried out."""
+        """Record how many runs were copied from which comparisons, and where those ran."""
         for place, runs in counts.items():
             earlier = self._earlier.get(place.name, {}).get("runs", 0)
             sessions = [
@@ -205,29 +237,25 @@ class Record:
             self._taken[place.name] = {"runs": earlier + runs, "sessions": sessions}
 
     def write(self, out: Path, finished: Mapping[PlannedRun, Marker]) -> None:
-        """Write down how things stand."""
+        """Write about.json."""
         self._sessions[-1]["seconds"] = round(time.monotonic() - self._began, 3)
-        seconds = round(sum(session["seconds"] for session in self._sessions), 3)
-        runs = {
-            str(run.directory.relative_to("runs")): _brief(marker)
-            for run, marker in finished.items()
-        }
+        runs = {}
+        for run, marker in finished.items():
+            brief = {key: value for key, value in marker.items() if key != "order"}
+            runs[str(run.directory.relative_to("runs"))] = brief
         about = {
             **self._head,
-            "seconds": seconds,
+            "seconds": round(sum(session["seconds"] for session in self._sessions), 3),
             "tasks": self.tasks,
             "sessions": self._sessions,
             "runs": runs,
         }
-        about |= {"taken_over": self._taken} if self._taken else {}
-        about |= {"failures": self.failures} if self.failures else {}
-        write_atomically(
-            out / "about.json", (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
-        )
-
-
-def _brief(marker: Marker) -> Marker:
-    return {key: value for key, value in marker.items() if key != "order"}
+        if self._taken:
+            about["taken_over"] = self._taken
+        if self.failures:
+            about["failures"] = self.failures
+        text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(out / "about.json", text.encode())
 
 
 def _machine() -> dict[str, Any]:
@@ -239,21 +267,23 @@ def _machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Return the processor as Linux knows it; two with the same name may round otherwise, and then a seed gives another run."""
+    """Return the processor as Linux reports it.
+
+    Family and model are included because processors of the same name may round differently, and
+    then a seed gives another run.
+    """
     with suppress(OSError):
-        told: dict[str, str] = dict(
+        found: dict[str, str] = dict(
             re.findall(
                 r"^(model name|cpu family|model)\s*: (.*)$",
                 Path("/proc/cpuinfo").read_text(),
                 re.MULTILINE,
             )
         )
-        family = (
-            f" (family {told['cpu family']}, model {told['model']})"
-            if {"cpu family", "model"} <= told.keys()
-            else ""
-        )
-        return told.get("model name", "") + family
+        name = found.get("model name", "")
+        if {"cpu family", "model"} <= found.keys():
+            name += f" (family {found['cpu family']}, model {found['model']})"
+        return name
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The report of a comparison: its tables, and figures as in the paper and two more; each where the comparison has what it shows."""
+"""Write the report of a comparison: its tables, the paper's figures and two more."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,9 +8,16 @@ import numpy as np
 
 from mopbt.algorithms import check_choice
 from mopbt.compare import Comparison
-from mopbt.compare.collect import compressed
-from mopbt.compare.measures import MeasuredRun, MeasuredTask, fronts_of, measure
-from mopbt.compare.tables import runs_to_csv, tables, tasks_to_csv, to_csv, to_latex, to_markdown
+from mopbt.compare.collect import evaluations_to_csv
+from mopbt.compare.measures import MeasuredTask, keep_fronts, measure
+from mopbt.compare.table_formats import (
+    runs_to_csv,
+    tasks_to_csv,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
+from mopbt.compare.tables import build_tables
 from mopbt.plots.final import final, populations, spaces
 from mopbt.plots.objective_space import attainment, fronts, searched
 from mopbt.plots.progress import generalization, progress, transfer, trivial
@@ -22,24 +29,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 200
+COLORS = 256
 
 
 def write_report(comparison: Comparison, out: Path | str, *, figures: bool = True) -> list[Path]:
-    """Write a comparison's tables.*, its runs.csv, tasks.csv and fronts.csv.gz, and figures/*.png and *.pdf; return the files.
+    """Write the tables and figures of a comparison, and return the files.
 
-    Figures need matplotlib; without them, those of an earlier report are removed all the same, as they would tell of other runs.
+    The files are tables.md, tables.tex, tables.csv, runs.csv, tasks.csv, fronts.csv.gz and
+    figures/*.png and *.pdf. A figure is drawn only if the comparison has the data for it.
+    Figures of an earlier report are removed even if none are drawn, because they would show
+    other runs than the tables.
+
+    Args:
+        comparison: The comparison, complete or not.
+        out: Directory of the report.
+        figures: Whether to draw figures, which needs matplotlib.
     """
-    out, measured = Path(out), measure(comparison)
+    out = Path(out)
+    measured = measure(comparison)
     files = _write_tables(comparison, measured, out)
-    for name in (comparison.experiment.figures or USUAL) if figures else ():
-        for stem, figure in draw(name, measured).items():
-            files += _save(figure, out / "figures" / stem)
-    _remove_earlier(out / "figures", files)
+    if figures:
+        for name in comparison.experiment.figures or DEFAULT_FIGURES:
+            for stem, figure in draw(name, measured).items():
+                files += _save(figure, out / "figures" / stem)
+    _remove_stale_figures(out / "figures", files)
     return files
 
 
 def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Return the figures of one kind of `FIGURES`, by the names of their files; none where nothing is there that they show."""
+    """Draw the figures of one kind of `FIGURES`, by the names of their files.
+
+    The result is empty if the comparison has no data for them.
+    """
     check_choice("figures", name, tuple(FIGURES))
     with styled():
         return FIGURES[name](measured)
@@ -48,22 +69,17 @@ def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 def _write_tables(
     comparison: Comparison, measured: Sequence[MeasuredTask], out: Path
 ) -> list[Path]:
-    made = tables(measured)
+    tables = build_tables(measured)
+    sections = [f"## {table.measure}\n\n{to_markdown(table)}" for table in tables]
     texts = {
-        "tables.md": "\n".join(
-            [
-                _head(comparison, measured),
-                *(f"## {table.measure}\n\n{to_markdown(table)}" for table in made),
-            ]
-        ),
-        "tables.tex": "\n".join(map(to_latex, made)),
-        "tables.csv": to_csv(made),
+        "tables.md": "\n".join([_introduction(comparison, measured), *sections]),
+        "tables.tex": "\n".join(map(to_latex, tables)),
+        "tables.csv": to_csv(tables),
         "runs.csv": runs_to_csv(measured),
         "tasks.csv": tasks_to_csv(measured),
     }
-    files = {name: text.encode() for name, text in texts.items()} | {
-        "fronts.csv.gz": compressed(fronts_of(comparison, measured))
-    }
+    files = {name: text.encode() for name, text in texts.items()}
+    files["fronts.csv.gz"] = evaluations_to_csv(keep_fronts(comparison, measured))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -73,95 +89,105 @@ def _write_tables(
     return [out / name for name in files]
 
 
-def _head(comparison: Comparison, measured: Sequence[MeasuredTask]) -> str:
-    """Return what the comparison is, and how much of it is missing."""
-    missing, runs = len(comparison.missing), len(comparison.runs)
-    lines = [f"# {comparison.experiment.name}", comparison.experiment.about]
-    lines += [f"{missing} of {missing + runs} runs are not finished."] if missing else []
-    lines += not_alike(comparison)
-    failed, evaluations = (
-        sum(len(run.errors) for run in comparison.runs),
-        sum(map(len, comparison.runs)),
+def _introduction(comparison: Comparison, measured: Sequence[MeasuredTask]) -> str:
+    """Describe the comparison, and what is missing or invalid in it."""
+    lines = [f"# {comparison.experiment.name}"]
+    if comparison.experiment.about:
+        lines.append(comparison.experiment.about)
+    missing = len(comparison.missing)
+    if missing:
+        lines.append(f"{missing} of {missing + len(comparison.runs)} runs are not finished.")
+    lines += comparability_warnings(comparison)
+    intervals = sum(map(len, comparison.runs))
+    failed = sum(len(run.errors) for run in comparison.runs)
+    if failed:
+        lines.append(
+            f"{failed:,} of {intervals:,} intervals failed; evaluations.csv.gz has their errors."
+        )
+    not_finite = sum(
+        int((~np.isfinite(run.objectives)).any(axis=1).sum()) for run in comparison.runs
     )
-    lines += (
-        [f"{failed:,} of {evaluations:,} intervals failed; evaluations.csv.gz has their errors."]
-        if failed
-        else []
-    )
-    strange = (
-        sum(int((~np.isfinite(run.objectives)).any(axis=1).sum()) for run in comparison.runs)
-        - failed
-    )
-    lines += (
-        [
-            f"{strange:,} of {evaluations:,} intervals ended with an objective that is no finite number."
-        ]
-        if strange
-        else []
-    )
-    untested = sum(
-        _without_test(run) for task in measured for runs in task.runs.values() for run in runs
-    )
-    lines += (
-        [
-            f"{untested:,} models of the fronts have no test scores, and count for nothing on test data."
-        ]
-        if untested
-        else []
-    )
-    nothing = [task for task in comparison.problems if task not in {task.name for task in measured}]
-    lines += [
-        f"{task}: no evaluation counts; all failed, were not finite, or violated a constraint."
-        for task in nothing
-    ]
-    return "\n\n".join(filter(None, lines)) + "\n"
+    diverged = not_finite - failed
+    if diverged:
+        lines.append(
+            f"{diverged:,} of {intervals:,} intervals ended with an objective that is not finite."
+        )
+    untested = _count_untested(measured)
+    if untested:
+        lines.append(
+            f"{untested:,} models of the fronts have no test scores, so they do not count on test "
+            f"data."
+        )
+    shown = {task.name for task in measured}
+    for task in comparison.problems:
+        if task not in shown:
+            lines.append(
+                f"{task}: no evaluation counts; all of them failed, were not finite or violated a "
+                f"constraint."
+            )
+    return "\n\n".join(lines) + "\n"
 
 
-def _without_test(run: MeasuredRun) -> int:
-    """Return how many models of a run's front have no test scores, though others of the run have."""
-    return (
-        0
-        if run.data.test is None
-        else int((~np.isfinite(run.data.test[run.front])).any(axis=1).sum())
-    )
+def _count_untested(measured: Sequence[MeasuredTask]) -> int:
+    """Count the models of the fronts without test scores, on tasks that have some."""
+    count = 0
+    for task in measured:
+        for runs in task.runs.values():
+            for run in runs:
+                if run.data.test is not None:
+                    count += int((~np.isfinite(run.data.test[run.front])).any(axis=1).sum())
+    return count
 
 
-def not_alike(comparison: Comparison) -> list[str]:
-    """Return what a reader must know where not all runs were made by the same code."""
-    mixed, versions = ", ".join(comparison.mixed), " and ".join(comparison.versions)
-    sentences = (
-        [f"The code of {mixed} changed between runs: they may not be comparable."] if mixed else []
-    )
-    made = f"The runs were made by mopbt {versions}, which may decide differently: they may not be comparable."
-    return sentences + ([made] if len(comparison.versions) > 1 else [])
+def comparability_warnings(comparison: Comparison) -> list[str]:
+    """Return a warning for each reason why the runs may not be comparable."""
+    warnings = []
+    if comparison.mixed:
+        tasks = ", ".join(comparison.mixed)
+        warnings.append(f"The code of {tasks} changed between runs, so they may not be comparable.")
+    if len(comparison.versions) > 1:
+        versions = " and ".join(comparison.versions)
+        warnings.append(
+            f"The runs were made by mopbt {versions}, which may make different decisions, so they "
+            f"may not be comparable."
+        )
+    return warnings
 
 
 def _save(figure: "Figure", stem: Path) -> list[Path]:
-    """Write a figure as PNG and PDF, without the time: the same comparison gives the same files."""
+    """Write a figure as PNG and PDF, without a timestamp.
+
+    Equal figures give equal files.
+    """
     stem.parent.mkdir(parents=True, exist_ok=True)
-    png, pdf = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")
+    png = stem.with_name(f"{stem.name}.png")
+    pdf = stem.with_name(f"{stem.name}.pdf")
     with styled():
         figure.savefig(png, dpi=DPI)
-        _keep_colors(png)
-        figure.set_layout_engine(
-            "none"
-        )  # it stays as it is: to lay it out again would double the cost
+        _reduce_colors(png)
+        # The layout is final. Computing it again would double the time.
+        figure.set_layout_engine("none")
         figure.savefig(pdf, dpi=DPI, metadata={"CreationDate": None})
     return [png, pdf]
 
 
-def _keep_colors(png: Path, most: int = 256) -> None:
-    """Write an image with so many colors: lines and letters look the same in two fifths of the bytes."""
-    from PIL import Image  # matplotlib brings it
+def _reduce_colors(png: Path) -> None:
+    """Reduce an image to 256 colors.
+
+    Lines and text look the same in two fifths of the bytes.
+    """
+    # Pillow is a dependency of matplotlib.
+    from PIL import Image
 
     with Image.open(png) as image:
-        image.convert("RGB").quantize(
-            most, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
-        ).save(png)
+        reduced = image.convert("RGB").quantize(
+            COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+        )
+        reduced.save(png)
 
 
-def _remove_earlier(folder: Path, written: Sequence[Path]) -> None:
-    """Remove what an earlier report drew and this one did not: it would tell of other runs than the tables beside it."""
+def _remove_stale_figures(folder: Path, written: Sequence[Path]) -> None:
+    """Remove the figures of an earlier report that this one did not draw."""
     for file in set(folder.glob("*.p*")).difference(written):
         own = file.stem in FIGURES or file.stem.startswith(("searched-", "attainment-"))
         if own and file.suffix in (".png", ".pdf"):
@@ -183,6 +209,5 @@ FIGURES: Mapping[str, Callable[[Sequence[MeasuredTask]], dict[str, "Figure"]]] =
         trivial,
     )
 }
-USUAL = tuple(
-    name for name in FIGURES if name != "spaces"
-)  # an experiment must say that its tasks differ in their spaces alone
+# `spaces` needs tasks that differ only in their spaces, so an experiment must ask for it.
+DEFAULT_FIGURES = tuple(name for name in FIGURES if name != "spaces")

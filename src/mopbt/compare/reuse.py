@@ -1,4 +1,4 @@
-"""Runs that another comparison has made already."""
+"""Reuse finished runs of other comparisons."""
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,68 +26,66 @@ FILES = ("run.toml", "journal.jsonl", "finished.json")
 
 @dataclass(frozen=True)
 class ReusableRuns:
-    """What other comparisons are there, and their finished runs by what was ordered."""
+    """Other comparisons and their finished runs.
+
+    Attributes:
+        places: Directories of the comparisons.
+        runs: Directories of finished runs, by the identity of their order. There are several if
+            tasks of the same name have different code.
+        taken: Number of runs copied so far, by comparison.
+    """
 
     places: Sequence[Path]
-    runs: Mapping[str, Sequence[Path]]  # several where tasks of the same name have other code
-    taken: dict[Path, int] = field(default_factory=dict)  # how many runs were copied, by comparison
+    runs: Mapping[str, Sequence[Path]]
+    taken: dict[Path, int] = field(default_factory=dict)
 
     @staticmethod
     def below(
         places: Iterable[Path], out: Path, scale: str | None, *, with_models: bool
     ) -> "ReusableRuns":
-        """Find the comparisons of the same scale in and below some directories, and their runs, or those that have their models."""
-        places = list(places)
-        for place in places:
-            if not place.is_dir():
-                raise ValueError(
-                    f"`reuse` must name directories with comparisons in or below them, got {place}, which is not there"
-                )
-        found = [file.parent for place in places for file in sorted(place.rglob("experiment.toml"))]
-        found = [
-            place
-            for place in found
-            if place.resolve() != out.resolve() and about_of(place).get("scale") == scale
-        ]
-        useful = [
-            place for place in found if not with_models or recorded_experiment(place).keep_models
-        ]
-        markers = (
-            marker for place in useful for marker in sorted(place.glob("runs/*/*/*/finished.json"))
-        )
+        """Find comparisons of the same scale in and below some directories.
+
+        Args:
+            places: The directories to search.
+            out: Directory of the new comparison, which is left out.
+            scale: Scale of the new comparison.
+            with_models: Only include runs of comparisons that keep their models.
+        """
+        found = _find_comparisons(places, out, scale)
         runs: dict[str, list[Path]] = {}
-        for marker in markers:
-            if "order" in (mark := read_marker(marker)):  # not in those of the first versions
-                runs.setdefault(mark["order"], []).append(marker.parent)
+        for place in found:
+            if with_models and not recorded_experiment(place).keep_models:
+                continue
+            for file in sorted(place.glob("runs/*/*/*/finished.json")):
+                marker = read_marker(file)
+                # Markers of the first versions have no order.
+                if "order" in marker:
+                    runs.setdefault(marker["order"], []).append(file.parent)
         return ReusableRuns(found, runs)
 
     def measured(self, task: str, task_fingerprint: str, key: str) -> Any:
-        """Return what was measured of a task that is made of the same, its "cost" or its "engine"; None if nothing was."""
+        """Return the measured "cost" or "engine" of a task with the same code, or None."""
         for place in reversed(self.places):
             known: Mapping[str, Any] = about_of(place).get("tasks", {}).get(task, {})
             run = next(place.glob(f"runs/{slug(task)}/*/*/run.toml"), None)
-            was_measured = bool(known) and getattr(recorded_experiment(place), key) in (
-                "measured",
-                "auto",
-            )
-            if (
-                was_measured
-                and run is not None
-                and read_run_config(run.parent).task_fingerprint == task_fingerprint
-            ):
+            if not known or run is None:
+                continue
+            # A value that the experiment sets was not measured.
+            was_measured = getattr(recorded_experiment(place), key) in ("measured", "auto")
+            same_code = read_run_config(run.parent).task_fingerprint == task_fingerprint
+            if was_measured and same_code:
                 return known[key]
         return None
 
     def copied(self, order: Order, problem: Problem, note: Callable[[str], None]) -> Marker | None:
-        """Copy the run that an order asks for, if there is one of a task made of the same, and return its mark."""
+        """Copy a finished run that matches an order and return its marker, or return None."""
         for other in reversed(self.runs.get(identity(order), ())):
             marker = read_marker(other / "finished.json")
             if wrong := what_is_wrong(other, marker):
-                note(f"{other} is not taken over: {wrong}")
-            elif (
-                not problem_differences(other, problem)
-                and read_run_config(other).task_fingerprint == order.task_fingerprint
-            ):
+                note(f"{other} is not reused: {wrong}")
+                continue
+            same_code = read_run_config(other).task_fingerprint == order.task_fingerprint
+            if same_code and not problem_differences(other, problem):
                 self._copy(other, order)
                 return marker
         return None
@@ -95,16 +93,30 @@ class ReusableRuns:
     def _copy(self, other: Path, order: Order) -> None:
         path = Path(order.path)
         copy = path.with_name(f"{path.name}.tmp")
-        for leftover in (
-            copy,
-            path,
-        ):  # of a copy that was not finished, and of a run that was begun
-            shutil.rmtree(leftover, ignore_errors=True)
+        # Remove an unfinished copy and an unfinished run.
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
         copy.mkdir(parents=True)
         for name in FILES:
             write_atomically(copy / name, (other / name).read_bytes())
         if order.keep_models:
             shutil.copytree(other / "checkpoints", copy / "checkpoints")
-        copy.rename(path)  # whole, or not at all
+        # Renaming makes the copy appear all at once.
+        copy.rename(path)
         source = cast(Path, comparison_of(other))
         self.taken[source] = self.taken.get(source, 0) + 1
+
+
+def _find_comparisons(places: Iterable[Path], out: Path, scale: str | None) -> list[Path]:
+    found = []
+    for place in places:
+        if not place.is_dir():
+            raise ValueError(
+                f"`reuse` must name directories with comparisons in or below them, got {place}, "
+                f"which does not exist"
+            )
+        for file in sorted(place.rglob("experiment.toml")):
+            is_other = file.parent.resolve() != out.resolve()
+            if is_other and about_of(file.parent).get("scale") == scale:
+                found.append(file.parent)
+    return found

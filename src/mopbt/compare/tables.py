@@ -1,222 +1,202 @@
-"""Tables of a comparison: hypervolume on validation and on test data, and coverage, as in the paper's Appendix I.
+"""Build the tables of a comparison: hypervolume, test hypervolume, coverage.
 
-Beside the paper's mean and deviation stand the average rank over tasks and what tells a difference from chance (`statistics`).
-One structure, `Table`, becomes Markdown, LaTeX and CSV.
+They have the means and deviations of the paper's Appendix I, the average rank over tasks and
+the significance tests of `mopbt.compare.significance`. `mopbt.compare.table_formats` writes them.
 """
 
-import csv
-import io
 import math
-import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mopbt import metrics
 from mopbt.compare.measures import MeasuredRun, MeasuredTask, baseline_of, labels_of, unequal_times
-from mopbt.compare.significance import holm, paired_differences, places, sign_flip_test
+from mopbt.compare.significance import average_ranks, holm, paired_differences, sign_flip_test
 
 LEVEL = 0.05
-LATEX = str.maketrans(
-    {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        "±": r"$\pm$",
-        "×": r"$\times$",
-        "−": "$-$",
-    }
-    | {
-        letter: rf"$\{unicodedata.name(letter).split()[-1].lower()}$"
-        for letter in "αβγδζηθικμνξπρστυφχψω"
-    }
-    | {"ε": r"$\varepsilon$", "λ": r"$\lambda$"}
-)
+
+# Values of one task, by algorithm and seed.
+Values = Mapping[str, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What an algorithm reached on a task, over its runs, and how that compares."""
+    """One measure of an algorithm on a task, over its runs.
 
-    values: Mapping[int, float]  # by seed
+    Attributes:
+        values: The measure by seed.
+        mean: Mean over the runs.
+        deviation: Standard deviation over the runs.
+        rank: Rank of the mean among the algorithms of the task. 1 is the best, ties share a rank.
+        difference: Mean paired difference from the baseline. NaN for the baseline itself.
+        p: p-value of the difference.
+        corrected: p-value after Holm's correction over the algorithms of the task.
+    """
+
+    values: Mapping[int, float]
     mean: float
     deviation: float
-    rank: float  # among the algorithms of the task, 1 for the best; equal ones share the mean of their places
-    difference: float = (
-        math.nan
-    )  # of the mean from the baseline's, over pairs of runs; NaN for the baseline
-    p: float = math.nan  # of the difference, if chance alone made it
-    corrected: float = math.nan  # p after Holm's correction over the algorithms of the task
+    rank: float
+    difference: float = math.nan
+    p: float = math.nan
+    corrected: float = math.nan
 
     @property
     def sign(self) -> str:
-        """Return "+" or "−" where the algorithm is significantly better or worse than the baseline, else nothing."""
-        return _sign(self.difference, self.corrected)
+        """Return "+" or "−" if significantly better or worse than the baseline, else ""."""
+        return _significance_sign(self.difference, self.corrected)
 
 
 @dataclass(frozen=True)
 class Overall:
-    """How an algorithm compares over all tasks on which it was run."""
+    """One measure of an algorithm over all tasks on which it was run.
 
-    rank: float  # the mean of its ranks on the tasks that are ranked; NaN if it was not run on one of them
-    difference: float = (
-        math.nan
-    )  # from the baseline: -1 if it is worse in every pair of runs, 1 if better, by size in between
+    Attributes:
+        rank: Mean rank over the ranked tasks. NaN if the algorithm lacks one of them.
+        difference: Difference from the baseline, from -1 (worse in every pair of runs) to 1
+            (better in every pair), weighted by the size of the differences.
+        p: p-value of the difference.
+        corrected: p-value after Holm's correction over the algorithms.
+    """
+
+    rank: float
+    difference: float = math.nan
     p: float = math.nan
-    corrected: float = math.nan  # p after Holm's correction over the algorithms
+    corrected: float = math.nan
 
     @property
     def sign(self) -> str:
-        """Return "+" or "−" where the algorithm is significantly better or worse than the baseline, else nothing."""
-        return _sign(self.difference, self.corrected)
+        """Return "+" or "−" if significantly better or worse than the baseline, else ""."""
+        return _significance_sign(self.difference, self.corrected)
 
 
 @dataclass(frozen=True)
 class Table:
-    """One measure of all algorithms on all tasks. A cell is missing where an algorithm was not run on a task."""
+    """One measure of all algorithms on all tasks.
+
+    Attributes:
+        name: Name of the table in files.
+        measure: What the numbers are, as the start of a caption.
+        baseline: Label of the algorithm that the others are tested against.
+        tasks: Tasks that have values.
+        algorithms: Labels of the algorithms that have values.
+        cells: Cells by task and algorithm. An algorithm that was not run on a task has none there.
+        overall: Comparison over all tasks, by algorithm.
+        ranked: Tasks whose runs are all finished. A rank on any other task would favor the
+            algorithms that run first.
+        related: For each task, the first task whose runs have the same initial models.
+        unequal_seconds: Virtual seconds by algorithm, for the tasks on which they differ.
+    """
 
     name: str
-    measure: str  # what the numbers are, as a caption begins
+    measure: str
     baseline: str
     tasks: tuple[str, ...]
     algorithms: tuple[str, ...]
-    cells: Mapping[tuple[str, str], Cell]  # by task and algorithm
-    overall: Mapping[str, Overall]  # by algorithm
-    ranked: tuple[
-        str, ...
-    ]  # the tasks of which all runs are there: those that are not finished would favor who is run first
-    kin: Mapping[str, str]  # by task, the first one whose runs begin like its own
-    seconds: Mapping[
-        str, Mapping[str, float]
-    ]  # virtual ones, by algorithm, of those tasks on which they differ
+    cells: Mapping[tuple[str, str], Cell]
+    overall: Mapping[str, Overall]
+    ranked: tuple[str, ...]
+    related: Mapping[str, str]
+    unequal_seconds: Mapping[str, Mapping[str, float]]
 
     def is_best(self, task: str, algorithm: str) -> bool:
-        """Tell whether no algorithm has a larger mean on the task."""
-        means = [cell.mean for (place, _), cell in self.cells.items() if place == task]
+        """Return whether no algorithm has a larger mean on the task."""
+        means = [cell.mean for (other, _), cell in self.cells.items() if other == task]
         return self.cells[task, algorithm].mean == max(means)
 
 
-# Tables
+def build_tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
+    """Build a table for each measure: hypervolume, hypervolume on test data, coverage.
 
-
-def tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
-    """Return the tables of all measures that the tasks have: hypervolume, hypervolume on test data, coverage."""
+    A measure that no task has gets no table.
+    """
     scaled = ", ".join(task.name for task in measured if task.scaled)
-    units = (
-        f" (of {scaled} in units of the objectives' ranges, which differ more than tenfold)"
-        if scaled
-        else ""
-    )
-    made = (
-        make_table(
+    units = ""
+    if scaled:
+        units = (
+            f" (for {scaled} in units of the objectives' ranges, which differ more than tenfold)"
+        )
+    tables = (
+        build_table(
             "hypervolume",
             "Hypervolume × 100 on validation data",
             measured,
             lambda run: run.hypervolumes[-1],
         ),
-        make_table(
+        build_table(
             "test",
             "Hypervolume × 100 on test data of the front found on validation data",
             measured,
             lambda run: None if run.test_hypervolumes is None else run.test_hypervolumes[-1],
         ),
-        make_table(
+        build_table(
             "coverage",
             f"Coverage × 100 of the front on validation data{units}",
             measured,
             lambda run: run.coverage,
         ),
     )
-    return tuple(table for table in made if table.cells)
+    return tuple(table for table in tables if table.cells)
 
 
-def make_table(
+def build_table(
     name: str,
     measure: str,
     measured: Sequence[MeasuredTask],
     value_of: Callable[[MeasuredRun], float | None],
 ) -> Table:
-    """Return the table of one measure, a number of each run, or None where a run has none."""
-    values: dict[str, dict[str, dict[int, float]]] = {}
-    for task in measured:
-        for label, runs in task.runs.items():
-            known = {
-                run.data.seed: float(value) for run in runs if (value := value_of(run)) is not None
-            }
-            if known:
-                values.setdefault(task.name, {})[label] = known
-    present = tuple(
-        label
-        for label in labels_of(measured)
-        if any(label in of_task for of_task in values.values())
-    )
-    baseline = baseline_of(present)
-    cells = {
-        (task, label): cell
-        for task in values
-        for label, cell in _cells(values[task], baseline).items()
-    }
-    ranked = tuple(
-        task.name
-        for task in measured
-        if task.name in values and _is_complete(task, values[task.name])
-    )
-    kin = related([task for task in measured if task.name in values])
-    overall = _overall(cells, present, baseline, ranked, kin)
-    seconds = unequal_times([task for task in measured if task.name in values])
-    return Table(
-        name, measure, baseline, tuple(values), present, cells, overall, ranked, kin, seconds
-    )
+    """Build the table of one measure.
 
-
-def related(measured: Sequence[MeasuredTask]) -> dict[str, str]:
-    """Return for each task the first one whose runs begin like its own.
-
-    Such tasks train the same networks on the same rows with the same random numbers, so luck on one is luck on the other.
+    Args:
+        name: Name of the table in files.
+        measure: What the numbers are, as the start of a caption.
+        measured: The measured tasks.
+        value_of: Returns the value of a run, or None if the run has no such measure.
     """
-    kin: dict[str, str] = {}
-    for task in measured:
-        kin[task.name] = next(
-            (kin[other.name] for other in measured[: len(kin)] if _begin_alike(task, other)),
-            task.name,
-        )
-    return kin
+    values = {task.name: _values_of(task, value_of) for task in measured}
+    present = [task for task in measured if values[task.name]]
+    with_values = {label for task in present for label in values[task.name]}
+    algorithms = tuple(label for label in labels_of(measured) if label in with_values)
+    baseline = baseline_of(algorithms)
+    cells: dict[tuple[str, str], Cell] = {}
+    for task in present:
+        for label, cell in _build_cells(values[task.name], baseline).items():
+            cells[task.name, label] = cell
+    ranked = tuple(task.name for task in present if _is_complete(task, values[task.name]))
+    related = find_related_tasks(present)
+    return Table(
+        name=name,
+        measure=measure,
+        baseline=baseline,
+        tasks=tuple(task.name for task in present),
+        algorithms=algorithms,
+        cells=cells,
+        overall=_compare_overall(cells, algorithms, baseline, ranked, related),
+        ranked=ranked,
+        related=related,
+        unequal_seconds=unequal_times(present),
+    )
 
 
-def _begin_alike(one: MeasuredTask, other: MeasuredTask) -> bool:
-    """Tell whether runs of the same algorithm and seed have the same first evaluation, in all scores that tell."""
-    ours, theirs = _firsts(one), _firsts(other)
-    pairs: dict[str, set[tuple[int, float, float]]] = {}
-    for label, seed in ours.keys() & theirs.keys():
-        a, b = ours[label, seed], theirs[label, seed]
-        for name in a.keys() & b.keys():
-            if not (
-                math.isnan(a[name]) or math.isnan(b[name])
-            ):  # what failed, or was not measured so soon, tells nothing
-                pairs.setdefault(name, set()).add((seed, a[name], b[name]))
-    # Nor does what is the same with all seeds, such as the size of a network.
-    telling = [
-        known
-        for known in pairs.values()
-        if len(known) == 1 or len({(a, b) for _, a, b in known}) > 1
-    ]
-    return bool(telling) and all(a == b for known in telling for _, a, b in known)
+def _values_of(
+    task: MeasuredTask, value_of: Callable[[MeasuredRun], float | None]
+) -> dict[str, dict[int, float]]:
+    """Return the values of a task by algorithm and seed.
+
+    Algorithms without values are left out.
+    """
+    values: dict[str, dict[int, float]] = {}
+    for label, runs in task.runs.items():
+        for run in runs:
+            value = value_of(run)
+            if value is not None:
+                values.setdefault(label, {})[run.data.seed] = float(value)
+    return values
 
 
-def _firsts(task: MeasuredTask) -> dict[tuple[str, int], dict[str, float]]:
-    """Return the scores of the first evaluation of each run, by algorithm and seed."""
-    runs = [run.data for of_label in task.runs.values() for run in of_label if len(run.data)]
-    return {
-        (run.algorithm, run.seed): {name: float(scores[0]) for name, scores in run.scores.items()}
-        for run in runs
-    }
-
-
-def _is_complete(task: MeasuredTask, values: Mapping[str, Mapping[int, float]]) -> bool:
-    """Tell whether all algorithms that are run on a task have as many runs there."""
+def _is_complete(task: MeasuredTask, values: Values) -> bool:
+    """Return whether all runs of a task are finished, equally many for each algorithm."""
     planned = [
         label
         for label, entry in task.entries.items()
@@ -225,363 +205,136 @@ def _is_complete(task: MeasuredTask, values: Mapping[str, Mapping[int, float]]) 
     return task.complete and len({len(values.get(label, ())) for label in planned}) == 1
 
 
-def _cells(values: Mapping[str, Mapping[int, float]], baseline: str) -> dict[str, Cell]:
-    """Return the cells of one task, from the values of each algorithm by seed."""
-    others = [label for label in values if label != baseline and baseline in values]
+def _build_cells(values: Values, baseline: str) -> dict[str, Cell]:
+    """Build the cells of one task by algorithm."""
+    summaries = {
+        label: metrics.mean_and_deviation(list(of_label.values()))
+        for label, of_label in values.items()
+    }
+    ranks = average_ranks([mean for mean, _ in summaries.values()]).tolist()
+    cells = {}
+    for (label, (mean, deviation)), rank in zip(summaries.items(), ranks, strict=True):
+        cells[label] = Cell(values[label], mean, deviation, rank)
+    if baseline not in values:
+        return cells
+    others = [label for label in values if label != baseline]
     differences = {
         label: np.array(list(paired_differences(values[label], values[baseline]).values()))
         for label in others
     }
-    p = {label: sign_flip_test(differences[label]) for label in others}
-    corrected = dict(zip(others, holm(list(p.values())).tolist(), strict=True))
-    means = {
-        label: metrics.mean_and_deviation(list(of_label.values()))
-        for label, of_label in values.items()
-    }
-    ranks = places([mean for mean, _ in means.values()]).tolist()
-    cells = {
-        label: Cell(values[label], *means[label], rank)
-        for label, rank in zip(values, ranks, strict=True)
-    }
-    compared = {
-        label: replace(
-            cells[label],
-            difference=float(differences[label].mean()),
-            p=p[label],
-            corrected=corrected[label],
-        )
-        for label in others
-    }
-    return cells | compared
+    p = [sign_flip_test(differences[label]) for label in others]
+    for label, own_p, corrected in zip(others, p, holm(p).tolist(), strict=True):
+        difference = float(differences[label].mean())
+        cells[label] = replace(cells[label], difference=difference, p=own_p, corrected=corrected)
+    return cells
 
 
-def _overall(
+def _compare_overall(
     cells: Mapping[tuple[str, str], Cell],
     algorithms: Sequence[str],
     baseline: str,
     ranked: Sequence[str],
-    kin: Mapping[str, str],
+    related: Mapping[str, str],
 ) -> dict[str, Overall]:
-    """Return how each algorithm compares over all tasks, each task weighing the same."""
-    pairs: dict[
-        str, dict[tuple[str, int], float]
-    ] = {}  # by algorithm, and by what chance decides at once: tasks that are kin, a seed
-    tasks: dict[str, int] = {}
-    for (task, label), cell in cells.items():
-        if label != baseline and (task, baseline) in cells:
-            differences = paired_differences(cell.values, cells[task, baseline].values)
-            # A scale of the differences' sizes alone leaves all patterns of signs as likely as before.
-            unit, together = sum(map(abs, differences.values())) or 1.0, pairs.setdefault(label, {})
-            tasks[label] = tasks.get(label, 0) + 1
-            for seed, difference in differences.items():
-                together[kin[task], seed] = together.get((kin[task], seed), 0.0) + difference / unit
-    p = [sign_flip_test(list(together.values())) for together in pairs.values()]
-    means = [sum(together.values()) / tasks[label] for label, together in pairs.items()]
-    tested = {
-        label: of_label for label, *of_label in zip(pairs, means, p, holm(p).tolist(), strict=True)
-    }
-    ranks = {
-        label: [cells[task, label].rank if (task, label) in cells else math.nan for task in ranked]
-        for label in algorithms
-    }
-    return {
-        label: Overall(float(np.mean(ranks[label] or math.nan)), *tested.get(label, ()))
-        for label in algorithms
-    }
+    """Compare each algorithm with the baseline over all equally weighted tasks."""
+    overall = {}
+    for label in algorithms:
+        ranks = [cells[task, label].rank if (task, label) in cells else math.nan for task in ranked]
+        overall[label] = Overall(float(np.mean(ranks)) if ranks else math.nan)
 
-
-def _sign(difference: float, corrected: float) -> str:
-    return ("+" if difference > 0 else "−") if corrected <= LEVEL else ""
-
-
-# Renderings
-
-
-def to_markdown(table: Table) -> str:
-    """Return a table as Markdown, with its caption below it."""
-    heads = [_head(table, task, " (in 1e{})") for task in table.tasks] + _tail_heads(table, "p")
-    rows = [["", *heads], ["---", *["---:"] * len(heads)]]
-    for label in table.algorithms:
-        cells = [_markdown_cell(table, task, label) for task in table.tasks]
-        rows.append([label, *cells, *_tail(table, label, "**{}**")])
-    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows]
-    return "\n".join([*lines, "", caption(table), ""])
-
-
-def to_latex(table: Table) -> str:
-    """Return a table as LaTeX, for the package booktabs."""
-    tasks = [_head(table, task, " (in $10^{{{}}}$)", task.translate(LATEX)) for task in table.tasks]
-    heads = ["", *tasks, *_tail_heads(table, "$p$")]
-    body = []
-    for label in table.algorithms:
-        tail = [
-            text.replace("−", "$-$").replace("–", "--")
-            for text in _tail(table, label, r"\textbf{{{}}}")
-        ]
-        head = "{}" * label.startswith("[") + label.translate(
-            LATEX
-        )  # else an argument of what ended the line above
-        body.append([head, *(_latex_cell(table, task, label) for task in table.tasks), *tail])
-    lines = [
-        r"\begin{table}",
-        r"\centering\footnotesize",
-        rf"\caption{{{caption(table).translate(LATEX)}}}",
-        rf"\label{{tab:{table.name}}}",
-        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(heads) - 1)}@{{}}}}",
-        r"\toprule",
-        " & ".join(heads) + r" \\",
-        r"\midrule",
-        *(" & ".join(row) + r" \\" for row in body),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def to_csv(made: Iterable[Table]) -> str:
-    """Return tables as CSV with all digits, a line for each cell and, where no task is named, for an algorithm over all tasks."""
-    text = io.StringIO()
-    write = csv.writer(text, lineterminator="\n").writerow
-    write(
-        [
-            "table",
-            "task",
-            "algorithm",
-            "runs",
-            "mean",
-            "deviation",
-            "best",
-            "rank",
-            "difference",
-            "p",
-            "p_holm",
-        ]
-    )
-    for table in made:
-        for (task, label), cell in table.cells.items():
-            best, of_runs = (
-                int(table.is_best(task, label)),
-                [len(cell.values), cell.mean, cell.deviation],
-            )
-            write(
-                [
-                    table.name,
-                    task,
-                    label,
-                    *of_runs,
-                    best,
-                    cell.rank,
-                    *map(_known, (cell.difference, cell.p, cell.corrected)),
-                ]
-            )
-        for label, overall in table.overall.items():
-            tested = map(_known, (overall.difference, overall.p, overall.corrected))
-            write([table.name, "", label, "", "", "", "", _known(overall.rank), *tested])
-    return text.getvalue()
-
-
-def runs_to_csv(measured: Iterable[MeasuredTask]) -> str:
-    """Return the measures of every run as CSV, for tests of one's own."""
-    text = io.StringIO()
-    write = csv.writer(text, lineterminator="\n").writerow
-    write(
-        [
-            "task",
-            "algorithm",
-            "seed",
-            "evaluations",
-            "seconds",
-            "hypervolume",
-            "test_hypervolume",
-            "coverage",
-        ]
-    )
-    for task in measured:
-        for label, runs in task.runs.items():
-            for run in runs:
-                test = "" if run.test_hypervolumes is None else float(run.test_hypervolumes[-1])
-                of_run = [
-                    len(run.data.seconds),
-                    float(max(run.data.seconds, default=0.0)),
-                    float(run.hypervolumes[-1]),
-                ]
-                write(
-                    [
-                        task.name,
-                        label,
-                        run.data.seed,
-                        *of_run,
-                        test,
-                        "" if run.coverage is None else run.coverage,
-                    ]
-                )
-    return text.getvalue()
-
-
-def tasks_to_csv(measured: Iterable[MeasuredTask]) -> str:
-    """Return what hypervolumes are measured by as CSV: each objective's reference value, in its own sense, and HV*."""
-    text = io.StringIO()
-    write = csv.writer(text, lineterminator="\n").writerow
-    write(["task", "objective", "direction", "reference", "best_hypervolume"])
-    for task in measured:
-        for objective, value in zip(task.problem.objectives, task.reference.tolist(), strict=True):
-            write(
-                [task.name, objective.name, objective.direction, objective.sign * value, task.best]
-            )
-    return text.getvalue()
-
-
-def caption(table: Table) -> str:
-    """Return what a reader must know of a table."""
-    most = max(len(cell.values) for cell in table.cells.values())
-    fewer = any(len(cell.values) < most for cell in table.cells.values())
-    runs = f"{most} run{'s' * (most > 1)}" + " (or as many as stand in the cell)" * fewer
-    sentences = [
-        f"{table.measure}, larger is better: mean ± standard deviation over {runs}, best in bold."
-    ]
-    if any(_exponent(table, task) for task in table.tasks):
-        sentences.append(
-            "Where a column names another unit (in 1eN), its numbers are in that, and not times 100."
+    differences: dict[str, float] = {}
+    p: dict[str, float] = {}
+    for label in algorithms:
+        tasks = [task for task, other in cells if other == label and (task, baseline) in cells]
+        if label != baseline and tasks:
+            independent = _independent_differences(cells, label, baseline, tasks, related)
+            differences[label] = sum(independent) / len(tasks)
+            p[label] = sign_flip_test(independent)
+    corrected = holm(list(p.values())).tolist()
+    for label, corrected_p in zip(p, corrected, strict=True):
+        overall[label] = replace(
+            overall[label], difference=differences[label], p=p[label], corrected=corrected_p
         )
-    if len(table.algorithms) > 1:
-        sentences.append(
-            f"(−) and (+): worse or better than {table.baseline} at the level {LEVEL}, by a paired sign-flip test over seeds with "
-            "Holm's correction over the algorithms of a task."
-        )
-        sentences += _power(table)
-        over = " over all tasks on which an algorithm was run" if len(table.tasks) > 1 else ""
-        sentences.append(f"p: of the same test{over}, with Holm's correction over the algorithms.")
-        sentences += _kinship(table) + _times(table)
-    if len(table.tasks) > max(len(table.ranked), 1):
-        ranked = ", ".join(table.ranked) or "none yet"
-        sentences.append(f"Average rank: over the tasks of which all runs are there ({ranked}).")
-    if len(table.ranked) > 1 and any(
-        math.isnan(overall.rank) for overall in table.overall.values()
-    ):
-        sentences.append("An algorithm that was not run on all tasks has no average rank.")
-    return " ".join(sentences)
+    return overall
 
 
-def _kinship(table: Table) -> list[str]:
-    """Return a sentence for each group of tasks whose runs are not independent."""
-    groups = [
-        [task for task, first in table.kin.items() if first == head]
-        for head in dict.fromkeys(table.kin.values())
-    ]
-    return [
-        f"The runs of {' and '.join(group)} begin alike, so p counts them as one."
-        for group in groups
-        if len(group) > 1
-    ]
+def _independent_differences(
+    cells: Mapping[tuple[str, str], Cell],
+    label: str,
+    baseline: str,
+    tasks: Sequence[str],
+    related: Mapping[str, str],
+) -> list[float]:
+    """Return scaled differences from the baseline, one per independent observation.
+
+    Runs with the same seed on related tasks depend on the same random numbers, so together they
+    are one observation. The absolute differences of each task sum to 1. This scale depends only
+    on the sizes of the differences, so every pattern of signs stays equally likely.
+    """
+    sums: dict[tuple[str, int], float] = {}
+    for task in tasks:
+        differences = paired_differences(cells[task, label].values, cells[task, baseline].values)
+        scale = sum(map(abs, differences.values())) or 1.0
+        for seed, difference in differences.items():
+            key = (related[task], seed)
+            sums[key] = sums.get(key, 0.0) + difference / scale
+    return list(sums.values())
 
 
-def _times(table: Table) -> list[str]:
-    """Return a sentence for each task on which algorithms do not have the same virtual time."""
-    times = {
-        task: ", ".join(f"{label} {time:.4g}" for label, time in of.items())
-        for task, of in table.seconds.items()
-    }
-    return [
-        f"Virtual seconds are not the same on {task}: {of_task}." for task, of_task in times.items()
-    ]
+def _significance_sign(difference: float, corrected: float) -> str:
+    # A comparison with NaN is False, so the baseline has no sign.
+    if corrected <= LEVEL:
+        return "+" if difference > 0 else "−"
+    return ""
 
 
-def _power(table: Table) -> list[str]:
-    """Return a sentence where the runs are too few for any difference on one task to be significant."""
-    pairs = max(
-        (len(cell.values) for (_, label), cell in table.cells.items() if label == table.baseline),
-        default=0,
-    )
-    rivals = [
-        sum(place == task for place, _ in table.cells) - 1
-        for task in table.tasks
-        if (task, table.baseline) in table.cells
-    ]
-    if min(filter(None, rivals), default=1) * 2.0 ** (1 - pairs) <= LEVEL:
-        return []
-    return [
-        f"With {pairs} run{'s' * (pairs != 1)} an algorithm no difference on one task can be significant."
-    ]
+# Related tasks
 
 
-def _decimals(table: Table, task: str) -> int:
-    """Return the decimals that a task's numbers, as they are shown, need to tell their deviations: 2 as in the paper, or more."""
-    unit = 10.0 ** (2 - _exponent(table, task))
-    deviations = [
-        unit * cell.deviation
-        for (place, _), cell in table.cells.items()
-        if place == task and cell.deviation > 0
-    ]
-    return min(max(2, math.ceil(-math.log10(np.median(deviations)))), 6) if deviations else 2
+def find_related_tasks(measured: Sequence[MeasuredTask]) -> dict[str, str]:
+    """Map each task to the first task whose runs have the same initial models.
+
+    Such tasks train the same networks on the same rows with the same random numbers, so their
+    results are not independent.
+    """
+    related: dict[str, str] = {}
+    for i, task in enumerate(measured):
+        alike = (other.name for other in measured[:i] if _start_alike(task, other))
+        first = next(alike, None)
+        related[task.name] = task.name if first is None else related[first]
+    return related
 
 
-def _numbers(table: Table, task: str, cell: Cell) -> tuple[str, str]:
-    decimals, unit = _decimals(table, task), 10.0 ** (2 - _exponent(table, task))
-    return f"{unit * cell.mean:.{decimals}f}", f"{unit * cell.deviation:.{decimals}f}"
+def _start_alike(one: MeasuredTask, other: MeasuredTask) -> bool:
+    """Return whether runs of equal algorithm and seed have the same first evaluation.
+
+    Only informative scores count. A score that failed or was not measured yet is NaN in one of
+    the runs. A score with the same values for all seeds, such as the size of a network, says
+    nothing about the random numbers.
+    """
+    ours = _first_scores(one)
+    theirs = _first_scores(other)
+    pairs: dict[str, set[tuple[int, float, float]]] = {}
+    for label, seed in ours.keys() & theirs.keys():
+        a = ours[label, seed]
+        b = theirs[label, seed]
+        for name in a.keys() & b.keys():
+            if not (math.isnan(a[name]) or math.isnan(b[name])):
+                pairs.setdefault(name, set()).add((seed, a[name], b[name]))
+    informative: set[tuple[int, float, float]] = set()
+    for of_name in pairs.values():
+        if len(of_name) == 1 or len({(a, b) for _, a, b in of_name}) > 1:
+            informative |= of_name
+    return bool(informative) and all(a == b for _, a, b in informative)
 
 
-def _exponent(table: Table, task: str) -> int:
-    """Return the power of ten that a task's numbers, times 100, are shown without: 0 but where they are very large or small."""
-    largest = max(100 * cell.mean for (place, _), cell in table.cells.items() if place == task)
-    return 0 if largest == 0 or 1e-2 <= largest < 1e5 else math.floor(math.log10(largest))
-
-
-def _fewer_runs(table: Table, cell: Cell) -> str:
-    runs = len(cell.values)
-    return (
-        ""
-        if runs == max(len(c.values) for c in table.cells.values())
-        else f" ({runs} run{'s' * (runs > 1)})"
-    )
-
-
-def _markdown_cell(table: Table, task: str, label: str) -> str:
-    if (task, label) not in table.cells:
-        return "–"
-    cell = table.cells[task, label]
-    text = " ± ".join(_numbers(table, task, cell))
-    text = f"**{text}**" if table.is_best(task, label) else text
-    return text + (f" ({cell.sign})" if cell.sign else "") + _fewer_runs(table, cell)
-
-
-def _latex_cell(table: Table, task: str, label: str) -> str:
-    if (task, label) not in table.cells:
-        return "--"
-    cell = table.cells[task, label]
-    text = r" \pm ".join(_numbers(table, task, cell))
-    text = rf"\mathbf{{{text}}}" if table.is_best(task, label) else text
-    sign = f"^{{({cell.sign.replace('−', '-')})}}" if cell.sign else ""
-    return f"${text}{sign}${_fewer_runs(table, cell)}"
-
-
-def _head(table: Table, task: str, power: str, name: str = "") -> str:
-    """Return the head of a task's column, with the unit of its numbers where that is not a hundredth."""
-    exponent = _exponent(table, task)
-    return (name or task) + (power.format(exponent - 2) if exponent else "")
-
-
-def _tail_heads(table: Table, p: str) -> list[str]:
-    """Return the heads of the columns over all tasks."""
-    return ["average rank"] * (len(table.tasks) > 1) + [p] * (len(table.algorithms) > 1)
-
-
-def _tail(table: Table, label: str, bold: str) -> list[str]:
-    """Return what stands in the columns over all tasks."""
-    overall = table.overall[label]
-    rank = "–" if math.isnan(overall.rank) else f"{overall.rank:.2f}"
-    rank = (
-        bold.format(rank)
-        if all(not other.rank < overall.rank for other in table.overall.values()) and rank != "–"
-        else rank
-    )
-    p = (
-        ""
-        if math.isnan(overall.corrected)
-        else f"{overall.corrected:.2g}" + (f" ({overall.sign})" if overall.sign else "")
-    )
-    return [rank] * (len(table.tasks) > 1) + [p] * (len(table.algorithms) > 1)
-
-
-def _known(number: float) -> float | str:
-    return "" if math.isnan(number) else number
+def _first_scores(task: MeasuredTask) -> dict[tuple[str, int], dict[str, float]]:
+    """Return the scores of the first evaluation of each run, by algorithm and seed."""
+    firsts = {}
+    for runs in task.runs.values():
+        for data in (run.data for run in runs):
+            if len(data):
+                firsts[data.algorithm, data.seed] = {
+                    name: float(scores[0]) for name, scores in data.scores.items()
+                }
+    return firsts

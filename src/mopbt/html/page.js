@@ -1,16 +1,17 @@
 "use strict";
-// Draws runs from the JSON beside it. Every text of a run reaches the page as a text node or an attribute, never as markup.
+// Draws runs from the JSON in the page. Texts of a run become text nodes or attributes, never markup,
+// so that no name or message can inject elements.
 (() => {
   const ARROWS = { max: "↑", min: "↓" };
   const COLOURS = 8;
-  const SCHEDULES = 40; // drawn at once
-  const TABLE_ROWS = 300; // shown unless asked for more
-  const REACH = 26; // pixels: a click takes the nearest model within them
+  const SCHEDULES = 40; // drawn at most
+  const TABLE_ROWS = 300; // shown before "show more" is pressed
+  const REACH = 26; // pixels within which a click selects the nearest model
 
-  let told = JSON.parse(document.getElementById("data").textContent);
+  let data = JSON.parse(document.getElementById("data").textContent);
   const chosen = { run: 0, job: null, byHand: false };
   const marked = new Set(); // names in the list of runs
-  const drawn = new Map(); // section -> what it was drawn from
+  const drawn = new Map(); // section -> the data it was drawn from
   let allRows = false;
   let connection = "connecting";
 
@@ -62,7 +63,8 @@
     return hours ? `${hours}:${pad(minutes)}:${pad(total % 60)} h` : `${minutes}:${pad(total % 60)} min`;
   }
 
-  // The numbers of a column, with as many decimals as tell them apart, or as they are where they are of many magnitudes.
+  // Formats the numbers of a column with enough decimals to distinguish them. Numbers of very different
+  // magnitudes are formatted one by one.
   function aligned(values, { magnitudes = false } = {}) {
     if (!values.every((v) => typeof v === "number")) return values.map((v) => text(v));
     if (values.every((v) => Number.isInteger(v))) return values.map(String);
@@ -72,7 +74,9 @@
     return values.map((v) => v.toFixed(clamp(decimals, 0, 7)));
   }
 
-  // ---- sections: drawn anew only where what they show has changed; focus, scrolling and open details stay ----
+  // ---- sections ----
+
+  // A section is redrawn only if its data have changed. Focus, scrolling and open details are kept.
 
   function section(id, from, build) {
     let node = document.getElementById(id);
@@ -105,7 +109,7 @@
     return make("details", { "data-key": key }, make("summary", { "data-key": `${key}-summary` }, title), ...children);
   }
 
-  // A table with its name; `left` are the columns of words, `row` is the chosen one.
+  // A table with a caption. `left` lists the columns of text, `row` is the selected row.
   function table(name, heads, rows, { left = [], row = -1, plain = false, key = "table" } = {}) {
     const kind = (i) => (left.includes(i) ? "text" : null);
     const body = rows.map((cells, r) =>
@@ -136,7 +140,7 @@
     return made;
   }
 
-  // An axis is {lo, hi, label, ticks?}. The frame's X and Y lead from values to pixels.
+  // An axis is {lo, hi, label, ticks?}. X and Y of the frame convert values to pixels.
   function frame(width, height, x, y, label, { grid = true, role = "img" } = {}) {
     const xs = x.ticks || ticks(x.lo, x.hi, Math.max(2, Math.floor(width / 85)));
     const ys = y.ticks || ticks(y.lo, y.hi, Math.max(2, Math.floor(height / 60)));
@@ -169,13 +173,13 @@
     return { lo, hi, label: `${short(name)}  (better ${ARROWS[direction]})` };
   }
 
-  // ---- choosing a model ----
+  // ---- selecting a model ----
 
   function choose(run, job) {
     Object.assign(chosen, { run, job, byHand: true });
     render();
-    const point = told.runs[run].front.find((p) => p.job === job);
-    if (point) say(`Chosen: ${describe(told.runs[run], point)}`);
+    const point = data.runs[run].front.find((p) => p.job === job);
+    if (point) say(`Selected: ${describe(data.runs[run], point)}`);
   }
 
   const isChosen = (run, job) => run === chosen.run && job === chosen.job;
@@ -184,7 +188,7 @@
     return `model ${point.job}, ${run.objectives.map((o, k) => `${o.name} ${text(point.objectives[k])}`).join(", ")}`;
   }
 
-  // Where nobody has chosen yet: the model that gives up least, by the sum of the scores' shares of their ranges.
+  // The default selection: the model with the best sum of scores, each relative to its range on the front.
   function balanced(run) {
     const ends = run.objectives.map((_, k) => run.front.map((p) => p.objectives[k])).map((c) => [Math.min(...c), Math.max(...c)]);
     const share = (p) => run.objectives.reduce((sum, { direction }, k) => {
@@ -195,14 +199,14 @@
   }
 
   function settle() {
-    chosen.run = Math.min(chosen.run, told.runs.length - 1);
-    const run = told.runs[chosen.run];
+    chosen.run = Math.min(chosen.run, data.runs.length - 1);
+    const run = data.runs[chosen.run];
     if (chosen.byHand && run.front.some((p) => p.job === chosen.job)) return;
-    if (chosen.byHand) say(`Model ${chosen.job} has left the front: another one dominates it.`);
+    if (chosen.byHand) say(`Model ${chosen.job} has left the front because another model dominates it.`);
     Object.assign(chosen, { byHand: false, job: balanced(run)?.job ?? null });
   }
 
-  // Models as {node, run, job}: one stop of the Tab key, arrow keys go from one to the next, Enter takes one.
+  // Models as {node, run, job}: the Tab key stops at one of them, arrow keys move, Enter selects.
   function selectable(root, items) {
     const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
     const go = (i) => {
@@ -225,7 +229,7 @@
     (items.find((item) => isChosen(item.run, item.job)) || items[0])?.node.setAttribute("tabindex", "0");
   }
 
-  // Models as {x, y, run, job}: a click takes the nearest.
+  // Models as {x, y, run, job}: a click selects the nearest.
   function clickable(root, items) {
     root.addEventListener("click", (event) => {
       const box = root.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
@@ -258,7 +262,7 @@
 
   function pairsOf(run) {
     const places = [...run.objectives.keys()];
-    return places.length === 1 ? [[-1, 0]] : places.flatMap((x) => places.filter((y) => y > x).map((y) => [x, y])); // -1: the step
+    return places.length === 1 ? [[-1, 0]] : places.flatMap((x) => places.filter((y) => y > x).map((y) => [x, y])); // -1 is the step
   }
 
   // The edge of what the front of two objectives dominates.
@@ -268,7 +272,7 @@
     return sorted.map((p, i) => (i ? step(round(p.x), round(p.y)) : `M${round(p.x)} ${round(p.y)}`)).join("");
   }
 
-  // All other evaluations in five paths, which is quick for thousands of them.
+  // All other evaluations, as five paths, because an element for each would be slow.
   function dots(run, x, y, at) {
     const { scores, steps, infeasible } = run.others, parts = { infeasible: [], e1: [], e2: [], e3: [], e4: [] };
     const xs = x < 0 ? steps : scores[x], ys = scores[y];
@@ -280,7 +284,7 @@
     return Object.entries(parts).map(([kind, d]) => shape("path", { class: `dots ${kind}`, d: d.join("") }));
   }
 
-  // One picture of fronts: of one run with all its evaluations, or of several without.
+  // A scatter plot of fronts: of one run with all its evaluations, or of several runs without them.
   function scatter(width, runs, indices, [x, y], views, name) {
     const { objectives, steps } = runs[0], alone = runs.length === 1;
     const wide = x < 0 ? { lo: 0, hi: steps, label: "step" } : across(objectives[x], views[x]);
@@ -310,7 +314,7 @@
     });
   }
 
-  // More than three objectives: an axis for each, better at the top, and a line for each model.
+  // Parallel coordinates for more than three objectives: an axis for each, with better scores at the top.
   function parallel(width, runs, indices, views, name) {
     const { objectives } = runs[0], alone = runs.length === 1, last = objectives.length - 1;
     const height = 340, top = 44, low = height - 28, side = Math.min(32, width / 8);
@@ -352,7 +356,7 @@
   }
 
   function pictures(width, runs, indices, views) {
-    const name = `${runs.length > 1 ? "Fronts" : "Front"}: models as points; arrow keys go through them, Enter chooses`;
+    const name = `${runs.length > 1 ? "Fronts" : "Front"}: models as points; arrow keys move between them, Enter selects`;
     if (runs[0].objectives.length > 3) return parallel(width, runs, indices, views, name);
     const all = pairsOf(runs[0]), side = all.length > 1 && width > 600 ? Math.floor((width - 46) / 3) : width;
     return make("div", { class: all.length > 1 ? "panels" : null },
@@ -365,8 +369,8 @@
     const thin = of > steps.length ? ` (${whole(steps.length)} of them drawn)` : "";
     return make("ul", { class: "legend" },
       entry(sign("point", mark(0, 8, 6, 5)), `${plural(run.front.length, "model")} on the front`),
-      entry(sign("dots e3", "M8 6h0"), `${plural(of, "dominated evaluation")}${thin}, early ones paler`),
-      infeasible.some(Boolean) ? entry(sign("dots infeasible", "M8 6h0"), "gray: a constraint is violated") : null,
+      entry(sign("dots e3", "M8 6h0"), `${plural(of, "dominated evaluation")}${thin}, early ones lighter`),
+      infeasible.some(Boolean) ? entry(sign("dots infeasible", "M8 6h0"), "gray: violates a constraint") : null,
       outside ? entry(null, `${plural(outside, "evaluation")} outside the view`) : null);
   }
 
@@ -376,16 +380,16 @@
     const values = run.space.map((_, k) => aligned(own(k), { magnitudes: true }));
     const shown = run.front.slice(0, allRows ? Infinity : TABLE_ROWS), rest = run.front.length - shown.length;
     const button = (job) => make("button", {
-      class: "link", "data-key": `row-${job}`, "aria-label": `choose model ${job}`, click: () => choose(index, job),
+      class: "link", "data-key": `row-${job}`, "aria-label": `select model ${job}`, click: () => choose(index, job),
     }, String(job));
     const cells = (p, i) => [button(p.job), ...[...scores, ...values].map((column) => column[i]), String(p.step), String(p.trial)];
     const titles = [...run.objectives.map((o) => `${o.name} ${ARROWS[o.direction]}`), ...run.space.map((s) => s.name)];
-    const name = "The models of the front; hyperparameters are those of the last interval";
+    const name = "Models of the front, with the hyperparameters of their last interval";
     const row = index === chosen.run ? shown.findIndex((p) => p.job === chosen.job) : -1;
     const showAll = () => { allRows = true; render(); };
     return [
-      table(name, ["model", ...titles, "step", "trial"], shown.map(cells), { row, key: "front-table" }),
-      rest > 0 ? make("button", { click: showAll, "data-key": "all-rows" }, `show the other ${whole(rest)} too`) : null,
+      table(name, ["model id", ...titles, "step", "trial"], shown.map(cells), { row, key: "front-table" }),
+      rest > 0 ? make("button", { click: showAll, "data-key": "all-rows" }, `show ${whole(rest)} more`) : null,
     ];
   }
 
@@ -395,7 +399,7 @@
       const few = run.objectives.length <= 2, side = few && width > 800 ? Math.floor((width - 26) * 0.615) : width;
       return [
         make("h2", {}, "Front"),
-        small("No evaluated model is better than one of these in every objective. Choose a point to see its model."),
+        small("The models that no other evaluated model dominates. Select a point to see its model."),
         make("div", { class: few ? "beside" : "beside below" },
           make("div", { class: "picture" }, pictures(side, [run], [index], views), legendOf(run)),
           modelPanel(run),
@@ -415,7 +419,7 @@
     return run.byJob.get(job);
   }
 
-  // The stretches of a model's way, first to last; `before` is the trial that it was taken over from.
+  // The stretches of a model's lineage, first to last. `before` is the trial that it was copied from.
   function wayOf(run, job) {
     const way = [];
     for (let s = stretchOf(run, job); s; s = s.start === null ? null : stretchOf(run, s.start)) way.unshift(s);
@@ -434,9 +438,9 @@
 
   function originOf(run, job) {
     const way = wayOf(run, job), taken = way.filter((s) => s.before !== null);
-    const parts = taken.map((s) => `trial ${s.trial} duration it over at step ${s.begin}`);
-    const told = parts.length > 5 ? [parts[0], `… (${parts.length} takeovers)`, parts.at(-1)] : parts;
-    return `${[`It began as trial ${way[0].trial}`, ...told].join(", ")}.`;
+    const parts = taken.map((s) => `was copied by trial ${s.trial} at step ${s.begin}`);
+    const shown = parts.length > 5 ? [parts[0], `… (${parts.length} copies in total)`, parts.at(-1)] : parts;
+    return `It started as trial ${[way[0].trial, ...shown].join(", ")}.`;
   }
 
   function copyable(words, what) {
@@ -446,7 +450,7 @@
         await navigator.clipboard.writeText(words);
         event.target.textContent = "copied";
       } catch {
-        getSelection().selectAllChildren(code); // the browser forbids it: what is selected can be copied by hand
+        getSelection().selectAllChildren(code); // without permission to copy, select it instead
       }
     };
     return make("div", { class: "code" }, code,
@@ -456,10 +460,10 @@
   function modelPanel(run) {
     const point = run.front.find((p) => p.job === chosen.job);
     const panel = (...children) => make("div", { class: "model", id: "model" }, ...children);
-    if (!point) return panel(make("h2", {}, "No model yet"), small("The front is empty so far."));
+    if (!point) return panel(make("h2", {}, "No model yet"), small("The front is still empty."));
     const { job, trial, step, violation } = point, { python, shell } = run.loading;
     const steps = scheduleOf(run, job).map((s) => [`${s.begin}–${s.end}`, ...valuesAt(run, s.config)]);
-    const schedule = table(`The schedule that made model ${job}`, ["steps", ...run.space.map((s) => s.name)], steps,
+    const schedule = table(`Hyperparameter schedule of model ${job}`, ["steps", ...run.space.map((s) => s.name)], steps,
       { plain: true, key: "schedule-table" });
     return panel(
       make("h2", {}, `Model ${job}`),
@@ -467,9 +471,9 @@
       violation ? trouble(`No model satisfies ${run.constraints.join(" and ")}; this one comes nearest ` +
         `(violation ${text(violation, 2)}).`) : null,
       make("h3", {}, "Scores"), pairs(scoresOf(run, point)),
-      make("h3", {}, "Hyperparameters, as it was trained"), schedule,
-      make("h3", {}, "Load it"), copyable(python[0] + job + python[1], "Python code"),
-      make("h3", {}, "Take it home"), copyable(shell[0] + job + shell[1], "command"));
+      make("h3", {}, "Hyperparameter schedule"), schedule,
+      make("h3", {}, "Load the model"), copyable(python[0] + job + python[1], "Python code"),
+      make("h3", {}, "Export the model"), copyable(shell[0] + job + shell[1], "command"));
   }
 
   function scoresOf(run, point) {
@@ -502,27 +506,27 @@
       const rows = run.curve.filter((_, i) => i % every === 0 || i === last), volumes = aligned(rows.map((r) => r[1]));
       return [
         make("h2", {}, "Hypervolume over time"),
-        small(`How much of the space of objectives the front dominates, measured from ${cornerOf(run.reference)}.`),
-        curves(width, [run.curve], `Hypervolume over time: ${text(run.hypervolume)} in the end`),
+        small(`Volume of the objective space that the front dominates, from the reference ${cornerOf(run.reference)}.`),
+        curves(width, [run.curve], `Hypervolume over time, ${text(run.hypervolume)} at the end`),
         more("curve-table", "As a table",
           table("Hypervolume over time", ["time", "hypervolume"], rows.map((r, i) => [clock(r[0]), volumes[i]]), { plain: true })),
       ];
     });
   }
 
-  // ---- lineage: a row for each trial, a bend for each exploit ----
+  // ---- lineage ----
 
   function drawLineage(run, index) {
     const { trials, exploits, exploited, stretches, front } = run;
     section("lineage", [trials, exploits, stretches, front.map((p) => p.job), chosen], (width) => {
       const way = chosen.job === null ? [] : wayOf(run, chosen.job);
-      const thin = exploits.length < exploited ? ` Of ${whole(exploited)} exploits ${whole(exploits.length)} are drawn.` : "";
+      const thin = exploits.length < exploited ? ` ${whole(exploits.length)} of ${whole(exploited)} exploits are drawn.` : "";
       return [
         make("h2", {}, "Lineage"),
-        small("Each row is a trial; a bend is an exploit, where a trial takes over the weights of another. The line that stands out " +
-          `is the way of the chosen model from its start.${thin}`),
+        small("Each row is a trial. A bend is an exploit, where a trial copies the weights of another. The highlighted line " +
+          `is the lineage of the selected model.${thin}`),
         lineagePicture(width, run, index, way),
-        way.length ? more("lineage-table", `The way of model ${chosen.job} as a table`, wayTable(run, way)) : null,
+        way.length ? more("lineage-table", `Lineage of model ${chosen.job} as a table`, wayTable(run, way)) : null,
       ];
     });
   }
@@ -540,7 +544,7 @@
     at.root.append(
       shape("path", { class: "life", d: run.trials.map(([trial, a, b]) => `M${X(a)} ${Y(trial)}H${X(b)}`).join("") }),
       shape("path", {
-        class: "taken", "stroke-opacity": clamp(600 / run.exploits.length, 0.25, 1), // many of them would hide all else
+        class: "taken", "stroke-opacity": clamp(600 / run.exploits.length, 0.25, 1), // many exploits would hide everything else
         d: run.exploits.map(([from, , to, step]) => join(step, from, to)).join(""),
       }));
     if (way.length) at.root.append(
@@ -567,14 +571,14 @@
 
   function wayTable(run, way) {
     const rows = way.map(({ job, trial, begin, end, config, before }) => {
-      const who = before === null ? String(trial) : `${trial}, duration over from ${before}`;
+      const who = before === null ? String(trial) : `${trial}, copied from ${before}`;
       return [`${begin}–${end}`, who, String(job), ...valuesAt(run, config)];
     });
-    const heads = ["steps", "trial", "checkpoint", ...run.space.map((s) => s.name)];
-    return table(`The way of model ${chosen.job}`, heads, rows, { left: [1] });
+    const heads = ["steps", "trial", "model id", ...run.space.map((s) => s.name)];
+    return table(`Lineage of model ${chosen.job}`, heads, rows, { left: [1] });
   }
 
-  // ---- hyperparameters: a small picture for each ----
+  // ---- hyperparameters ----
 
   function shareOf({ values, lo, hi, log }, position) {
     if (values) return (position + 0.5) / values.length;
@@ -605,7 +609,7 @@
 
   const scaleOf = (kind, from, to) => make("ul", { class: "legend" }, make("li", {}, from, make("span", { class: kind }), to));
 
-  // A color for a place on the front, from its first model (0) to its last (1).
+  // The color of a position on the front, from its first model (0) to its last (1).
   const mixed = (at) => (at < 0.5
     ? `color-mix(in oklab, var(--c2) ${round(200 * at)}%, var(--c1))`
     : `color-mix(in oklab, var(--c3) ${round(200 * at - 100)}%, var(--c2))`);
@@ -623,21 +627,21 @@
       const count = run.front.length, every = Math.ceil(count / SCHEDULES), first = run.objectives[0].name;
       const placed = run.front.map(({ job }, i) => ({ job, at: count > 1 ? i / (count - 1) : 0 }));
       const shown = placed.filter((p, i) => i % every === 0 || p.job === chosen.job);
-      shown.sort((a, b) => (a.job === chosen.job) - (b.job === chosen.job)); // the chosen one on top
+      shown.sort((a, b) => (a.job === chosen.job) - (b.job === chosen.job)); // the selected one on top
       const lines = shown.map((p) => ({ ...p, schedule: scheduleOf(run, p.job) }));
       const thin = every > 1 ? ` ${whole(shown.length)} of ${whole(count)} are drawn.` : "";
       return [
-        make("h2", {}, "Schedules of the front"),
-        small(`With which hyperparameters the models of the front were trained, step by step. The thick line is the chosen one.${thin}`),
+        make("h2", {}, "Hyperparameter schedules"),
+        small(`Hyperparameters of the models on the front at each training step. The thick line is the selected model.${thin}`),
         scaleOf("ramp", `best ${first}`, `worst ${first} of the front`),
         smalls(width, run, (at, dimension, k) => lines.map((line) => scheduleLine(line, at, dimension, k)), "Schedules"),
       ];
     });
   }
 
-  // ---- where the search went ----
+  // ---- searched regions ----
 
-  // Cells as {i, j, count}, in a grid of so many columns and rows, as five paths from few to many.
+  // A heat map of cells {i, j, count}, as one path for each of five shades from few to many.
   function heat(at, columns, rows, cells, scale) {
     const w = at.w / columns, h = at.h / rows, most = scale(Math.max(1, ...cells.map((cell) => cell.count)));
     const parts = [[], [], [], [], []];
@@ -650,7 +654,7 @@
 
   function histogram(width, run, { x, y, bins, cells }) {
     const [wide, high] = [run.objectives[x], run.objectives[y]];
-    const label = `How many evaluations fell where: ${wide.name} and ${high.name}`;
+    const label = `Number of evaluations by ${wide.name} and ${high.name}`;
     const height = Math.round(clamp(width * 0.66, 230, 420));
     const at = frame(width, height, across(wide, run.views[x]), upwards(high, run.views[y]), label, { grid: false });
     at.root.append(...heat(at, bins, bins, cells.map(([i, j, count]) => ({ i, j, count })), Math.log1p));
@@ -674,8 +678,8 @@
   function visitsTable(run) {
     const last = (visits) => [...visits].reverse().find((levels) => levels.some(Boolean)) || visits[0];
     const rows = run.space.map((s, k) => [s.name, favorite(s, run.visits[k][0]), favorite(s, last(run.visits[k]))]);
-    const heads = ["hyperparameter", "most often at first", "most often at last"];
-    return table("The values that were tried most often", heads, rows, { left: [0] });
+    const heads = ["hyperparameter", "most frequent at the start", "most frequent at the end"];
+    return table("Most frequent values", heads, rows, { left: [0] });
   }
 
   function drawSearch(run) {
@@ -683,8 +687,8 @@
       const halves = run.histograms.length === 1 && width > 800, thirds = run.histograms.length > 1 && width > 600;
       const side = halves ? Math.floor((width - 26) * 0.55) : thirds ? Math.floor((width - 46) / 3) : width;
       return [
-        make("h2", {}, "Where the search went"),
-        small("How many evaluations fell where: over the objectives, and over each hyperparameter's values from step to step."),
+        make("h2", {}, "Searched regions"),
+        small("Number of evaluations by objectives, and by the values of each hyperparameter over training steps."),
         scaleOf("shades", "few", "many"),
         make("div", { class: halves ? "halves" : null },
           make("div", { class: thirds ? "panels" : null }, run.histograms.map((h) => histogram(side, run, h))),
@@ -703,15 +707,15 @@
       small(`Jobs ${jobs.join(", ")}${count > jobs.length ? ", …" : ""}`), make("pre", { tabindex: "0" }, error));
     section("failures", [run.failures, run.failed, run.diverged], () => [
       make("h2", {}, "Failures"),
-      small(`${plural(run.failed, "interval")} failed, ${whole(run.diverged)} measured NaN or an infinity. Such a member counts as ` +
-        "the worst, and is replaced at the next exploit."),
+      small(`${plural(run.failed, "interval")} failed, ${whole(run.diverged)} measured NaN or infinity. Such a member ranks last ` +
+        "and is replaced at the next exploit."),
       ...run.failures.map(entry),
     ]);
   }
 
   function drawSettings(run) {
     section("settings", run.settings, () => [
-      make("h2", {}, "Settings"), more("settings-table", "What the run was started with", pairs(run.settings)),
+      make("h2", {}, "Settings"), more("settings-table", "Settings of the run", pairs(run.settings)),
     ]);
   }
 
@@ -745,7 +749,7 @@
 
   function titleLine(title, ...beside) {
     return make("div", { class: "line" }, make("h1", {}, title), ...beside,
-      told.live ? make("span", { class: "badge", id: "link" }) : null);
+      data.live ? make("span", { class: "badge", id: "link" }) : null);
   }
 
   function about(run) {
@@ -755,7 +759,7 @@
   }
 
   function drawHead() {
-    const { runs, live } = told, alone = runs.length === 1, run = runs[0];
+    const { runs, live } = data, alone = runs.length === 1, run = runs[0];
     const from = runs.map((r) => [
       r.task, r.path, r.state, r.driver, r.trouble, r.intervals, r.seconds, r.hypervolume, r.failed, r.diverged, r.front.length,
     ]);
@@ -786,7 +790,7 @@
     const measures = ["hypervolume", ...(covered ? ["coverage"] : []), "front", "undominated"];
     const heads = ["run", "algorithm", "seed", "state", ...measures, "time"], corner = cornerOf(comparison.reference);
     return [
-      table("The runs side by side", heads, cells, { left: [0, 1, 3], key: "compared" }),
+      table("Comparison of the runs", heads, cells, { left: [0, 1, 3], key: "compared" }),
       small(`Hypervolume${covered ? " and coverage are" : " is"} measured from one common reference, ${corner}. ` +
         "Undominated: models of a front that no model of another run dominates." +
         (covered ? " Coverage: the share of directions from the reference that hold a model." : "")),
@@ -794,10 +798,10 @@
   }
 
   function drawComparison() {
-    const { comparison, runs } = told;
+    const { comparison, runs } = data;
     section("comparison", [comparison, runs.map((r) => [r.name, r.front, r.state, r.seconds]), chosen], (width) => [
-      make("h2", {}, "Side by side"),
-      ...comparisonTable(told),
+      make("h2", {}, "Comparison"),
+      ...comparisonTable(data),
       make("h3", {}, "Fronts"),
       pictures(width, runs, [...runs.keys()], comparison.views),
       make("ul", { class: "legend" }, runs.map((run, i) => make("li", {}, runSign(i), run.name))),
@@ -807,12 +811,12 @@
   }
 
   function drawChooser() {
-    const { runs } = told, run = runs[chosen.run];
+    const { runs } = data, run = runs[chosen.run];
     const turnTo = (i) => () => { Object.assign(chosen, { run: i, job: null, byHand: false }); render(); };
     const button = ({ name }, i) => make("button",
       { "aria-pressed": i === chosen.run ? "true" : "false", "data-key": `run-${i}`, click: turnTo(i) }, name);
     section("which", [runs.map((r) => r.name), chosen.run, run.intervals, run.hypervolume, run.front.length], () => [
-      make("h2", {}, "One run in detail"),
+      make("h2", {}, "Details of one run"),
       make("div", { class: "chooser", role: "group", "aria-label": "runs" }, runs.map(button)),
       tiles(run),
     ]);
@@ -845,44 +849,44 @@
   }
 
   function drawIndex() {
-    const { index } = told, none = "No run has been started below this directory yet; it will appear here.";
+    const { index } = data, none = "There are no runs below this directory yet. New runs appear here.";
     section("head", index.length, () => [
       titleLine(plural(index.length, "run")),
-      make("p", { class: "soft" }, index.length ? "Choose one, or mark several of the same task to see them side by side." : none),
+      make("p", { class: "soft" }, index.length ? "Select a run, or mark several runs of the same task to compare them." : none),
     ]);
     showLink();
     const heads = ["", "run", "state", "front", "hypervolume", "over time", "intervals", "time", "task", "algorithm", "seed"];
     section("runs", index, () => [
       index.length ? make("form", { action: "/", method: "get" },
         table("The runs", heads, index.map(indexRow), { left: [0, 1, 2, 8, 9], key: "runs" }),
-        make("button", { type: "submit", "data-key": "compare" }, "Show the marked runs side by side")) : null,
+        make("button", { type: "submit", "data-key": "compare" }, "Compare the marked runs")) : null,
     ]);
   }
 
-  // ---- all of it, and what comes later ----
+  // ---- rendering and live updates ----
 
   function showLink() {
     const node = document.getElementById("link");
     if (!node) return;
     node.className = `badge ${connection}`;
-    node.textContent = { live: "live", lost: "connection lost, trying again", connecting: "connecting" }[connection];
+    node.textContent = { live: "live", lost: "connection lost, reconnecting", connecting: "connecting" }[connection];
   }
 
   function render() {
-    if (told.index) return drawIndex();
+    if (data.index) return drawIndex();
     settle();
     drawHead();
-    if (told.runs.length > 1) {
+    if (data.runs.length > 1) {
       drawComparison();
       drawChooser();
     }
-    const run = told.runs[chosen.run];
+    const run = data.runs[chosen.run];
     drawFront(run, chosen.run);
     drawCurve(run);
     drawLineage(run, chosen.run);
     drawSchedules(run);
     drawSearch(run);
-    if ((run.failed || run.diverged) && !document.getElementById("failures")) drop("settings"); // they stand last
+    if ((run.failed || run.diverged) && !document.getElementById("failures")) drop("settings"); // to append it again after the failures
     drawFailures(run);
     drawSettings(run);
   }
@@ -893,7 +897,7 @@
     source.onopen = () => turn("live");
     source.onerror = () => turn("lost");
     source.onmessage = (event) => {
-      told = JSON.parse(event.data);
+      data = JSON.parse(event.data);
       turn("live");
       render();
     };
@@ -902,11 +906,11 @@
 
   let width = innerWidth;
   addEventListener("resize", () => {
-    if (innerWidth === width) return; // a phone's bars come and go
+    if (innerWidth === width) return; // the bars of a phone's browser change only the height
     width = innerWidth;
     requestAnimationFrame(render);
   });
   document.querySelector("noscript")?.remove();
   render();
-  if (told.live) follow();
+  if (data.live) follow();
 })();

@@ -1,4 +1,4 @@
-"""One page for runs, whole in itself: its style, its program and its data stand in it, and it asks no network for anything."""
+"""Write a page about runs as one self-contained HTML file."""
 
 import base64
 import hashlib
@@ -17,78 +17,89 @@ from mopbt.html.run_data import RunData, check_comparable, compared
 from mopbt.run_directory import read_run_config
 from mopbt.stores.journal import read_lines
 
-UNSAFE = {
-    ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"
-}  # so that no text ends the element it stands in
+# Escapes of the characters by which a text could end the element that contains it.
+ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
-    """Write a page about a run, or about several beside each other, into a file, and return it."""
+    """Write a page about a run, or a comparison of several runs, and return its file."""
     out = Path(out)
     if not runs:
         raise ValueError("a report needs at least one run, got none")
     if out.is_dir() or not out.parent.is_dir():
         raise ValueError(
-            f"`out` must be a file in a directory that is there, such as report.html, got {out}"
+            f"`out` must be a file in an existing directory, such as report.html, got {out}"
         )
     text = report([read_run(Path(run)) for run in runs], [driver_of(Path(run)) for run in runs])
     out.write_text(text, encoding="utf-8")
     return out
 
 
-def report(stories: Sequence[RunData], drivers: Sequence[str]) -> str:
-    """Return the page of runs, which needs nothing besides itself."""
-    told = [story.data(driver=driver) for story, driver in zip(stories, drivers, strict=True)]
-    style, script = part("page.css"), part("page.js")
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+def report(runs: Sequence[RunData], drivers: Sequence[str]) -> str:
+    """Return a self-contained page about runs."""
+    data = [run.data(driver=driver) for run, driver in zip(runs, drivers, strict=True)]
+    style = _policy_hash(read_part("page.css"))
+    script = _policy_hash(read_part("page.js"))
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {style}; script-src {script}; "
+        f"base-uri 'none'"
+    )
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-    return filled(as_json(payload(stories, told)), title_of(stories), head=meta)
+    return fill_page(as_json(payload(runs, data)), title_of(runs), head=meta)
 
 
-def live_page(told: str, title: str, nonce: str) -> str:
-    """Return the page of JSON about runs that go on; it asks where it came from for what comes later, bound to a header's nonce."""
-    return filled(told, title, nonce=f' nonce="{nonce}"')
+def live_page(data: str, title: str, nonce: str) -> str:
+    """Return a page that asks its server for updates of its JSON data.
+
+    The nonce allows its style and script in the Content-Security-Policy header.
+    """
+    return fill_page(data, title, nonce=f' nonce="{nonce}"')
 
 
-def payload(stories: Sequence[RunData], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the page's program reads of runs: each one's data, and of several how they compare."""
-    if len(stories) == 1:
-        return {"runs": list(told)}
-    check_comparable(stories)
-    return {"runs": list(told), "comparison": compared(stories)}
+def payload(runs: Sequence[RunData], data: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the data of the page: each run, and the comparison of several."""
+    if len(runs) == 1:
+        return {"runs": list(data)}
+    check_comparable(runs)
+    return {"runs": list(data), "comparison": compared(runs)}
 
 
-def filled(told: str, title: str, *, nonce: str = "", head: str = "") -> str:
-    """Return the page with its data, which are JSON."""
-    parts = {"style": part("page.css"), "script": part("page.js"), "policy": head, "nonce": nonce}
-    return Template(part("page.html")).substitute(
-        parts, title=html.escape(title), data=told.translate(UNSAFE)
+def fill_page(data: str, title: str, *, nonce: str = "", head: str = "") -> str:
+    """Insert JSON data, title, style and script into the page."""
+    return Template(read_part("page.html")).substitute(
+        style=read_part("page.css"),
+        script=read_part("page.js"),
+        policy=head,
+        nonce=nonce,
+        title=html.escape(title),
+        data=data.translate(ESCAPES),
     )
 
 
-def as_json(told: Mapping[str, Any]) -> str:
-    """Return data as JSON in one line of ASCII; NaN and infinities are no JSON, and an error."""
-    return json.dumps(told, separators=(",", ":"), allow_nan=False)
+def as_json(data: Mapping[str, Any]) -> str:
+    """Encode data as one line of ASCII JSON; NaN and infinity raise ValueError."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def read_run(path: Path) -> RunData:
-    """Read a run's directory."""
+    """Read the run in a directory."""
     settings, journal = read_run_config(path), path / "journal.jsonl"
     history = read_history(settings.problem, read_lines(journal), journal)
     return RunData(settings, history, name=path.resolve().name, path=str(path))
 
 
 @cache
-def part(name: str) -> str:
-    """Return one of the files that a page is made of."""
+def read_part(name: str) -> str:
+    """Read one of the files that a page is made of."""
     return files("mopbt.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def title_of(stories: Sequence[RunData]) -> str:
-    """Return the title of the page of runs."""
-    return " · ".join([*dict.fromkeys(story.problem.name for story in stories), "mopbt"])
+def title_of(runs: Sequence[RunData]) -> str:
+    """Return the title of a page about runs."""
+    return " · ".join([*dict.fromkeys(run.problem.name for run in runs), "mopbt"])
 
 
-def _hash(text: str) -> str:
-    """Return how a policy names the one style or program that a page may have."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _policy_hash(text: str) -> str:
+    """Return the hash by which a Content-Security-Policy allows a style or script."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,4 +1,4 @@
-"""What one run has gained over another of the same task."""
+"""Compare two runs of the same task."""
 
 from collections.abc import Sequence
 
@@ -13,82 +13,80 @@ from mopbt.results import Results
 Array = NDArray[np.float64]
 
 
-def held_against(results: Results, other: Results) -> list[str]:
-    """Return in sentences what a run has that the other lacks: hypervolume, models that dominate, and time."""
+def describe_differences(results: Results, other: Results) -> list[str]:
+    """Describe how two runs differ in hypervolume, domination, scores and speed."""
     runs = (results, other)
     check_comparable(runs)
-    mine, theirs = names_of(*runs)
-    front, others = (_points(r) for r in runs)
-    if not len(front) or not len(others):
-        return [
-            f"{theirs if len(front) else mine} has no model that could be held against the other's"
-        ]
-    objectives, reference = results.problem.objectives, shared_reference(runs)
-    volume, of_other = (r.hypervolume(reference) for r in runs)
-    more = f" ({100 * (volume / of_other - 1):+.1f} %)" if of_other else ""
-    beaten, lost = _dominated(others, by=front), _dominated(front, by=others)
-    said = [
-        f"hypervolume: {mine} {volume:.5g}, {theirs} {of_other:.5g}{more}",
-        f"dominated: {beaten} of the {counted(len(others), 'model')} of {theirs} by one of {mine}; the other way round {lost} of "
-        f"{len(front):,}",
+    name, other_name = names_of(*runs)
+    front, other_front = (_feasible_front(run) for run in runs)
+    if not len(front) or not len(other_front):
+        empty = other_name if len(front) else name
+        return [f"{empty} has no feasible model, so the runs cannot be compared"]
+    reference = shared_reference(runs)
+    volume, other_volume = (run.hypervolume(reference) for run in runs)
+    percent = f" ({100 * (volume / other_volume - 1):+.1f} %)" if other_volume else ""
+    won = _count_dominated(other_front, by=front)
+    lost = _count_dominated(front, by=other_front)
+    lines = [
+        f"hypervolume: {name} {volume:.5g}, {other_name} {other_volume:.5g}{percent}",
+        f"dominated: {won} of the {counted(len(other_front), 'model')} of {other_name} by a model "
+        f"of {name}; conversely {lost} of {len(front):,}",
     ]
-    if len(objectives) == 2:
-        level, best = _at_the_middle(front, others)
-        first, second = objectives
-        sense = ">=" if second.direction == "max" else "<="
-        has = [
-            f"{first.sign * value:.4g}" if np.isfinite(value) else "has no such model"
-            for value in best
-        ]
-        said.append(
-            f"{first.name} where {second.name} {sense} {second.sign * level:.4g}: {mine} {has[0]}, {theirs} {has[1]}"
+    if len(results.problem.objectives) == 2:
+        lines.append(_compare_at_median(results, front, other_front, (name, other_name)))
+    if volume > other_volume:
+        curve = results.hypervolume_curve(reference)
+        when = next(seconds for seconds, reached in curve if reached > other_volume)
+        intervals = sum(record["seconds"] <= when for record in results.records())
+        lines.append(
+            f"speed: {name} exceeded the hypervolume of {other_name} after {intervals:,} of its "
+            f"{len(results):,} intervals"
         )
-    if volume > of_other:
-        when = next(
-            seconds
-            for seconds, reached in results.hypervolume_curve(reference)
-            if reached > of_other
-        )
-        after = sum(record["seconds"] <= when for record in results.records())
-        said.append(
-            f"sooner: {mine} was past the hypervolume of {theirs} after {after:,} of its {len(results):,} intervals"
-        )
-    return said
+    return lines
 
 
 def names_of(results: Results, other: Results) -> tuple[str, str]:
-    """Return what two runs are called beside each other: by their algorithms, or by their folders where these are the same."""
-    mine, theirs = (str(r.settings.algorithm["name"]) for r in (results, other))
-    if mine == theirs and results.path and other.path:
+    """Name two runs by their algorithms, or by their directories if those are equal."""
+    name, other_name = (str(run.settings.algorithm["name"]) for run in (results, other))
+    if name == other_name and results.path and other.path:
         return results.path.name, other.path.name
-    return mine, theirs
+    return name, other_name
 
 
 def shared_reference(runs: Sequence[Results]) -> dict[str, float]:
-    """Return the one reference point, by name, above which the hypervolumes of several runs can be compared."""
-    return unsigned(
-        runs[0].problem.objectives,
-        common_reference([r.problem for r in runs], [_points(r) for r in runs]).tolist(),
+    """Return one reference point, by objective, from which to measure several runs."""
+    problems = [run.problem for run in runs]
+    reference = common_reference(problems, [_feasible_front(run) for run in runs])
+    return unsigned(problems[0].objectives, reference.tolist())
+
+
+def _feasible_front(results: Results) -> Array:
+    """Return the objectives (n, K) of a front's feasible models, larger is better."""
+    objectives = results.problem.objectives
+    rows = [signed(objectives, point.scores) for point in results.front() if not point.violation]
+    return np.array(rows, dtype=float).reshape(len(rows), len(objectives))
+
+
+def _compare_at_median(
+    results: Results, front: Array, other_front: Array, names: tuple[str, str]
+) -> str:
+    """Compare the first objective at the median of the other front's second one."""
+    first, second = results.problem.objectives
+    level = float(np.sort(other_front[:, 1])[len(other_front) // 2])
+    scores = []
+    for points in (front, other_front):
+        best = points[points[:, 1] >= level, 0].max(initial=-np.inf)
+        scores.append(f"{first.sign * best:.4g}" if np.isfinite(best) else "has no such model")
+    relation = ">=" if second.direction == "max" else "<="
+    return (
+        f"{first.name} where {second.name} {relation} {second.sign * level:.4g}: "
+        f"{names[0]} {scores[0]}, {names[1]} {scores[1]}"
     )
 
 
-def _points(results: Results) -> Array:
-    rows = [
-        signed(results.problem.objectives, p.scores) for p in results.front() if not p.violation
-    ]
-    return np.array(rows, dtype=float).reshape(len(rows), len(results.problem.objectives))
-
-
-def _at_the_middle(front: Array, other: Array) -> tuple[float, list[float]]:
-    """Return the second objective in the middle of the other front, and the best that each has in the first where it is reached."""
-    level = float(np.sort(other[:, 1])[len(other) // 2])
-    return level, [
-        float(points[points[:, 1] >= level, 0].max(initial=-np.inf)) for points in (front, other)
-    ]
-
-
-def _dominated(points: Array, by: Array) -> int:
-    """Count the points that one of the others dominates."""
-    return sum(
-        bool(((by >= point).all(axis=1) & (by > point).any(axis=1)).any()) for point in points
-    )
+def _count_dominated(points: Array, by: Array) -> int:
+    """Count the points that at least one of the others dominates."""
+    dominated = 0
+    for point in points:
+        dominated += bool(((by >= point).all(axis=1) & (by > point).any(axis=1)).any())
+    return dominated

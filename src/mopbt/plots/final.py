@@ -1,4 +1,4 @@
-"""Figures of how the runs of a comparison end: what settings, populations and search spaces change."""
+"""Plot final hypervolumes: the effects of settings, populations and spaces."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,16 +19,16 @@ from mopbt.compare.measures import (
     measure_task,
 )
 from mopbt.plots.front import FAINT
-from mopbt.plots.progress import progress_of
+from mopbt.plots.progress import plot_progress
 from mopbt.plots.style import (
     DASHED,
     DOTTED,
     Style,
+    add_legend,
+    create_panels,
     label_rows,
-    legend,
-    line_of,
+    line_options,
     set_title,
-    sheet,
     styles_of,
 )
 
@@ -37,19 +37,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-LETTERS = 36  # of a line of a label beside panels
+LABEL_WIDTH = 36  # characters per line
 
 
 def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Draw the final hypervolume of every run in per cent of the baseline's mean: what settings change (Figures 10 to 12, 15)."""
+    """Plot the final hypervolume of every run (Figures 10 to 12 and 15).
+
+    Hypervolumes are in percent of the baseline's mean.
+    """
     baseline = baseline_of(labels_of(measured))
     measured = [task for task in measured if baseline in task.runs]
     labels = labels_of(measured)
     if len(labels) < 2:
         return {}
     styles = styles_of(labels)
-    lines = sum(len(wrap(label, LETTERS)) for label in labels)
-    figure, axes = sheet(len(measured), height=0.5 + 0.19 * lines, sharey=True)
+    lines = sum(len(wrap(label, LABEL_WIDTH)) for label in labels)
+    figure, axes = create_panels(len(measured), height=0.5 + 0.19 * lines, sharey=True)
     for ax, task in zip(axes, measured, strict=True):
         unit = mean_hypervolume(task.runs[baseline])
         ax.axvline(100, color=FAINT, lw=0.8, zorder=0)
@@ -57,7 +60,7 @@ def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
             values = 100 * final_hypervolumes(runs) / unit
             _draw_values(ax, values, np.full(len(values), labels.index(label)), styles[label])
         set_title(ax, task.name)
-        ax.set_yticks(range(len(labels)), [fill(label, LETTERS) for label in labels])
+        ax.set_yticks(range(len(labels)), [fill(label, LABEL_WIDTH) for label in labels])
         ax.set_ylim(len(labels) - 0.5, -0.5)
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
@@ -66,93 +69,99 @@ def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
 
 def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Draw the final hypervolume over the size of the population, or of the one whose time an algorithm gets (Figure 8)."""
-    families, baseline = _families(measured), baseline_of(labels_of(measured))
+    """Plot the final hypervolume over the size of the population (Figure 8).
+
+    An algorithm without a population is placed at the size of the one whose time it gets.
+    """
+    families = _find_families(measured)
+    baseline = baseline_of(labels_of(measured))
     shown = [task for task in measured if baseline in task.runs]
     if not families or not shown:
         return {}
     styles = styles_of(families)
-    figure, axes = sheet(len(shown), height=2.1)
+    ticks = sorted({size for sizes in families.values() for size in sizes})
+    figure, axes = create_panels(len(shown), height=2.1)
     for ax, task in zip(axes, shown, strict=True):
+        unit = mean_hypervolume(task.runs[baseline])
         for i, (family, sizes) in enumerate(families.items()):
-            known = {
-                size: final_hypervolumes(task.runs[label])
-                for size, label in sizes.items()
-                if label in task.runs
-            }
-            values = {
-                size: 100 * of_size / mean_hypervolume(task.runs[baseline])
-                for size, of_size in sorted(known.items())
-            }
-            _draw_sizes(ax, values, styles[family], aside=i - (len(families) - 1) / 2)
-        ticks = sorted({size for sizes in families.values() for size in sizes})
+            values = {}
+            for size, label in sorted(sizes.items()):
+                if label in task.runs:
+                    values[size] = 100 * final_hypervolumes(task.runs[label]) / unit
+            _draw_sizes(ax, values, styles[family], offset=i - (len(families) - 1) / 2)
         ax.set_xscale("log", base=2)
         ax.set_xticks(ticks, map(str, ticks))
         ax.minorticks_off()
         set_title(ax, task.name)
         ax.set_xlabel("population")
     label_rows(axes, f"HV, % of {baseline}  (better →)")
-    legend(figure, styles, len(shown))
+    add_legend(figure, styles, len(shown))
     return {"populations": figure}
 
 
 def spaces(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
-    """Draw the progress on tasks that differ in the number of hyperparameters alone, measured as one task (Figure 9).
+    """Plot the progress on tasks with different numbers of hyperparameters (Figure 9).
 
-    Time is a share of all: what a step costs was measured for each task, and may differ by chance.
+    The tasks are measured as one. Time is a share of each task's total, because the cost of a
+    step is measured for each task and may differ by chance.
     """
     sizes = [len(task.problem.space) for task in measured]
-    if (
-        len(set(sizes)) < max(len(sizes), 2)
-        or len({task.problem.objectives for task in measured}) > 1
-    ):
+    if len(sizes) < 2 or len(set(sizes)) < len(sizes):
         return {}
-    runs, entries, styles = [], {}, {}
+    if len({task.problem.objectives for task in measured}) > 1:
+        return {}
+    runs = []
+    entries = {}
+    styles = {}
     for task, size, line in zip(measured, sizes, cycle(("-", DASHED, DOTTED)), strict=False):
-        whole = task.times[-1]
+        total = task.times[-1]
         for label, of_label in task.runs.items():
             name = f"{label}, {size} variables"
             entries[name] = task.entries[label]
             styles[name] = replace(styles_of(labels_of(measured))[label], line=line)
-            runs += [
-                replace(run.data, algorithm=name, seconds=run.data.seconds / whole)
-                for run in of_label
-            ]
-    together = measure_task(
-        " and ".join(task.name for task in measured), measured[0].problem, runs, entries
-    )
-    return {"spaces": progress_of([together], styles, time="share of the time")}
+            for run in of_label:
+                shares = run.data.seconds / total
+                runs.append(replace(run.data, algorithm=name, seconds=shares))
+    names = " and ".join(task.name for task in measured)
+    together = measure_task(names, measured[0].problem, runs, entries)
+    return {"spaces": plot_progress([together], styles, time_label="share of the time")}
 
 
-def _families(measured: Sequence[MeasuredTask]) -> dict[str, dict[int, str]]:
-    """Return the labels of algorithms that differ in the size of the population alone, by the shortest of them and by size."""
+def _find_families(measured: Sequence[MeasuredTask]) -> dict[str, dict[int, str]]:
+    """Group the algorithms that differ only in the size of the population.
+
+    Returns the labels of each group by size. A group is named after its shortest label.
+    """
     families: dict[str, dict[int, str]] = {}
     for label in labels_of(measured):
         task = next(task for task in measured if label in task.runs)
         entry = task.entries[label]
-        sized = entry.time_of or label  # one without a population counts as that whose time it gets
-        if sized not in task.runs or "population" not in options_of(
-            task.entries[sized].algorithm()
-        ):
+        # An algorithm without a population has the size of the one whose time it gets.
+        sized = entry.time_of or label
+        if sized not in task.runs:
+            continue
+        if "population" not in options_of(task.entries[sized].algorithm()):
             continue
         size = max(len(np.unique(run.data.trials)) for run in task.runs[sized])
-        alike = {key: value for key, value in entry.options.items() if key != "population"}
-        families.setdefault(repr(sorted(alike.items())), {})[size] = label
+        others = {key: value for key, value in entry.options.items() if key != "population"}
+        families.setdefault(repr(sorted(others.items())), {})[size] = label
     return {min(sizes.values(), key=len): sizes for sizes in families.values() if len(sizes) > 1}
 
 
-def _draw_sizes(ax: "Axes", values: Mapping[int, Array], style: Style, *, aside: float) -> None:
-    """Draw values (R,) by size, a little aside of those of other algorithms, and a line through their means."""
-    places = [size * 2 ** (0.1 * aside) for size in values]
-    ax.plot(
-        places, [of_size.mean() for of_size in values.values()], **line_of(style) | {"marker": ""}
-    )
-    for place, of_size in zip(places, values.values(), strict=True):
-        _draw_values(ax, np.full(len(of_size), place), of_size, style)
+def _draw_sizes(ax: "Axes", values: Mapping[int, Array], style: Style, *, offset: float) -> None:
+    """Draw the values (R,) of each size, and a line through their means.
+
+    The offset keeps algorithms of the same size apart.
+    """
+    xs = [size * 2 ** (0.1 * offset) for size in values]
+    means = [of_size.mean() for of_size in values.values()]
+    ax.plot(xs, means, **line_options(style) | {"marker": ""})
+    for x, of_size in zip(xs, values.values(), strict=True):
+        _draw_values(ax, np.full(len(of_size), x), of_size, style)
 
 
 def _draw_values(ax: "Axes", x: Array, y: Array, style: Style) -> None:
-    """Draw each run as a dot, their range as a bar, and the mean as the algorithm's marker."""
+    """Draw runs as dots, their range as a bar and their mean as a marker."""
     ax.plot(
         [x.min(), x.max()],
         [y.min(), y.max()],

@@ -1,6 +1,7 @@
-"""Figures of a run, for papers, READMEs and chats."""
+"""Plot the front of a run."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import isfinite
 from pathlib import Path
@@ -21,99 +22,145 @@ if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
-INK, FAINT = "#333333", "#bbbbbb"
-FRONT = (
-    "#c8401e"  # against blue it stands out for every kind of color vision, and in gray by its line
-)
-OTHER = "#666666"  # the front of the run beside it
-STEPS = ("#dde7f0", "#a6c4de", "#5f95c4", "#1d4f86")  # of the evaluations, early to late
-LETTERS = 88  # of a title's line
-SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}  # inches, by the number of panels
+INK = "#333333"
+FAINT = "#bbbbbb"
+# Stands out from the blue evaluations for every kind of color vision, and in gray by its line.
+FRONT = "#c8401e"
+# Color of the front of the second run.
+OTHER = "#666666"
+# Colors of the evaluations, from early to late steps.
+STEPS = ("#dde7f0", "#a6c4de", "#5f95c4", "#1d4f86")
+TITLE_WIDTH = 88  # characters per line
+SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}  # inches, by number of panels
 
 FORMATS = (".png", ".pdf", ".svg")
 
 View = tuple[float, float]
 
 
+@dataclass(frozen=True)
+class _Front:
+    """A front to draw: its models, color and the end of its legend entry."""
+
+    points: Sequence[Point]
+    color: str = FRONT
+    legend_suffix: str = ""
+
+
 def plot_front(
-    results: Results, file: Path | str, *, beside: Results | None = None, dpi: int = 150
+    results: Results, file: Path | str, *, against: Results | None = None, dpi: int = 150
 ) -> None:
-    """Draw all evaluations of a run, colored by their step, and the front among them: two objectives, or three in pairs.
+    """Plot all evaluations of a run, colored by training step, and its front.
+
+    Two objectives give one panel. Three objectives give a panel for each pair.
 
     Args:
-        results: The run, finished or not.
-        file: Where the figure goes; its ending says the format.
-        beside: Another run of the same task, of which the front is drawn too.
-        dpi: Dots per inch, where the format has dots.
+        results: A finished or unfinished run.
+        file: Output file. Its suffix selects the format: .png, .pdf or .svg.
+        against: Another run of the same task, whose front is drawn as well.
+        dpi: Dots per inch of raster formats.
     """
+    _check_file(file)
+    points = _points_to_draw(results)
     objectives = results.problem.objectives
-    if Path(file).suffix not in FORMATS or not Path(file).parent.is_dir():
-        raise ValueError(
-            f"a figure needs a file in a directory that is there, which ends in one of {', '.join(FORMATS)}, such as front.png, "
-            f"got {file}"
-        )
-    if len(objectives) not in (2, 3):
-        raise ValueError(
-            f"a figure of a front needs 2 or 3 objectives, got {len(objectives)}; plot `results.records()` instead"
-        )
-    points = [p for p in results.points() if all(isfinite(p.scores[o.name]) for o in objectives)]
-    if not points:
-        raise ValueError(
-            f"{results.path} has no evaluation that can be drawn; wait for the first report, or see results.failures()"
-        )
-    if beside is not None:
-        check_comparable([results, beside])
-    front, pairs = list(results.front()), list(combinations(objectives, 2))
-    other: list[Point] = [] if beside is None else list(beside.front())
-    name, other_name = ("", "") if beside is None else names_of(results, beside)
-    reference = None if beside is None else shared_reference([results, beside])
-    fronts = [*front, *other]
-    views = {
-        o: view_of(o, *(np.array([p.scores[o.name] for p in some]) for some in (points, fronts)))
-        for o in objectives
-    }
-    figure = _figure(SIZES[len(pairs)])
-    axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
-    for ax, (x, y) in zip(axes, pairs, strict=True):
-        dots = _draw_evaluations(ax, points, x, y)
-        if beside is not None:
-            if len(objectives) == 2:
-                _draw_gain(ax, front, other, x, y, worst=views[y][y.sign < 0])
-            _draw_front(
-                ax, other, x, y, line=len(objectives) == 2, color=OTHER, of=f" of {other_name}"
-            )
-        _draw_front(
-            ax,
-            front,
-            x,
-            y,
-            line=len(objectives) == 2,
-            color=FRONT,
-            of=f" of {name}" if name else "",
-        )
-        _dress(ax, x, y, views)
+    fronts = [_Front(list(results.front()))]
+    reference = None
+    if against is not None:
+        check_comparable([results, against])
+        reference = shared_reference([results, against])
+        name, other_name = names_of(results, against)
+        # The front of `results` is drawn last, on top of the other one.
+        fronts = [
+            _Front(list(against.front()), OTHER, f" of {other_name}"),
+            _Front(list(results.front()), FRONT, f" of {name}"),
+        ]
+    views = _views_of(objectives, points, fronts)
+    figure, axes = _draw_panels(objectives, points, fronts, views)
     axes[0].legend(frameon=False, fontsize=10, labelcolor=INK, loc="best")
-    if not all(p.violation for p in points):
-        _add_colorbar(figure, axes, dots)
-    outside = sum(
-        not all(lo <= p.scores[o.name] <= hi for o, (lo, hi) in views.items()) for p in points
-    )
-    title = _title(results, len(points), outside, reference)
-    if beside is not None:
-        title += f"\n{other_name} beside it: {_standing(beside, reference)}"
-    title = "\n".join(fill(line, LETTERS) for line in title.splitlines())
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
+
+    title = [
+        results.problem.name,
+        _count_evaluations(points, views) + _describe(results, reference),
+    ]
+    if against is not None:
+        title.append(f"against {other_name}: {_describe(against, reference)}")
+    text = "\n".join(fill(line, TITLE_WIDTH) for line in title)
+    figure.suptitle(text, x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
     figure.savefig(file, dpi=dpi)
 
 
-def _figure(size: tuple[float, float]) -> "Figure":
+def _check_file(file: Path | str) -> None:
+    path = Path(file)
+    if path.suffix not in FORMATS or not path.parent.is_dir():
+        raise ValueError(
+            f"a figure needs a file in an existing directory whose name ends in one of "
+            f"{', '.join(FORMATS)}, such as front.png, got {file}"
+        )
+
+
+def _points_to_draw(results: Results) -> list[Point]:
+    """Return the evaluations with finite objectives; raise if there are none."""
+    names = [objective.name for objective in results.problem.objectives]
+    if len(names) not in (2, 3):
+        raise ValueError(
+            f"a figure of a front needs 2 or 3 objectives, got {len(names)}; plot "
+            f"`results.records()` instead"
+        )
+    points = [p for p in results.points() if all(isfinite(p.scores[name]) for name in names)]
+    if not points:
+        raise ValueError(
+            f"{results.path} has no evaluation that can be drawn; wait for the first report, or "
+            f"check `results.failures()`"
+        )
+    return points
+
+
+def _views_of(
+    objectives: Sequence[Objective], points: Sequence[Point], fronts: Sequence[_Front]
+) -> dict[Objective, View]:
+    """Choose the range of each axis, so that a few extreme evaluations do not set it."""
+    on_fronts = [point for front in fronts for point in front.points]
+    views = {}
+    for objective in objectives:
+        scores = np.array([p.scores[objective.name] for p in points])
+        front_scores = np.array([p.scores[objective.name] for p in on_fronts])
+        views[objective] = view_of(objective, scores, front_scores)
+    return views
+
+
+def _draw_panels(
+    objectives: Sequence[Objective],
+    points: Sequence[Point],
+    fronts: Sequence[_Front],
+    views: Mapping[Objective, View],
+) -> tuple["Figure", list["Axes"]]:
+    """Draw a panel for each pair of objectives, and a color bar of the steps."""
+    pairs = list(combinations(objectives, 2))
+    figure = _new_figure(SIZES[len(pairs)])
+    axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
+    # With more objectives the front is a surface, and its projection has no edge to draw.
+    with_edge = len(objectives) == 2
+    for ax, (x, y) in zip(axes, pairs, strict=True):
+        dots = _draw_evaluations(ax, points, x, y)
+        if with_edge and len(fronts) == 2:
+            _shade_differences(ax, fronts, x, y, worst=views[y][y.sign < 0])
+        for front in fronts:
+            _draw_front(ax, front, x, y, with_edge=with_edge)
+        _style_axes(ax, x, y, views)
+    if not all(p.violation for p in points):
+        _add_colorbar(figure, axes, dots)
+    return figure, axes
+
+
+def _new_figure(size: tuple[float, float]) -> "Figure":
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("plot_front needs matplotlib: pip install 'mopbt[plot]'") from None
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)  # no window, and nothing global
+    # A canvas of its own needs neither a window nor the global state of pyplot.
+    FigureCanvasAgg(figure)
     return figure
 
 
@@ -126,7 +173,7 @@ def _columns(
 def _draw_evaluations(
     ax: "Axes", points: Sequence[Point], x: Objective, y: Objective
 ) -> "PathCollection":
-    """Draw the evaluations, late ones on top; those that violate a constraint only as outlines."""
+    """Draw the evaluations, late ones on top and infeasible ones as outlines."""
     from matplotlib.colors import LinearSegmentedColormap
 
     infeasible = [p for p in points if p.violation > 0]
@@ -140,86 +187,63 @@ def _draw_evaluations(
             label="infeasible",
         )
     feasible = sorted((p for p in points if p.violation == 0), key=lambda p: p.step)
-    steps, all_steps = [p.step for p in feasible], [p.step for p in points]
-    colors = LinearSegmentedColormap.from_list("steps", STEPS)
+    all_steps = [p.step for p in points]
     xs, ys = _columns(feasible, x, y)
     return ax.scatter(
-        xs, ys, c=steps, cmap=colors, s=14, linewidths=0, vmin=min(all_steps), vmax=max(all_steps)
-    )
-
-
-def _draw_front(
-    ax: "Axes",
-    front: Sequence[Point],
-    x: Objective,
-    y: Objective,
-    *,
-    line: bool,
-    color: str,
-    of: str,
-) -> None:
-    """Draw the models of the front and, with two objectives, the edge of what they dominate; hollow where none is feasible."""
-    if front and front[0].violation:
-        ax.plot(
-            *_columns(front, x, y),
-            "o",
-            ms=6.5,
-            mfc="white",
-            mec=color,
-            mew=1.4,
-            label=f"nearest{of}",
-            zorder=3,
-        )
-        return
-    xs, ys = _columns(sorted(front, key=lambda p: p.scores[x.name]), x, y)
-    style: dict[str, Any] = (
-        {"drawstyle": "steps-pre" if x.direction == "max" else "steps-post"}
-        if line
-        else {"linestyle": "none"}
-    )
-    size = 5.0 if len(front) <= 60 else 3.4
-    ax.plot(
         xs,
         ys,
-        marker="o",
-        ms=size,
-        mec="white",
-        mew=0.4,
-        lw=1.2,
-        color=color,
-        label=f"front{of}",
-        zorder=3,
-        **style,
+        c=[p.step for p in feasible],
+        cmap=LinearSegmentedColormap.from_list("steps", STEPS),
+        s=14,
+        linewidths=0,
+        vmin=min(all_steps),
+        vmax=max(all_steps),
     )
 
 
-def _draw_gain(
-    ax: "Axes",
-    front: Sequence[Point],
-    other: Sequence[Point],
-    x: Objective,
-    y: Objective,
-    *,
-    worst: float,
+def _draw_front(ax: "Axes", front: _Front, x: Objective, y: Objective, *, with_edge: bool) -> None:
+    """Draw the models of a front and, if asked, the edge of what they dominate.
+
+    A front without a feasible model consists of the nearest one, which is drawn hollow.
+    """
+    points = sorted(front.points, key=lambda p: p.scores[x.name])
+    xs, ys = _columns(points, x, y)
+    style: dict[str, Any]
+    if points and front.points[0].violation:
+        style = {"linestyle": "none", "ms": 6.5, "mfc": "white", "mec": front.color, "mew": 1.4}
+        label = "nearest"
+    else:
+        size = 5.0 if len(points) <= 60 else 3.4
+        style = {"ms": size, "mec": "white", "mew": 0.4, "lw": 1.2, "color": front.color}
+        if with_edge:
+            style["drawstyle"] = "steps-pre" if x.direction == "max" else "steps-post"
+        else:
+            style["linestyle"] = "none"
+        label = "front"
+    ax.plot(xs, ys, marker="o", label=label + front.legend_suffix, zorder=3, **style)
+
+
+def _shade_differences(
+    ax: "Axes", fronts: Sequence[_Front], x: Objective, y: Objective, *, worst: float
 ) -> None:
-    """Shade what only one of two fronts dominates, each in its own color; what is not feasible dominates nothing."""
-    front, other = ([p for p in points if not p.violation] for points in (front, other))
-    at = sorted({x.sign * p.scores[x.name] for p in [*front, *other]})
+    """Shade what only one of two fronts dominates, in the color of that front.
 
-    def edge(points: Sequence[Point]) -> list[float]:
+    Infeasible models dominate nothing.
+    """
+    feasible = [[p for p in front.points if not p.violation] for front in fronts]
+    xs = sorted({x.sign * p.scores[x.name] for points in feasible for p in points})
+    heights = []
+    for points in feasible:
         pairs = [(x.sign * p.scores[x.name], y.sign * p.scores[y.name]) for p in points]
-        return [max((b for a, b in pairs if a >= value), default=y.sign * worst) for value in at]
-
-    mine, theirs = edge(front), edge(other)
-    for low, high, color in ((theirs, mine, FRONT), (mine, theirs, OTHER)):
-        bottom, top = (
-            [y.sign * v for v in low],
-            [y.sign * max(pair) for pair in zip(low, high, strict=True)],
+        heights.append(
+            [max((b for a, b in pairs if a >= value), default=y.sign * worst) for value in xs]
         )
+    other, own = heights
+    for low, high, color in ((other, own, fronts[1].color), (own, other, fronts[0].color)):
         ax.fill_between(
-            [x.sign * v for v in at],
-            bottom,
-            top,
+            [x.sign * value for value in xs],
+            [y.sign * value for value in low],
+            [y.sign * max(pair) for pair in zip(low, high, strict=True)],
             step="pre",
             color=color,
             alpha=0.25,
@@ -228,7 +252,7 @@ def _draw_gain(
         )
 
 
-def _dress(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective, View]) -> None:
+def _style_axes(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective, View]) -> None:
     ax.set_xlabel(axis_label(x), fontsize=11, color=INK)
     ax.set_ylabel(axis_label(y), fontsize=11, color=INK)
     ax.set_xlim(*views[x])
@@ -239,12 +263,13 @@ def _dress(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective, Vie
 
 
 def axis_label(objective: Objective) -> str:
-    """Return the name and where better scores lie; on a vertical axis the text is turned, and the arrow with it."""
-    return (
-        f"{objective.name}  (better →)"
-        if objective.direction == "max"
-        else f"(← better)  {objective.name}"
-    )
+    """Return the name of an objective with an arrow towards better scores.
+
+    The text of a vertical axis is rotated, and its arrow with it.
+    """
+    if objective.direction == "max":
+        return f"{objective.name}  (better →)"
+    return f"(← better)  {objective.name}"
 
 
 def _add_colorbar(figure: "Figure", axes: Sequence["Axes"], dots: "PathCollection") -> None:
@@ -262,20 +287,20 @@ def _add_colorbar(figure: "Figure", axes: Sequence["Axes"], dots: "PathCollectio
     bar.outline.set_visible(False)
 
 
-def _title(
-    results: Results, evaluations: int, outside: int, reference: Mapping[str, float] | None
-) -> str:
-    counts = counted(evaluations, "evaluation") + (
-        f" ({outside:,} outside the view)" if outside else ""
-    )
-    return f"{results.problem.name}\n{counts}, {_standing(results, reference)}"
+def _count_evaluations(points: Sequence[Point], views: Mapping[Objective, View]) -> str:
+    outside = 0
+    for point in points:
+        inside = [low <= point.scores[o.name] <= high for o, (low, high) in views.items()]
+        outside += not all(inside)
+    hidden = f" ({outside:,} outside the view)" if outside else ""
+    return f"{counted(len(points), 'evaluation')}{hidden}, "
 
 
-def _standing(results: Results, reference: Mapping[str, float] | None) -> str:
-    """Return how good a front is above a reference point, or that none of its models is feasible."""
+def _describe(results: Results, reference: Mapping[str, float] | None) -> str:
+    """Describe a front by its size and hypervolume, or say that no model is feasible."""
     front = results.front()
-    lacks = front.shortfall(front[0]) if front else ""
-    return (
-        lacks
-        or f"a front of {counted(len(front), 'model')}, hypervolume {results.hypervolume(reference):.4g}"
-    )
+    shortfall = front.shortfall(front[0]) if front else ""
+    if shortfall:
+        return shortfall
+    volume = results.hypervolume(reference)
+    return f"a front of {counted(len(front), 'model')}, hypervolume {volume:.4g}"

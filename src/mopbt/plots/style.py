@@ -1,8 +1,10 @@
-"""What the figures of a comparison share: one style for each algorithm, panels, axes and legends.
+"""Define the style of a comparison's figures: colors, panels, axes, legends.
 
-MO-PBT always has the same strong color and lies on top; every algorithm differs from every other by color or line, and by marker,
-so that figures can be read in gray and by every kind of color vision; letters have 8 points where a figure is as wide as a page.
-Axes are in the scores' own sense.
+- MO-PBT always has the same strong color and lies on top.
+- Algorithms differ by color or line, and by marker, so figures can be read in gray and with every
+  kind of color vision.
+- Text has 8 points in a figure as wide as a page.
+- Axes show scores in their original direction.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mopbt.compare.measures import (
-    Array,
-    baseline_of,
-)
+from mopbt.compare.measures import Array, baseline_of
 from mopbt.errors import MissingExtra
 from mopbt.objectives import Objective
 from mopbt.plots.front import FAINT, FRONT, INK, axis_label
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-WIDTH = 7.0  # inches: both columns of a page
+WIDTH = 7.0  # inches, both columns of a page
 STYLE = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -51,37 +50,40 @@ STYLE = {
     "text.color": INK,
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
-    "text.parse_math": False,  # a label's $ is a $
-    "pdf.fonttype": 42,  # letters stay letters: journals ask for it
+    # A $ in a label is a plain character.
+    "text.parse_math": False,
+    # Journals require fonts that are embedded as text.
+    "pdf.fonttype": 42,
 }
 
 
 @dataclass(frozen=True)
 class Style:
-    """How an algorithm looks in every figure."""
+    """Appearance of an algorithm in every figure."""
 
     color: str
-    line: Any = "-"  # of matplotlib's line styles
+    line: Any = "-"  # a line style of matplotlib
     marker: str = "o"
 
     @property
     def leads(self) -> bool:
-        """Tell whether this is the strong color, whose lines are thick and lie on top."""
+        """Return whether this is the strong color, whose lines are thick and lie on top."""
         return self.color == FRONT
 
 
-BLUE, GREEN, ORANGE, PURPLE, SKY, GRAY, BLACK = (
-    "#0072b2",
-    "#009e73",
-    "#e69f00",
-    "#cc79a7",
-    "#56b4e9",
-    "#606060",
-    "#000000",
-)
-DASHED, DOTTED, MIXED = (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2))
+BLUE = "#0072b2"
+GREEN = "#009e73"
+ORANGE = "#e69f00"
+PURPLE = "#cc79a7"
+SKY = "#56b4e9"
+GRAY = "#606060"
+BLACK = "#000000"
+DASHED = (0, (4, 1.5))
+DOTTED = (0, (1, 1.2))
+MIXED = (0, (5, 1.2, 1, 1.2))
 LEAD = Style(FRONT)
-STYLES = {  # of the labels that the paper's experiments use; a family shares a color
+# Styles of the labels in the paper's experiments. Algorithms of one family share a color.
+STYLES = {
     "random search": Style(GRAY, "-", "s"),
     "PBT, objective 1": Style(ORANGE, "-", "^"),
     "PBT, objective 2": Style(ORANGE, DASHED, "v"),
@@ -94,7 +96,8 @@ STYLES = {  # of the labels that the paper's experiments use; a family shares a 
     "NSGA-II": Style(BLACK, MIXED, "h"),
     "ParEGO": Style(SKY, "-", ">"),
 }
-SPARE = tuple(  # for other labels, in turn
+# Styles that all other labels get in turn.
+SPARE = tuple(
     Style(color, line, marker)
     for line, markers in (("-", "^DvsP>h"), (DASHED, "<pXd8*H"), (MIXED, "^DvsP>h"))
     for color, marker in zip((GREEN, ORANGE, PURPLE, SKY, BLUE, GRAY, BLACK), markers, strict=True)
@@ -102,11 +105,14 @@ SPARE = tuple(  # for other labels, in turn
 
 
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
-    """Return how each label looks: the baseline in the strong color, the paper's algorithms as always, others in turn."""
+    """Assign a style to each label.
+
+    The baseline gets the strong color, the paper's algorithms their fixed styles, and all others
+    the spare styles in turn.
+    """
     labels = tuple(labels)
-    fixed = {label: STYLES[label] for label in labels if label in STYLES} | {
-        baseline_of(labels): LEAD
-    }
+    fixed = {label: STYLES[label] for label in labels if label in STYLES}
+    fixed[baseline_of(labels)] = LEAD
     taken = {(style.color, style.line) for style in fixed.values()}
     spare = cycle([style for style in SPARE if (style.color, style.line) not in taken])
     return {label: fixed[label] if label in fixed else next(spare) for label in labels}
@@ -114,18 +120,19 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw and write in the style, and leave matplotlib's settings as they were."""
+    """Apply the style within the context, and restore matplotlib's settings after it."""
     try:
         from matplotlib import rc_context
     except ImportError:
         raise MissingExtra(
-            "the figures of a comparison need matplotlib: pip install 'mopbt[plot]'; its tables are written"
+            "the figures of a comparison need matplotlib: pip install 'mopbt[plot]'; the tables "
+            "are already written"
         ) from None
     with rc_context(STYLE):  # type: ignore[arg-type]
         yield
 
 
-def sheet(
+def create_panels(
     panels: int,
     *,
     height: float,
@@ -133,7 +140,17 @@ def sheet(
     width: float | None = None,
     **options: Any,
 ) -> tuple["Figure", list["Axes"]]:
-    """Return a figure of so many panels of a height in inches, in rows; it is as wide as a page, or less for a single one."""
+    """Create a figure of panels in rows.
+
+    It is as wide as a page, or narrower for a single panel.
+
+    Args:
+        panels: Number of panels.
+        height: Height of a panel in inches.
+        columns: Panels per row.
+        width: Width of the figure in inches.
+        options: Options of matplotlib's `Figure.subplots`.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -141,22 +158,24 @@ def sheet(
     rows = -(-panels // columns)
     size = (width or (WIDTH if panels > 1 else 4.8), height * rows + 0.5)
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)  # no window, and nothing global
+    # A canvas of its own needs neither a window nor the global state of pyplot.
+    FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for ax in axes[panels:]:
         ax.remove()
-    for ax in axes[max(panels - columns, 0) : panels]:  # the lowest ones, also above an empty place
+    # The lowest panel of each column has tick labels, also where the last row is incomplete.
+    for ax in axes[max(panels - columns, 0) : panels]:
         ax.tick_params(labelbottom=True)
     return figure, axes[:panels]
 
 
-def back_to_front(labels: Iterable[str], styles: Mapping[str, Style]) -> list[str]:
-    """Return the labels in the order of drawing: what leads comes last and lies on top."""
+def drawing_order(labels: Iterable[str], styles: Mapping[str, Style]) -> list[str]:
+    """Sort labels for drawing: the leading one last, so that it is on top."""
     return sorted(labels, key=lambda label: styles[label].leads)
 
 
-def line_of(style: Style) -> dict[str, Any]:
-    """Return a style in the words of matplotlib."""
+def line_options(style: Style) -> dict[str, Any]:
+    """Return a style as options of matplotlib's `Axes.plot`."""
     return {
         "color": style.color,
         "ls": style.line,
@@ -167,16 +186,16 @@ def line_of(style: Style) -> dict[str, Any]:
 
 
 def draw_stairs(ax: "Axes", points: Array, x: Objective, style: Style, **options: Any) -> "Line2D":
-    """Draw the edge of what points (n, 2), in the scores' own sense, dominate."""
+    """Draw the edge of what points (n, 2) dominate, in their original direction."""
     xs, ys = points[np.argsort(points[:, 0])].T
     steps = {"drawstyle": "steps-pre" if x.direction == "max" else "steps-post"}
     thin = {"marker": "", "lw": 1.6 if style.leads else 1.0}
-    (line,) = ax.plot(xs, ys, **line_of(style) | thin | steps | options)
+    (line,) = ax.plot(xs, ys, **line_options(style) | thin | steps | options)
     return line
 
 
 def label_axes(ax: "Axes", x: Objective, y: Objective) -> None:
-    """Label the axes of two objectives."""
+    """Label the axes with two objectives."""
     ax.set_xlabel(axis_label(x))
     ax.set_ylabel(axis_label(y))
 
@@ -189,28 +208,29 @@ def label_rows(axes: Sequence["Axes"], text: str) -> None:
             ax.set_ylabel(text)
 
 
-def legend(figure: "Figure", styles: Mapping[str, Style], panels: int, **options: Any) -> None:
-    """Put a legend below all panels, or beside a single one."""
+def add_legend(figure: "Figure", styles: Mapping[str, Style], panels: int, **options: Any) -> None:
+    """Add a legend below several panels, or to the right of a single one."""
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], label=label, **line_of(style) | options) for label, style in styles.items()
+        Line2D([], [], label=label, **line_options(style) | options)
+        for label, style in styles.items()
     ]
-    columns = _legend_columns(list(styles))
-    below: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
-    figure.legend(
-        handles=handles, handlelength=3, **below if panels > 1 else {"loc": "outside right center"}
-    )
-    if panels > 1:  # `sheet` leaves room for two lines
-        figure.set_figheight(figure.get_figheight() + 0.17 * max(-(-len(styles) // columns) - 2, 0))
+    labels = list(styles)
+    if panels > 1:
+        columns = _legend_columns(labels)
+        figure.legend(handles=handles, handlelength=3, loc="outside lower center", ncols=columns)
+        # `create_panels` leaves room for two rows.
+        rows = -(-len(labels) // columns)
+        figure.set_figheight(figure.get_figheight() + 0.17 * max(rows - 2, 0))
     else:
-        figure.set_figwidth(
-            min(max(figure.get_figwidth(), 2.6 + _legend_width(list(styles))), WIDTH)
-        )
+        figure.legend(handles=handles, handlelength=3, loc="outside right center")
+        width = max(figure.get_figwidth(), 2.6 + _legend_width(labels))
+        figure.set_figwidth(min(width, WIDTH))
 
 
 def _legend_columns(texts: Sequence[str]) -> int:
-    """Return in how many columns texts fit below a figure."""
+    """Return the number of legend columns that fit the width of a figure."""
     for columns in (5, 4, 3, 2):
         rows = -(-len(texts) // columns)
         widths = [_legend_width(texts[i : i + rows]) for i in range(0, len(texts), rows)]
@@ -220,26 +240,26 @@ def _legend_columns(texts: Sequence[str]) -> int:
 
 
 def _legend_width(texts: Sequence[str]) -> float:
-    """Return the width in inches of a column of a legend: a letter takes about 0.06, and a sample of a line 0.65."""
+    """Estimate the width of a legend column in inches.
+
+    A character takes 0.06, the sample of a line 0.65.
+    """
     return 0.65 + 0.06 * max(map(len, texts))
 
 
 def set_title(ax: "Axes", text: str, **options: Any) -> None:
-    """Put a title above a panel, in as many lines as it needs there."""
+    """Set the title of a panel, wrapped to the width of the panel."""
     letters = int(ax.get_position().width * ax.figure.get_figwidth() / 0.065)  # type: ignore[union-attr]
     ax.set_title("\n".join(fill(line, max(letters, 12)) for line in text.split("\n")), **options)
 
 
-def legend_beside(ax: "Axes", lines: Sequence["Line2D"], title: str) -> None:
-    """Put what lines are labeled with beside their panel."""
-    options: dict[str, Any] = {
-        "handles": lines,
-        "loc": "upper left",
-        "bbox_to_anchor": (1.0, 1.04),
-        "title": title,
-    }
+def add_side_legend(ax: "Axes", lines: Sequence["Line2D"], title: str) -> None:
+    """Add a legend of lines to the right of their panel."""
     ax.legend(
-        **options,
+        handles=list(lines),
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.04),
+        title=title,
         title_fontsize=8,
         alignment="left",
         handlelength=1.5,
@@ -249,10 +269,10 @@ def legend_beside(ax: "Axes", lines: Sequence["Line2D"], title: str) -> None:
     )
 
 
-def unit_of(times: Array) -> tuple[float, str]:
-    """Return the seconds of a unit that suits times (T,), and its name."""
+def time_unit(times: Array) -> tuple[float, str]:
+    """Choose a unit for times (T,); return its length in seconds and its name."""
     longest = float(times.max())
-    return next(
-        ((size, name) for size, name in ((3600.0, "h"), (60.0, "min")) if longest >= 2 * size),
-        (1.0, "s"),
-    )
+    for seconds, name in ((3600.0, "h"), (60.0, "min")):
+        if longest >= 2 * seconds:
+            return seconds, name
+    return 1.0, "s"

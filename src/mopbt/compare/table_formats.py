@@ -1,0 +1,326 @@
+"""Write the tables of a comparison as Markdown, LaTeX and CSV."""
+
+import csv
+import io
+import math
+import unicodedata
+from collections.abc import Iterable
+
+import numpy as np
+
+from mopbt.compare.measures import MeasuredTask
+from mopbt.compare.tables import LEVEL, Cell, Table
+
+LATEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    | {"±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
+    | {
+        letter: rf"$\{unicodedata.name(letter).split()[-1].lower()}$"
+        for letter in "αβγδζηθικμνξπρστυφχψω"
+    }
+    | {"ε": r"$\varepsilon$", "λ": r"$\lambda$"}
+)
+TABLE_COLUMNS = (
+    "table",
+    "task",
+    "algorithm",
+    "runs",
+    "mean",
+    "deviation",
+    "best",
+    "rank",
+    "difference",
+    "p",
+    "p_holm",
+)
+RUN_COLUMNS = (
+    "task",
+    "algorithm",
+    "seed",
+    "evaluations",
+    "seconds",
+    "hypervolume",
+    "test_hypervolume",
+    "coverage",
+)
+TASK_COLUMNS = ("task", "objective", "direction", "reference", "best_hypervolume")
+
+
+# Markdown and LaTeX
+
+
+def to_markdown(table: Table) -> str:
+    """Format a table as Markdown, with its caption below it."""
+    tasks = [task + _unit_suffix(table, task, " (in 1e{})") for task in table.tasks]
+    heads = tasks + _overall_heads(table, "p")
+    rows = [["", *heads], ["---", *["---:"] * len(heads)]]
+    for label in table.algorithms:
+        cells = [_markdown_cell(table, task, label) for task in table.tasks]
+        rows.append([label, *cells, *_overall_cells(table, label, "**{}**")])
+    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows]
+    return "\n".join([*lines, "", caption(table), ""])
+
+
+def to_latex(table: Table) -> str:
+    """Format a table as LaTeX for the package booktabs."""
+    tasks = [
+        task.translate(LATEX) + _unit_suffix(table, task, " (in $10^{{{}}}$)")
+        for task in table.tasks
+    ]
+    rows = [["", *tasks, *_overall_heads(table, "$p$")]]
+    for label in table.algorithms:
+        # LaTeX reads a bracket after `\\` as its optional argument.
+        guard = "{}" if label.startswith("[") else ""
+        cells = [_latex_cell(table, task, label) for task in table.tasks]
+        overall = [
+            text.replace("−", "$-$").replace("–", "--")
+            for text in _overall_cells(table, label, r"\textbf{{{}}}")
+        ]
+        rows.append([guard + label.translate(LATEX), *cells, *overall])
+    head, *body = [" & ".join(row) + r" \\" for row in rows]
+    lines = [
+        r"\begin{table}",
+        r"\centering\footnotesize",
+        rf"\caption{{{caption(table).translate(LATEX)}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(rows[0]) - 1)}@{{}}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(table: Table, task: str, label: str) -> str:
+    if (task, label) not in table.cells:
+        return "–"
+    cell = table.cells[task, label]
+    text = " ± ".join(_format_numbers(table, task, cell))
+    if table.is_best(task, label):
+        text = f"**{text}**"
+    if cell.sign:
+        text += f" ({cell.sign})"
+    return text + _count_if_fewer(table, cell)
+
+
+def _latex_cell(table: Table, task: str, label: str) -> str:
+    if (task, label) not in table.cells:
+        return "--"
+    cell = table.cells[task, label]
+    text = r" \pm ".join(_format_numbers(table, task, cell))
+    if table.is_best(task, label):
+        text = rf"\mathbf{{{text}}}"
+    if cell.sign:
+        text += f"^{{({cell.sign.replace('−', '-')})}}"
+    return f"${text}${_count_if_fewer(table, cell)}"
+
+
+def _format_numbers(table: Table, task: str, cell: Cell) -> tuple[str, str]:
+    """Format mean and deviation with 2 decimals as in the paper, or more if needed.
+
+    Small deviations get as many decimals as it takes to see them, 6 at most.
+    """
+    unit = 10.0 ** (2 - _exponent(table, task))
+    deviations = [
+        unit * other.deviation
+        for (place, _), other in table.cells.items()
+        if place == task and other.deviation > 0
+    ]
+    decimals = 2
+    if deviations:
+        decimals = min(max(2, math.ceil(-math.log10(np.median(deviations)))), 6)
+    return f"{unit * cell.mean:.{decimals}f}", f"{unit * cell.deviation:.{decimals}f}"
+
+
+def _exponent(table: Table, task: str) -> int:
+    """Return the power of ten to factor out of a task's numbers times 100.
+
+    It is 0 unless the largest number is below 0.01 or at least 100,000.
+    """
+    largest = max(100 * cell.mean for (place, _), cell in table.cells.items() if place == task)
+    if largest == 0 or 1e-2 <= largest < 1e5:
+        return 0
+    return math.floor(math.log10(largest))
+
+
+def _unit_suffix(table: Table, task: str, template: str) -> str:
+    """Return the unit for the head of a task's column; "" if it is 1/100."""
+    exponent = _exponent(table, task)
+    return template.format(exponent - 2) if exponent else ""
+
+
+def _most_runs(table: Table) -> int:
+    return max(len(cell.values) for cell in table.cells.values())
+
+
+def _count_if_fewer(table: Table, cell: Cell) -> str:
+    """Return the number of runs of a cell if other cells have more."""
+    runs = len(cell.values)
+    return "" if runs == _most_runs(table) else f" ({runs} run{'s' * (runs > 1)})"
+
+
+def _overall_heads(table: Table, p: str) -> list[str]:
+    """Return the heads of the columns over all tasks."""
+    return ["average rank"] * (len(table.tasks) > 1) + [p] * (len(table.algorithms) > 1)
+
+
+def _overall_cells(table: Table, label: str, bold: str) -> list[str]:
+    """Return the cells of an algorithm in the columns over all tasks."""
+    overall = table.overall[label]
+    cells = []
+    if len(table.tasks) > 1:
+        if math.isnan(overall.rank):
+            rank = "–"
+        else:
+            rank = f"{overall.rank:.2f}"
+            if not any(other.rank < overall.rank for other in table.overall.values()):
+                rank = bold.format(rank)
+        cells.append(rank)
+    if len(table.algorithms) > 1:
+        p = "" if math.isnan(overall.corrected) else f"{overall.corrected:.2g}"
+        if overall.sign:
+            p += f" ({overall.sign})"
+        cells.append(p)
+    return cells
+
+
+# Captions
+
+
+def caption(table: Table) -> str:
+    """Explain the numbers, marks and tests of a table."""
+    most = _most_runs(table)
+    runs = f"{most} run{'s' * (most > 1)}"
+    if any(len(cell.values) < most for cell in table.cells.values()):
+        runs += " (or the number given in the cell)"
+    sentences = [
+        f"{table.measure}, larger is better: mean ± standard deviation over {runs}, best in bold."
+    ]
+    if any(_exponent(table, task) for task in table.tasks):
+        sentences.append(
+            "A column whose head names a unit (in 1eN) is in that unit instead of times 100."
+        )
+    if len(table.algorithms) > 1:
+        sentences += _explain_tests(table)
+    if len(table.tasks) > max(len(table.ranked), 1):
+        ranked = ", ".join(table.ranked) or "none yet"
+        sentences.append(f"The average rank is over the tasks whose runs are complete ({ranked}).")
+    without_rank = any(math.isnan(overall.rank) for overall in table.overall.values())
+    if len(table.ranked) > 1 and without_rank:
+        sentences.append("An algorithm that was not run on all tasks has no average rank.")
+    return " ".join(sentences)
+
+
+def _explain_tests(table: Table) -> list[str]:
+    """Explain the tests against the baseline, and what limits them."""
+    sentences = [
+        f"(−) and (+): significantly worse or better than {table.baseline} (level {LEVEL}, paired "
+        "sign-flip test over seeds, Holm's correction over the algorithms of a task)."
+    ]
+    if _lacks_power(table):
+        pairs = _baseline_runs(table)
+        sentences.append(
+            f"With {pairs} run{'s' * (pairs != 1)} per algorithm, no difference on a single task "
+            "can be significant."
+        )
+    over = " over all tasks on which an algorithm was run" if len(table.tasks) > 1 else ""
+    sentences.append(f"p: the same test{over}, with Holm's correction over the algorithms.")
+    for first in dict.fromkeys(table.related.values()):
+        group = [task for task, other in table.related.items() if other == first]
+        if len(group) > 1:
+            sentences.append(
+                f"The runs of {' and '.join(group)} start from the same models, so p counts them "
+                "as one task."
+            )
+    for task, seconds in table.unequal_seconds.items():
+        times = ", ".join(f"{label} {time:.4g}" for label, time in seconds.items())
+        sentences.append(f"Virtual seconds differ on {task}: {times}.")
+    return sentences
+
+
+def _lacks_power(table: Table) -> bool:
+    """Return whether a task has too few runs for any difference to be significant."""
+    rivals = []
+    for task in table.tasks:
+        if (task, table.baseline) in table.cells:
+            rivals.append(sum(place == task for place, _ in table.cells) - 1)
+    fewest = min(filter(None, rivals), default=1)
+    # The smallest p of n pairs is 2 / 2^n. Holm's correction multiplies it by the rivals.
+    return bool(fewest * 2.0 ** (1 - _baseline_runs(table)) > LEVEL)
+
+
+def _baseline_runs(table: Table) -> int:
+    runs = [len(cell.values) for (_, label), cell in table.cells.items() if label == table.baseline]
+    return max(runs, default=0)
+
+
+# CSV
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """Format tables as CSV with all digits, one line per cell.
+
+    Lines without a task compare an algorithm over all tasks.
+    """
+    text = io.StringIO()
+    write = csv.writer(text, lineterminator="\n").writerow
+    write(TABLE_COLUMNS)
+    for table in tables:
+        for (task, label), cell in table.cells.items():
+            best = int(table.is_best(task, label))
+            row = [table.name, task, label, len(cell.values), cell.mean, cell.deviation, best]
+            tested = map(_blank_if_nan, (cell.difference, cell.p, cell.corrected))
+            write([*row, cell.rank, *tested])
+        for label, overall in table.overall.items():
+            tested = map(_blank_if_nan, (overall.difference, overall.p, overall.corrected))
+            write([table.name, "", label, "", "", "", "", _blank_if_nan(overall.rank), *tested])
+    return text.getvalue()
+
+
+def runs_to_csv(measured: Iterable[MeasuredTask]) -> str:
+    """Format the measures of every run as CSV, as input for other tests."""
+    text = io.StringIO()
+    write = csv.writer(text, lineterminator="\n").writerow
+    write(RUN_COLUMNS)
+    for task in measured:
+        for label, runs in task.runs.items():
+            for run in runs:
+                tests = run.test_hypervolumes
+                write(
+                    [
+                        task.name,
+                        label,
+                        run.data.seed,
+                        len(run.data.seconds),
+                        float(max(run.data.seconds, default=0.0)),
+                        float(run.hypervolumes[-1]),
+                        "" if tests is None else float(tests[-1]),
+                        "" if run.coverage is None else run.coverage,
+                    ]
+                )
+    return text.getvalue()
+
+
+def tasks_to_csv(measured: Iterable[MeasuredTask]) -> str:
+    """Format the reference point and HV* of every task as CSV.
+
+    Reference values are in their original direction.
+    """
+    text = io.StringIO()
+    write = csv.writer(text, lineterminator="\n").writerow
+    write(TASK_COLUMNS)
+    for task in measured:
+        for objective, value in zip(task.problem.objectives, task.reference.tolist(), strict=True):
+            reference = objective.sign * value
+            write([task.name, objective.name, objective.direction, reference, task.best])
+    return text.getvalue()
+
+
+def _blank_if_nan(number: float) -> float | str:
+    return "" if math.isnan(number) else number

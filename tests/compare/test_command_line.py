@@ -1,0 +1,97 @@
+"""The command `mopbt compare`."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from compare.helpers import COMMAND, GOOD, experiment
+from mopbt.cli import app
+from mopbt.compare.collect import about_of
+
+
+def invoked(*arguments):
+    return CliRunner().invoke(app, ["compare", *arguments])
+
+
+def test_the_command_runs_and_its_report_can_be_made_again(place, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    small = experiment(place, "quick", name="quick", figures=("final",))
+    (tmp_path / "quick.toml").write_text(small.to_toml())
+    done = subprocess.run(
+        [*COMMAND, "quick.toml", "--jobs", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "comparisons" / "quick"
+    assert (
+        "Tables of 4 runs are in comparisons/quick/tables.md, figures in comparisons/quick/figures."
+        in done.stdout
+    )
+    assert "4/4 runs" in done.stderr
+    assert (out / "experiment.toml").read_text() == small.to_toml()
+    assert (out / "figures" / "final.png").exists()
+    assert json.loads((out / "about.json").read_text())["sessions"][0]["command"].endswith(
+        "compare quick.toml --jobs 2"
+    )
+    published = {
+        name: (out / name).read_bytes()
+        for name in ("tables.csv", "tables.md", "tables.tex", "evaluations.csv.gz")
+    }
+    for name in published:
+        (out / name).unlink()
+    monkeypatch.chdir(tmp_path)
+    assert invoked("quick.toml", "--recompute").exit_code == 0
+    assert {name: (out / name).read_bytes() for name in published} == published
+    (out / small.plan()[-1].directory / "finished.json").unlink()
+    partial = invoked("quick.toml", "--only-report")
+    assert "Tables of 3 runs" in partial.stdout
+    assert (
+        "Missing runs: 1; the same command without --only-report goes on with them."
+        in partial.stdout
+    )
+
+
+def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.toml").write_text(GOOD.replace("seeds", "seed"))
+    assert "wrong.toml: an experiment has no 'seed'" in str(invoked("wrong.toml").exception)
+    Path("good.toml").write_text(GOOD)
+    assert "elsewhere is not a comparison" in str(
+        invoked("good.toml", "--only-report", "--out", "elsewhere").exception
+    )
+    for option in (("--task", "annealing"), ("--reuse", "."), ("--jobs", "2")):
+        assert f"leave out {option[0]}" in str(
+            invoked("good.toml", "--only-report", *option).exception
+        )
+    broken = experiment(
+        place,
+        "Broken",
+        seeds=1,
+        time_of=None,
+        algorithms={"A": {"name": "mo-pbt", "population": 4}},
+    )
+    Path("broken.toml").write_text(broken.to_toml())
+    failed = invoked("broken.toml", "--out", "broken", "--jobs", "1", "--quiet")
+    assert failed.exit_code == 1
+    assert "Missing runs: 1; the same command goes on with them." in failed.stdout
+    assert "RuntimeError: no such luck" in failed.stderr
+    assert "Where the failures came from is in about.json." in failed.stdout
+    (trace,) = about_of(Path("broken"))["failures"].values()
+    assert "problems.py" in trace
+
+
+def test_without_matplotlib_there_are_tables(small, place, tmp_path, monkeypatch):
+    """The command reports the missing package and does not fail."""
+    shutil.copytree(small[1], tmp_path / "small")
+    (tmp_path / "small.toml").write_text(experiment(place, "short", "Mixed").to_toml())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = invoked(str(tmp_path / "small.toml"), "--out", str(tmp_path / "small"), "--only-report")
+    assert done.exit_code == 0, done.exception
+    assert "tables.md, no figure: matplotlib is not installed." in done.stdout.replace("\n", "")
