@@ -71,3 +71,14 @@ class NanToy(ToyTask):
 
     def evaluate(self, model):
         return {"near": 0.5, "far": 0.5} if self.flat else super().evaluate(model)
+
+
+@dataclass(frozen=True)
+class UnstackableToy(ToyTask):
+    """A toy that says it can be stacked, and cannot."""
+
+    def train_many(self, models, hp, begins, seeds):
+        raise ZeroDivisionError("no stacks today\nbut a second line")
+
+    def evaluate_many(self, models):
+        return [self.evaluate(model) for model in models]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from mopbt.algorithms import POPULATION
 from mopbt.archive import Archive, entry_of
-from mopbt.engines.base import Engine
+from mopbt.engines.base import ClockedEngine, Engine
 from mopbt.errors import Stalled, TaskFailed
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
@@ -148,8 +148,8 @@ class Session:
         exchanges = self.store.read()
         for exchange in exchanges:
             self.fold(exchange)
-        if recall := getattr(self.engine, "recall", None):  # an engine with a clock of its own
-            recall(exchanges)
+        if isinstance(self.engine, ClockedEngine):
+            self.engine.restore_clock(exchanges)
         entries = (entry_of(report) for exchange in exchanges for report in exchange.reports)
         self.archive = Archive([entry for entry in entries if entry is not None])
         self.failed_in_a_row.clear()  # whoever runs it again has perhaps mended the cause

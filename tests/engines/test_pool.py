@@ -12,12 +12,14 @@ import pytest
 import mopbt
 from mopbt.engines.base import RunContext
 from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.simulated import SimulatedEngine
+from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MissingScore, StoreError, TaskError, UnreadHyperparameter, WorkerFailed
 from mopbt.problem import problem_of
 from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.testing import EngineConformance, ToyTask
-from toys import SlowToy, SuicidalToy
+from toys import SlowToy, SuicidalToy, UnstackableToy
 
 
 class TestPool(EngineConformance):
@@ -109,7 +111,7 @@ def test_close_ends_all_workers_at_once_even_in_the_middle_of_a_job(tmp_path):
     while len(list(tmp_path.glob("begun-*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(list(tmp_path.glob("begun-*"))) == 2
-    processes = [worker.process for worker in engine._crew]
+    processes = [worker.process.process for worker in engine._pool.values()]
     began = time.monotonic()
     engine.close()
     assert time.monotonic() - began < 30  # half of what the jobs still take
@@ -379,7 +381,7 @@ def test_long_jobs_do_not_wait_behind_each_other(tmp_path):
     engine.submit(fresh(0, 1), {})
     collect(engine, 2)
     engine.submit(fresh(2, 3, 4), {})
-    assert [len(worker.bundles) for worker in engine._crew] == [1, 1]
+    assert [len(worker.stacks) for worker in engine._pool.values()] == [1, 1]
     assert len(engine._pending) == 1
     collect(engine, 3)
     engine.close()
@@ -399,3 +401,27 @@ def test_what_is_done_is_delivered_before_the_error(tmp_path):
     with pytest.raises(MissingScore):
         engine.collect()
     engine.close()
+
+
+STACK_FAILED = r"members of 'toy' as one stack failed \(ZeroDivisionError: no stacks today\)"
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+def test_a_stack_that_fails_is_reported_once_and_its_members_trained_one_by_one(
+    tmp_path, is_simulated
+):
+    engine = VectorizedEngine(1, stack=2)
+    if is_simulated:
+        engine = SimulatedEngine(6, engine=engine)
+    task = UnstackableToy()
+    for folder in ("first", "second"):  # once per run, not once per engine
+        (tmp_path / folder).mkdir()
+        checkpoints = DirectoryCheckpoints(tmp_path / folder)
+        engine.start(RunContext(task, problem_of(task), 0, checkpoints))
+        engine.submit(fresh(*range(6)), {})
+        with pytest.warns(RuntimeWarning, match=STACK_FAILED) as caught:
+            reports = collect(engine, 6)
+        engine.close()
+        assert len(caught) == 1
+        assert "one by one" in str(caught[0].message)
+        assert all(report.objectives is not None for report in reports.values())

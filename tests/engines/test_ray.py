@@ -22,7 +22,7 @@ from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.stores.fsspec import RemoteCheckpoints
 from mopbt.stores.journal import read_journal
 from mopbt.testing import EngineConformance, ToyTask
-from toys import SlowToy, SuicidalToy
+from toys import SlowToy, SuicidalToy, UnstackableToy
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -199,6 +199,17 @@ def test_actors_train_stacks_as_worker_processes_do(tmp_path):
     assert runs["ray"] == runs["pool"]
 
 
+@pytest.mark.usefixtures("cluster")
+def test_a_stack_that_fails_is_reported_once_and_its_members_trained_one_by_one(tmp_path):
+    engine = start(UnstackableToy(), tmp_path, 1, stack=2)
+    engine.submit(fresh(*range(6)), {})
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError: no stacks today") as caught:
+        reports = collect(engine, 6)
+    engine.close()
+    assert len([w for w in caught if "one by one" in str(w.message)]) == 1
+    assert all(report.objectives is not None for report in reports.values())
+
+
 # What passes through the driver.
 
 
@@ -247,7 +258,7 @@ def test_weights_stay_away_from_the_driver_and_warm_in_their_actors(tmp_path):
     )  # has two actors start; quick jobs could all be done by the first that is ready
     collect(engine, 2)
     deadline = time.monotonic() + 60
-    while not (len(engine._crew) == 2 and all(worker.ready for worker in engine._crew)):
+    while not (len(engine._actors) == 2 and all(actor.is_ready for actor in engine._actors)):
         assert time.monotonic() < deadline
         engine.collect(0.5)
     (tmp_path / "notes").write_text("")
@@ -319,10 +330,10 @@ def test_the_death_of_a_node_and_of_what_was_stored_there_costs_time_and_no_job(
 
 def sent_again_where_it_is_lost(lost, folder):
     engine = start(ToyTask(), folder, 1)
-    engine._sent = lost  # in place of the task that was put into Ray's store
+    engine._payload_reference = lost  # in place of the task that was put into Ray's store
     engine.submit(fresh(9), {})
     assert collect(engine, 1)[9].objectives is not None
-    assert engine._sent != lost
+    assert engine._payload_reference != lost
     engine.close()
 
 
@@ -460,7 +471,7 @@ def test_storage_that_actors_do_not_see_ends_the_run_with_a_remedy():
     engine.submit(fresh(0), {})
     with pytest.raises(
         WorkerFailed,
-        match="does not see the run's checkpoints.*give `storage` a place that all nodes reach",
+        match="does not see the run's checkpoints.*set `storage` to a place that all nodes reach",
     ):
         collect(engine, 1)
     engine.close()

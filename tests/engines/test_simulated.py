@@ -233,7 +233,7 @@ def test_a_killed_run_goes_on_by_the_same_clock(tmp_path):
 def test_too_few_workers_for_a_run_under_way_are_an_error(tmp_path):
     simulated(SimulatedEngine(8, PerStep(1.0)), tmp_path, budget=Budget(seconds=3))
     with pytest.raises(
-        ValueError, match="as many workers as it began with, got 2, too few; take more"
+        ValueError, match="as many workers as it began with, got 2, which is too few"
     ):
         simulated(SimulatedEngine(2, PerStep(1.0)), tmp_path)
 

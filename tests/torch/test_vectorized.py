@@ -15,7 +15,8 @@ from torch import nn
 
 import mopbt
 from mopbt.engines import auto
-from mopbt.engines.base import ModelCache, RunContext, saved, train
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.execution import save, train
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import CannotStack
 from mopbt.problem import problem_of
@@ -79,7 +80,7 @@ import torch
 torch.set_num_threads(1)
 import mopbt
 from tests.torch.nets import dropping_task
-from tests.torch.test_vectorised import killable
+from tests.torch.test_vectorized import killable
 def watch(progress):
     if progress.reported >= int(sys.argv[2]):
         time.sleep(float(sys.argv[3]))  # the worker goes on meanwhile, and the run cannot end
@@ -127,7 +128,7 @@ def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_pa
 
 
 @pytest.mark.parametrize("population", [7, 9])
-def test_bundles_are_the_same_in_every_generation_whatever_the_population(population, tmp_path):
+def test_stacks_are_the_same_in_every_generation_whatever_the_population(population, tmp_path):
     """A stack that comes apart in the second generation trains its rest as a loop, and a resume may put it together again."""
     sizes = []
     for generation in range(3):
@@ -141,14 +142,17 @@ def test_bundles_are_the_same_in_every_generation_whatever_the_population(popula
         sizes.append(
             [
                 len(b)
-                for b in (*(b for worker in engine._crew for b in worker.bundles), *engine._pending)
+                for b in (
+                    *(b for worker in engine._pool.values() for b in worker.stacks),
+                    *engine._pending,
+                )
             ]
         )
         engine.close()
     assert sizes == [{7: [4, 3], 9: [5, 4]}[population]] * 3
 
 
-# One bundle.
+# One stack.
 
 
 def work_on(task, checkpoints=None):
@@ -172,24 +176,24 @@ VALUES = [
 def test_a_stack_is_trained_like_its_members_are_alone():
     task = make_task(optimizer=AdamW(lr="lr"))
     work = work_on(task)
-    bundle = first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
-    together = train(work, bundle, ModelCache(2**20))
-    alone = [train(work, [job], ModelCache(2**20))[0] for job in bundle]
+    stack = first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
+    together = train(work, stack, ModelCache(2**20))
+    alone = [train(work, [job], ModelCache(2**20))[0] for job in stack]
     for a, b in zip(alone, together, strict=True):
         assert b.scores["loss"] == pytest.approx(a.scores["loss"], abs=1e-4)
         assert b.job == a.job
 
 
-def test_the_same_bundle_gives_the_same_bytes_warm_or_from_disk(tmp_path):
+def test_the_same_stack_gives_the_same_bytes_warm_or_from_disk(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
     warm = ModelCache(2**24)
-    reports = [saved(work, t) for t in train(work, first_jobs(work, *VALUES), warm)]
+    reports = [save(work, t) for t in train(work, first_jobs(work, *VALUES), warm)]
     seconds = [
         Job(10 + i, i, job.config, (1, 1, 3, 0)[i], 1, 2)
         for i, (job, _) in enumerate(first_jobs(work, *VALUES))
     ]
-    bundle = [(job, reports[job.start].checksum) for job in seconds]
-    hot, cold = train(work, bundle, warm), train(work, bundle, ModelCache(0))
+    stack = [(job, reports[job.start].checksum) for job in seconds]
+    hot, cold = train(work, stack, warm), train(work, stack, ModelCache(0))
     assert [t.data for t in hot] == [t.data for t in cold]
     assert len({t.data for t in hot}) == 4
     assert not any(t.error for t in hot)
@@ -197,7 +201,7 @@ def test_the_same_bundle_gives_the_same_bytes_warm_or_from_disk(tmp_path):
 
 def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
-    reports = [saved(work, t) for t in train(work, first_jobs(work, *VALUES), ModelCache(0))]
+    reports = [save(work, t) for t in train(work, first_jobs(work, *VALUES), ModelCache(0))]
     file = tmp_path / "1.ckpt"
     file.write_bytes(file.read_bytes()[:-8] + b"\0" * 8)
     seconds = [
@@ -207,6 +211,7 @@ def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
     trained = train(work, seconds, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False, False]
     assert "1.ckpt is damaged" in trained[1].error
+    assert all("1.ckpt is damaged" in t.stack_error for t in trained)
     assert all(set(t.scores) >= {"recall", "specificity"} for t in trained if not t.error)
 
 
@@ -223,12 +228,13 @@ def test_an_exception_for_one_member_fails_only_that_one():
             metrics=fussy, space={"lr": mopbt.Ordinal([0.01, 0.1, 300.0])}, optimizer=AdamW(lr="lr")
         )
     )
-    bundle = first_jobs(work, {"lr": 0.01}, {"lr": 300.0}, {"lr": 0.1})
-    trained = train(work, bundle, ModelCache(0))
+    stack = first_jobs(work, {"lr": 0.01}, {"lr": 300.0}, {"lr": 0.1})
+    trained = train(work, stack, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False]
     assert "ZeroDivisionError: too large for me" in trained[1].error
+    assert all(t.stack_error == "ZeroDivisionError: too large for me" for t in trained)
     assert trained[0].scores["loss"] == pytest.approx(
-        train(work, bundle[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
+        train(work, stack[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
     )
 
 
@@ -251,7 +257,7 @@ def test_a_member_that_turned_nan_is_reported_as_nan_whatever_the_metrics_make_o
         make_task(rectified, metrics=metrics, test=test, space=space, constraints=["loss <= 9"])
     )
     reports = [
-        saved(work, t)
+        save(work, t)
         for t in train(
             work, first_jobs(work, {"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}), ModelCache(0)
         )
@@ -305,7 +311,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stack_is_replaced(tmp_path):
 def test_a_task_without_stacks_is_refused_with_what_will_do(tmp_path):
     with pytest.raises(
         CannotStack,
-        match="the task 'toy' has no `train_many`, so it cannot be stacked; use engine='pool'",
+        match="the task 'toy' has no `train_many`.*use engine='pool'",
     ):
         VectorizedEngine(1).start(work_on(ToyTask()))
     with pytest.raises(CannotStack, match="use engine='pool'"):

@@ -20,7 +20,7 @@ from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mopbt import serialization
-from mopbt.engines.base import global_seeds
+from mopbt.engines.seeding import global_seeds
 from mopbt.engines.worker import memory_kept
 from mopbt.errors import CannotStack, MissingScore, MopbtError, TaskError
 from mopbt.messages import did_you_mean

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mopbt.engines.base import checked_scores
+from mopbt.engines.execution import check_scores
 from mopbt.errors import TaskError
 from mopbt.torch.data import Batches
 
@@ -68,4 +68,4 @@ def named_numbers(scores: Any, source: str) -> dict[str, float]:
     """Return scores as numbers by name, or say which function gave something else."""
     if not isinstance(scores, Mapping):
         raise TaskError(f"`{source}` must return a mapping of names to numbers, got {scores!r}")
-    return checked_scores(scores)
+    return check_scores(scores)
