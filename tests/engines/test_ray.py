@@ -98,7 +98,7 @@ def outcomes(results):
     return [{key: record[key] for key in keys} for record in results.records()]
 
 
-# Whole runs.
+# Complete runs.
 
 
 @pytest.mark.fast
@@ -169,13 +169,13 @@ def test_the_command_line_runs_on_a_cluster_and_resumes_there(cluster, tmp_path)
     ]  # it knows engine and storage
     second = subprocess.run(resumed, capture_output=True, text=True, timeout=120)
     assert second.returncode == 0, second.stderr
-    told = json.loads(second.stdout)
-    assert (told["outcome"], told["intervals"], told["storage"]) == (
+    printed = json.loads(second.stdout)
+    assert (printed["outcome"], printed["intervals"], printed["storage"]) == (
         "done",
         40,
         str(tmp_path / "far"),
     )
-    assert all(Path(point["checkpoint"]).parent == tmp_path / "far" for point in told["front"])
+    assert all(Path(point["checkpoint"]).parent == tmp_path / "far" for point in printed["front"])
     here = mopbt.run(ToyTask(), out=None, population=4, engine="local", progress=False)
     assert outcomes(mopbt.Results.open(tmp_path / "run")) == outcomes(here)
 
@@ -234,8 +234,8 @@ class HeavyToy(ToyTask):
 
 
 @pytest.mark.usefixtures("cluster")
-def test_weights_stay_away_from_the_driver_and_warm_in_their_actors(tmp_path):
-    heard = []
+def test_weights_never_pass_through_the_driver_and_stay_in_their_actors(tmp_path):
+    sizes = []
     task = HeavyToy(notes=str(tmp_path / "notes"))
     engine = start(task, tmp_path, 2)
     get = engine._ray.get
@@ -250,7 +250,7 @@ def test_weights_stay_away_from_the_driver_and_warm_in_their_actors(tmp_path):
 
     def spy(reference):
         message = get(reference)
-        heard.append(len(pickle.dumps(message)))
+        sizes.append(len(pickle.dumps(message)))
         return message
 
     engine.submit(
@@ -262,7 +262,7 @@ def test_weights_stay_away_from_the_driver_and_warm_in_their_actors(tmp_path):
         assert time.monotonic() < deadline
         engine.collect(0.5)
     (tmp_path / "notes").write_text("")
-    heard.clear()
+    sizes.clear()
     checksums = {}
     for generation in range(4):
         start_from = [None if not generation else 4 * (generation - 1) + i for i in range(4)]
@@ -283,15 +283,15 @@ def test_weights_stay_away_from_the_driver_and_warm_in_their_actors(tmp_path):
     assert (
         notes.count("load") <= 4
     )  # 12 jobs go on from a checkpoint; most find the model in memory
-    assert len(heard) >= 16
-    assert max(heard) < 2000
+    assert len(sizes) >= 16
+    assert max(sizes) < 2000
 
 
 # Faults.
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_dead_actor_is_replaced_and_its_job_run_again_but_not_for_ever(tmp_path):
+def test_a_dead_actor_is_replaced_and_its_job_repeated_a_few_times(tmp_path):
     (tmp_path / "lives").write_text("2")
     task = SuicidalToy(lives=str(tmp_path / "lives"))
     engine = start(task, tmp_path, 1, retries=2)
@@ -370,7 +370,7 @@ class PlaceToy(SlowToy):
 
 @dataclass(frozen=True)
 class UnevenToy(ToyTask):
-    """A toy that is slow in the process that was there first, as on a slow node: it takes longer than 20 jobs elsewhere."""
+    """A toy that is slow in the first process, as on a slow node: slower than 20 jobs elsewhere."""
 
     folder: str = ""
 
@@ -397,7 +397,7 @@ class UnevenToy(ToyTask):
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_slow_node_does_not_hold_an_asynchronous_run_back(tmp_path):
+def test_a_slow_node_does_not_delay_an_asynchronous_run(tmp_path):
     task, algorithm = (
         UnevenToy(steps=8, folder=str(tmp_path)),
         mopbt.MOPBT(population=6, asynchronous=True),
@@ -414,14 +414,15 @@ def test_a_slow_node_does_not_hold_an_asynchronous_run_back(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_driver_leaves_a_run_that_goes_on_as_if_nothing_had_happened(cluster, tmp_path):
+def test_a_killed_driver_leaves_a_run_that_resumes_to_the_same_results(cluster, tmp_path):
     program = f"""
 import sys
 sys.path.insert(0, {TESTS!r})
 import mopbt
 from toys import SlowToy
 engine = mopbt.RayEngine(2, address={cluster.address!r})
-mopbt.run(SlowToy(seconds=0.2, steps=12), out={str(tmp_path / "run")!r}, population=6, engine=engine, progress=False)
+task, out = SlowToy(seconds=0.2, steps=12), {str(tmp_path / "run")!r}
+mopbt.run(task, out=out, population=6, engine=engine, progress=False)
 """
     driver = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -441,9 +442,9 @@ mopbt.run(SlowToy(seconds=0.2, steps=12), out={str(tmp_path / "run")!r}, populat
     results = mopbt.run(
         task, out=tmp_path / "run", population=6, engine=RayEngine(2), progress=False
     )
-    whole = mopbt.run(task, out=None, population=6, engine="local", progress=False)
-    assert outcomes(results) == outcomes(whole)
-    assert [point.job for point in results.front()] == [point.job for point in whole.front()]
+    unbroken = mopbt.run(task, out=None, population=6, engine="local", progress=False)
+    assert outcomes(results) == outcomes(unbroken)
+    assert [point.job for point in results.front()] == [point.job for point in unbroken.front()]
     assert all(results.load(point) for point in results.front())
 
 

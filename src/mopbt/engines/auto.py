@@ -15,7 +15,7 @@ from mopbt.engines.simulated import Measured, PerStep, SimulatedEngine
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import CannotStack
 from mopbt.messages import did_you_mean
-from mopbt.problem import ProbedTask, StackCheckedTask
+from mopbt.problem import ProbedTask, StackCheckedTask, problem_of
 
 # A stack must be so many times as fast as a loop to be chosen.
 WORTH = 1.2
@@ -144,8 +144,8 @@ def _check_name(name: Any) -> None:
 
 def check_stackable(task: Any) -> None:
     """Raise CannotStack, before a run starts, if a task cannot be trained as a stack."""
-    name = getattr(task, "name", type(task).__name__)
-    require_stackable(task, name, "use engine='pool', or leave `stack` at 1")
+    remedy = "use engine='pool', or leave `stack` at 1"
+    require_stackable(task, problem_of(task).name, remedy)
     if isinstance(task, StackCheckedTask):
         task.check_stack()
 
