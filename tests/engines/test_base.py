@@ -1,9 +1,21 @@
-"""Models in memory."""
+"""Models in memory, and what engines declare."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mopbt.engines.base import ModelCache
+from mopbt.engines.base import (
+    ClockedEngine,
+    Engine,
+    InProcessEngine,
+    ModelCache,
+    StackingEngine,
+)
+from mopbt.engines.local import LocalEngine
+from mopbt.engines.pool import PoolEngine
+from mopbt.engines.ray import RayEngine
+from mopbt.engines.simulated import SimulatedEngine
+from mopbt.engines.vectorized import VectorizedEngine
 
 
 def test_a_cached_model_is_returned_once():
@@ -49,3 +61,30 @@ def test_a_cache_never_holds_more_than_its_limit(limit, plays):
     assert [cache.take(id) for id in range(5)] == [
         next((n for i, n, _ in kept if i == id), None) for id in range(5)
     ]
+
+
+# What engines declare.
+
+
+@pytest.mark.parametrize(
+    ("engine", "abilities"),
+    [
+        (LocalEngine(), {InProcessEngine}),
+        (PoolEngine(1), {StackingEngine}),
+        (VectorizedEngine(1), {StackingEngine}),
+        (RayEngine(1), {StackingEngine}),
+        (SimulatedEngine(1), {InProcessEngine, StackingEngine, ClockedEngine}),
+    ],
+)
+def test_an_engine_has_the_abilities_that_it_declares(engine, abilities):
+    assert isinstance(engine, Engine)
+    known = {InProcessEngine, StackingEngine, ClockedEngine}
+    assert {ability for ability in known if isinstance(engine, ability)} == abilities
+
+
+def test_a_simulation_has_the_abilities_of_the_engine_that_trains():
+    assert SimulatedEngine(4).in_process
+    assert SimulatedEngine(4).stack == 1
+    stacking = SimulatedEngine(4, engine=VectorizedEngine(1, stack=3))
+    assert not stacking.in_process
+    assert stacking.stack == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mopbt.engines.supervisor import Supervisor, open_channel, receive, send
+from mopbt.engines.supervisor import Supervisor, exit_at_once, open_channel, receive, send
 
 sys.path.append(str(Path(__file__).parent))  # where workers find this module
 
@@ -25,6 +25,17 @@ def echo():
                 os._exit(0)
             message = str(child).encode()
         send(sink, message)
+
+
+def forking():
+    source, sink = open_channel()
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    send(sink, str(child).encode())
+    receive(source)
+    exit_at_once()
 
 
 def variable():
@@ -94,6 +105,14 @@ def test_close_kills_workers_and_their_children(supervisor):
     child = int(supervisor.receive(30)[1])
     supervisor.close()
     assert worker.process.returncode == -9
+    wait_for_end(child)
+
+
+def test_a_worker_whose_supervisor_is_gone_ends_with_its_children(supervisor):
+    worker = supervisor.spawn("test_supervisor:forking", {})
+    child = int(supervisor.receive(30)[1])
+    worker.process.stdin.close()  # as the death of this process would
+    assert supervisor.receive(30) == (worker, None)
     wait_for_end(child)
 
 

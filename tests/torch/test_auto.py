@@ -17,7 +17,7 @@ from mopbt.torch.task import TorchTask
 
 
 class Probed(ToyTask):
-    """A task whose probe returns a given result."""
+    """A task that claims what a probe shall say."""
 
     def __init__(self, probe):
         super().__init__()
@@ -39,10 +39,10 @@ def item_loss(model, batch, hp):
     return loss * (1 + 0 * loss.item())
 
 
-def test_chooses_stacks_if_they_pay():
-    spec = engine_spec("auto", Probed(probe()), 10, workers=2)
-    assert (spec.name, spec.workers, spec.stack) == ("vectorized", 2, 5)
-    assert spec.why == "a stack trains a member 3.00 times as fast as a loop"
+def test_takes_stacks_where_they_pay():
+    plan = engine_spec("auto", Probed(probe()), 10, workers=2)
+    assert (plan.name, plan.workers, plan.stack) == ("vectorized", 2, 5)
+    assert plan.why == "a stack trains a member 3.00 times as fast as a loop"
 
 
 @pytest.mark.parametrize(
@@ -55,18 +55,18 @@ def test_chooses_stacks_if_they_pay():
         ({"bytes_per_member": 2**50}, "10 members need about 10485760.0 GiB"),
     ],
 )
-def test_chooses_the_pool_if_they_do_not(measured, why):
-    spec = engine_spec("auto", Probed(probe(**measured)), 10, workers=2)
-    assert (spec.name, spec.workers) == ("pool", 2)
-    assert why in spec.why
+def test_takes_the_pool_where_they_do_not(measured, why):
+    plan = engine_spec("auto", Probed(probe(**measured)), 10, workers=2)
+    assert (plan.name, plan.workers) == ("pool", 2)
+    assert why in plan.why
 
 
 @pytest.mark.parametrize(("population", "workers"), [(2, 2), (3, 4), (2, None)])
 def test_a_population_no_larger_than_the_cores_makes_no_stacks(population, workers, monkeypatch):
     monkeypatch.setattr(auto, "available_cores", lambda: 2)
-    spec = engine_spec("auto", make_task(), population, workers)
-    assert spec.name == "pool"
-    assert "make no stacks" in spec.why
+    plan = engine_spec("auto", make_task(), population, workers)
+    assert plan.name == "pool"
+    assert "make no stacks" in plan.why
 
 
 def test_a_real_probe_finds_that_loop_and_stack_agree():
@@ -133,14 +133,14 @@ def test_a_probe_measures_more_than_the_first_update_however_short_a_step_is(upd
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_stacked_runs_on_the_pool_with_a_reason(
+def test_a_model_that_cannot_be_stacked_goes_to_the_pool_which_says_why(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(auto, "available_cores", lambda: 1)
     task = make_task(loss=item_loss, steps=2)
-    spec = engine_spec("auto", task, 6, workers=2)
-    assert spec.name == "pool"
-    assert ".item()" in spec.why
+    plan = engine_spec("auto", task, 6, workers=2)
+    assert plan.name == "pool"
+    assert ".item()" in plan.why
     mopbt.run(task, out=tmp_path / "run", population=6, engine="auto")
     assert "engine: pool, as the model or its loss cannot be stacked" in " ".join(
         capsys.readouterr().err.split()
@@ -152,7 +152,7 @@ def test_a_model_that_cannot_be_stacked_runs_on_the_pool_with_a_reason(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_task_without_stacks_runs_on_the_pool():
+def test_a_task_that_knows_nothing_of_stacks_goes_to_the_pool():
     assert engine_spec("auto", ToyTask(), 8, workers=2) == EngineSpec("pool", 2)
 
 
@@ -169,7 +169,7 @@ def test_names_make_engines():
     assert engine_spec("pool", task, 2, workers=8).workers == 2
 
 
-def test_a_pool_has_the_cores_of_the_machine_that_resumes_a_run(monkeypatch):
+def test_a_pool_has_the_cores_of_the_machine_that_goes_on_with_a_run(monkeypatch):
     recorded = engine_spec("auto", ToyTask(), 8).to_dict()
     monkeypatch.setattr("mopbt.engines.pool.available_cores", lambda: 5)
     assert EngineSpec.from_dict(recorded).engine().workers == 5
@@ -180,7 +180,7 @@ def test_a_pool_has_the_cores_of_the_machine_that_resumes_a_run(monkeypatch):
 def test_refuses_other_names_and_sizes():
     with pytest.raises(
         ValueError,
-        match="one of 'auto', 'local', 'pool', 'vectorized', 'ray', 'simulated' or an engine",
+        match="`engine` must be one of 'auto', 'local', 'pool', 'vectorized', 'ray', 'simulated' or an engine",
     ):
         engine_spec("gpu", make_task(), 8)
     for name, workers in (("local", 2), ("pool", 0)):
@@ -188,10 +188,10 @@ def test_refuses_other_names_and_sizes():
             engine_spec(name, make_task(), 8, workers)
 
 
-def test_a_specification_can_be_written_and_read():
-    spec = EngineSpec("vectorized", 2, 5, why="so")
-    assert EngineSpec.from_dict(spec.to_dict()) == spec
-    simulated = EngineSpec("simulated", 16, cost="measured", on=spec)
+def test_a_plan_survives_being_written_down():
+    plan = EngineSpec("vectorized", 2, 5, why="so")
+    assert EngineSpec.from_dict(plan.to_dict()) == plan
+    simulated = EngineSpec("simulated", 16, cost="measured", on=plan)
     assert EngineSpec.from_dict(simulated.to_dict()) == simulated
     assert EngineSpec.from_dict(EngineSpec("local").to_dict()) == EngineSpec("local")
 

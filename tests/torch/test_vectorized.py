@@ -27,7 +27,7 @@ from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.testing import ToyTask
 from mopbt.torch import AdamW
 
-# Complete runs.
+# Whole runs.
 
 
 def wild_task(**options):
@@ -61,11 +61,10 @@ def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkey
         }
         assert point.scores["loss"] == pytest.approx(float(measured["loss"]), abs=1e-6)
     nan = [record for record in results.records() if math.isnan(record["score.recall"])]
-    assert nan, "no member diverged"
+    assert nan, "nobody diverged"
     assert all(record["config.lr"] == 1e30 for record in nan)
     assert not any(record["front"] for record in nan)
-    # No job starts from the checkpoint of a member that diverged.
-    for record in nan:
+    for record in nan:  # whoever diverged goes on from somebody else, or from where it was
         later = [
             r
             for r in results.records()
@@ -84,7 +83,7 @@ from tests.torch.nets import dropping_task
 from tests.torch.test_vectorized import killable
 def watch(progress):
     if progress.reported >= int(sys.argv[2]):
-        time.sleep(float(sys.argv[3]))  # the worker trains meanwhile, and the run cannot end
+        time.sleep(float(sys.argv[3]))  # the worker goes on meanwhile, and the run cannot end
         os.kill(os.getpid(), signal.SIGKILL)
 killable(sys.argv[1], watch)
 """
@@ -112,10 +111,9 @@ def events(out):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_three_times_ends_with_the_same_results(tmp_path):
-    unbroken = killable(tmp_path / "unbroken")
-    checkpoints = {p.job: unbroken.checkpoint(p) for p in unbroken.front()}
-    expected = events(tmp_path / "unbroken"), checkpoints
+def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_path):
+    whole = killable(tmp_path / "whole")
+    expected = events(tmp_path / "whole"), {p.job: whole.checkpoint(p) for p in whole.front()}
     program = KILLED.format(
         path=[str(Path(__file__).parent.parent.parent), str(Path(__file__).parent.parent)]
     )
@@ -130,12 +128,12 @@ def test_a_run_that_is_killed_three_times_ends_with_the_same_results(tmp_path):
 
 
 @pytest.mark.parametrize("population", [7, 9])
-def test_stacks_are_the_same_in_every_generation_whatever_the_population(population, tmp_path):
-    """If stacks changed between generations, a resumed run could give other results."""
+def test_bundles_are_the_same_in_every_generation_whatever_the_population(population, tmp_path):
+    """A stack that comes apart in the second generation trains its rest as a loop, and a resume may put it together again."""
     sizes = []
     for generation in range(3):
         engine = VectorizedEngine(1, stack=math.ceil(population / 2))
-        engine.start(context_of(make_task(), DirectoryCheckpoints(tmp_path)))
+        engine.start(work_on(make_task(), DirectoryCheckpoints(tmp_path)))
         jobs = [
             Job(generation * population + i, i, (0,), None, generation, generation + 1)
             for i in range(population)
@@ -144,27 +142,24 @@ def test_stacks_are_the_same_in_every_generation_whatever_the_population(populat
         sizes.append(
             [
                 len(b)
-                for b in (
-                    *(b for worker in engine._pool.values() for b in worker.stacks),
-                    *engine._pending,
-                )
+                for b in (*(s for w in engine._pool.values() for s in w.stacks), *engine._pending)
             ]
         )
         engine.close()
     assert sizes == [{7: [4, 3], 9: [5, 4]}[population]] * 3
 
 
-# One stack.
+# One bundle.
 
 
-def context_of(task, checkpoints=None):
+def work_on(task, checkpoints=None):
     return RunContext(task, problem_of(task), 0, checkpoints or MemoryCheckpoints())
 
 
-def first_jobs(context, *values, begin=0, start=None, id=0):
-    encode = context.problem.space.encode
+def first_jobs(work, *values, begin=0, start=None, id=0):
+    encode = work.problem.space.encode
     return [
-        (Job(id + i, i, encode(v), start, begin, begin + context.problem.interval), "")
+        (Job(id + i, i, encode(v), start, begin, begin + work.problem.interval), "")
         for i, v in enumerate(values)
     ]
 
@@ -177,42 +172,40 @@ VALUES = [
 
 def test_a_stack_is_trained_like_its_members_are_alone():
     task = make_task(optimizer=AdamW(lr="lr"))
-    context = context_of(task)
-    stack = first_jobs(context, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
-    together = train(context, stack, ModelCache(2**20))
-    alone = [train(context, [job], ModelCache(2**20))[0] for job in stack]
+    work = work_on(task)
+    bundle = first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})
+    together = train(work, bundle, ModelCache(2**20))
+    alone = [train(work, [job], ModelCache(2**20))[0] for job in bundle]
     for a, b in zip(alone, together, strict=True):
         assert b.scores["loss"] == pytest.approx(a.scores["loss"], abs=1e-4)
         assert b.job == a.job
 
 
-def test_the_same_stack_gives_the_same_bytes_from_memory_or_from_disk(tmp_path):
-    context = context_of(dropping_task(), DirectoryCheckpoints(tmp_path))
-    cache = ModelCache(2**24)
-    reports = [save(context, t) for t in train(context, first_jobs(context, *VALUES), cache)]
+def test_the_same_bundle_gives_the_same_bytes_warm_or_from_disk(tmp_path):
+    work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
+    warm = ModelCache(2**24)
+    reports = [save(work, t) for t in train(work, first_jobs(work, *VALUES), warm)]
     seconds = [
         Job(10 + i, i, job.config, (1, 1, 3, 0)[i], 1, 2)
-        for i, (job, _) in enumerate(first_jobs(context, *VALUES))
+        for i, (job, _) in enumerate(first_jobs(work, *VALUES))
     ]
-    stack = [(job, reports[job.start].checksum) for job in seconds]
-    hot, cold = train(context, stack, cache), train(context, stack, ModelCache(0))
+    bundle = [(job, reports[job.start].checksum) for job in seconds]
+    hot, cold = train(work, bundle, warm), train(work, bundle, ModelCache(0))
     assert [t.data for t in hot] == [t.data for t in cold]
     assert len({t.data for t in hot}) == 4
     assert not any(t.error for t in hot)
 
 
 def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
-    context = context_of(dropping_task(), DirectoryCheckpoints(tmp_path))
-    reports = [
-        save(context, t) for t in train(context, first_jobs(context, *VALUES), ModelCache(0))
-    ]
+    work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
+    reports = [save(work, t) for t in train(work, first_jobs(work, *VALUES), ModelCache(0))]
     file = tmp_path / "1.ckpt"
     file.write_bytes(file.read_bytes()[:-8] + b"\0" * 8)
     seconds = [
         (Job(10 + i, i, job.config, i, 1, 2), reports[i].checksum)
-        for i, (job, _) in enumerate(first_jobs(context, *VALUES))
+        for i, (job, _) in enumerate(first_jobs(work, *VALUES))
     ]
-    trained = train(context, seconds, ModelCache(0))
+    trained = train(work, seconds, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False, False]
     assert "1.ckpt is damaged" in trained[1].error
     assert all("1.ckpt is damaged" in t.stack_error for t in trained)
@@ -227,18 +220,18 @@ def fussy(outputs, y):
 
 
 def test_an_exception_for_one_member_fails_only_that_one():
-    context = context_of(
+    work = work_on(
         make_task(
             metrics=fussy, space={"lr": mopbt.Ordinal([0.01, 0.1, 300.0])}, optimizer=AdamW(lr="lr")
         )
     )
-    stack = first_jobs(context, {"lr": 0.01}, {"lr": 300.0}, {"lr": 0.1})
-    trained = train(context, stack, ModelCache(0))
+    bundle = first_jobs(work, {"lr": 0.01}, {"lr": 300.0}, {"lr": 0.1})
+    trained = train(work, bundle, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False]
     assert "ZeroDivisionError: too large for me" in trained[1].error
     assert all(t.stack_error == "ZeroDivisionError: too large for me" for t in trained)
     assert trained[0].scores["loss"] == pytest.approx(
-        train(context, stack[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
+        train(work, bundle[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
     )
 
 
@@ -255,15 +248,15 @@ def raising_on_nan(outputs, y):
 @pytest.mark.parametrize("metrics", [scores, raising_on_nan])
 @pytest.mark.parametrize("test", [None, make_task().validation])
 def test_a_member_that_turned_nan_is_reported_as_nan_whatever_the_metrics_make_of_it(metrics, test):
-    """argmax maps NaN to class 0, which would give such a member a perfect specificity."""
+    """Of NaN, argmax makes class 0: such a member would be on the front with the best specificity there is."""
     space = {"lr": mopbt.Ordinal([0.1, 1e30])}
-    context = context_of(
+    work = work_on(
         make_task(rectified, metrics=metrics, test=test, space=space, constraints=["loss <= 9"])
     )
     reports = [
-        save(context, t)
+        save(work, t)
         for t in train(
-            context, first_jobs(context, {"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}), ModelCache(0)
+            work, first_jobs(work, {"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}), ModelCache(0)
         )
     ]
     assert [r.error for r in reports] == ["", "", ""]
@@ -272,9 +265,9 @@ def test_a_member_that_turned_nan_is_reported_as_nan_whatever_the_metrics_make_o
 
 
 def test_a_broken_contract_in_a_stack_ends_the_run():
-    context = context_of(make_task(loss=lambda m, b, hp: m(b[0]).sum() * m(b[0]).sum().item()))
+    work = work_on(make_task(loss=lambda m, b, hp: m(b[0]).sum() * m(b[0]).sum().item()))
     with pytest.raises(CannotStack, match=r"\.item\(\)"):
-        train(context, first_jobs(context, {"lr": 0.01}, {"lr": 0.1}), ModelCache(0))
+        train(work, first_jobs(work, {"lr": 0.01}, {"lr": 0.1}), ModelCache(0))
 
 
 class Suicidal(nn.Module):
@@ -294,13 +287,11 @@ class Suicidal(nn.Module):
 @pytest.mark.slow
 def test_a_worker_that_is_killed_in_the_middle_of_a_stack_is_replaced(tmp_path):
     file = str(tmp_path / "kill")
-    context = context_of(make_task(lambda: Suicidal(file)), DirectoryCheckpoints(tmp_path))
+    work = work_on(make_task(lambda: Suicidal(file)), DirectoryCheckpoints(tmp_path))
     engine = VectorizedEngine(1, stack=3)
     Path(file).touch()
-    engine.start(context)
-    engine.submit(
-        [job for job, _ in first_jobs(context, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})], {}
-    )
+    engine.start(work)
+    engine.submit([job for job, _ in first_jobs(work, {"lr": 0.01}, {"lr": 0.1}, {"lr": 1.0})], {})
     reports = []
     while len(reports) < 3:
         reports += engine.collect()
@@ -311,15 +302,15 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stack_is_replaced(tmp_path):
     assert DirectoryCheckpoints(tmp_path).kept() == {0, 1, 2}
 
 
-# Arguments.
+# What the engine takes.
 
 
-def test_a_task_without_stacks_is_refused_with_a_remedy(tmp_path):
+def test_a_task_without_stacks_is_refused_with_what_will_do(tmp_path):
     with pytest.raises(
         CannotStack,
         match="the task 'toy' has no `train_many`.*use engine='pool'",
     ):
-        VectorizedEngine(1).start(context_of(ToyTask()))
+        VectorizedEngine(1).start(work_on(ToyTask()))
     with pytest.raises(CannotStack, match="use engine='pool'"):
         mopbt.run(ToyTask(), out=None, population=4, engine="vectorized", progress=False)
 

@@ -132,8 +132,8 @@ def save_stack(context: RunContext, stack: list[TrainedJob]) -> Answer:
 def warn_about_stack(problem: Problem, error: str) -> None:
     """Warn that a stack was trained one by one, and why."""
     warnings.warn(
-        f"training members of {problem.name!r} as one stack failed ({error}); such members are "
-        f"trained one by one, which takes longer. This warning is shown once per run",
+        f"training members of {problem.name!r} as one stack failed ({error}); the members of "
+        f"such a stack are trained one by one, which takes longer. This is reported once per run.",
         RuntimeWarning,
         stacklevel=3,
     )
