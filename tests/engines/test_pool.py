@@ -111,7 +111,7 @@ def test_close_ends_all_workers_at_once_even_in_the_middle_of_a_job(tmp_path):
     while len(list(tmp_path.glob("begun-*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(list(tmp_path.glob("begun-*"))) == 2
-    processes = [worker.process.process for worker in engine._pool.values()]
+    processes = [worker.process.popen for worker in engine._pool.values()]
     began = time.monotonic()
     engine.close()
     # The jobs would take another 60 seconds.

@@ -104,14 +104,14 @@ def test_close_kills_workers_and_their_children(supervisor):
     worker.send(b"fork")
     child = int(supervisor.receive(30)[1])
     supervisor.close()
-    assert worker.process.returncode == -9
+    assert worker.popen.returncode == -9
     wait_for_end(child)
 
 
 def test_a_worker_whose_supervisor_is_gone_ends_with_its_children(supervisor):
     worker = supervisor.spawn("test_supervisor:forking", {})
     child = int(supervisor.receive(30)[1])
-    worker.process.stdin.close()  # as the death of this process would
+    worker.popen.stdin.close()  # as the death of this process would
     assert supervisor.receive(30) == (worker, None)
     wait_for_end(child)
 
@@ -129,4 +129,4 @@ def test_a_worker_is_killed_at_its_deadline_and_others_are_not(supervisor):
 
 def test_a_worker_is_not_in_the_group_that_a_terminal_interrupts(supervisor):
     worker = supervisor.spawn("test_supervisor:echo", {})
-    assert os.getpgid(worker.process.pid) == worker.process.pid != os.getpgrp()
+    assert os.getpgid(worker.popen.pid) == worker.popen.pid != os.getpgrp()

@@ -26,8 +26,8 @@ class WorkerProcess:
     that time. `timed_out` then tells such a death from others.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.popen = popen
         self.deadline = math.inf
         self.timed_out = False
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -41,19 +41,19 @@ class WorkerProcess:
         """Kill the process and every process that it started."""
         # macOS refuses to signal a group whose processes have all ended.
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.popen.pid, signal.SIGKILL)
 
     def reap(self) -> int:
         """Wait for the process, kill what it left behind, and return its exit code."""
         self._outbox.put(None)
-        code = self.process.wait()
+        code = self.popen.wait()
         self.kill()
         assert self._reader is not None
-        assert self.process.stdout is not None
+        assert self.popen.stdout is not None
         self._reader.join(timeout=1.0)
         # Closing a pipe would block while another thread reads from it.
         if not self._reader.is_alive():
-            self.process.stdout.close()
+            self.popen.stdout.close()
         return code
 
     def _start_threads(self, inbox: "queue.SimpleQueue[Event]") -> None:
@@ -62,19 +62,19 @@ class WorkerProcess:
         threading.Thread(target=self._write, daemon=True).start()
 
     def _read(self, inbox: "queue.SimpleQueue[Event]") -> None:
-        assert self.process.stdout is not None
-        while (message := receive(self.process.stdout)) is not None:
+        assert self.popen.stdout is not None
+        while (message := receive(self.popen.stdout)) is not None:
             inbox.put((self, message))
         inbox.put((self, None))
 
     def _write(self) -> None:
-        assert self.process.stdin is not None
+        assert self.popen.stdin is not None
         # A broken pipe means that the process is dead, which the reader notices as well.
         with suppress(BrokenPipeError):
             while (message := self._outbox.get()) is not None:
-                send(self.process.stdin, message)
+                send(self.popen.stdin, message)
         with suppress(BrokenPipeError):
-            self.process.stdin.close()
+            self.popen.stdin.close()
 
 
 # A message and the process that sent it; None instead of a message: the process has ended.
