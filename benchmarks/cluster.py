@@ -220,9 +220,9 @@ class Host:
         self.lodgers[lodger] = Actor()
         return self.lodgers[lodger].prepare(*args)
 
-    def execute(self, lodger, bundle):
+    def execute(self, lodger, stack):
         """Let a light actor do its work."""
-        return self.lodgers[lodger].execute(bundle)
+        return self.lodgers[lodger].execute(stack)
 
 
 class Lodging:
@@ -249,7 +249,7 @@ class LightEngine(RayEngine):
     def start(self, work):
         """Replace the actors by light ones."""
         super().start(work)
-        self._kind = Lodging(self._ray)
+        self._actor_class = Lodging(self._ray)
 
 
 def driving(actors, intervals):

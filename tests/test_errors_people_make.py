@@ -552,7 +552,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("a simulation's cost as a number", lambda here: SimulatedEngine(4, 1.5), ValueError),
-        *("got 1.5", "Measured(), or a function of the work and a job", "PerStep(1.5)"),
+        *("got 1.5", "Measured(), or a function of a RunContext and a job", "PerStep(1.5)"),
     ),
     Mistake(
         *("stacks of what cannot be stacked", running(engine="vectorized"), CannotStack),

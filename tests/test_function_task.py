@@ -18,7 +18,9 @@ from torch.optim.lr_scheduler import (
 
 from mopbt import run, serialization
 from mopbt.algorithms import RandomSearch
-from mopbt.engines.base import ModelCache, RunContext, global_seeds, run_job
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.execution import run_job
+from mopbt.engines.seeding import global_seeds
 from mopbt.errors import TaskError, UnreadHyperparameter
 from mopbt.function_task import FunctionTask, Member
 from mopbt.problem import Hyperparameters, problem_of

@@ -71,6 +71,10 @@ LAYERS = {
         *(
             "engines",
             "engines.base",
+            "engines.crashes",
+            "engines.execution",
+            "engines.seeding",
+            "engines.supervisor",
             "engines.local",
             "engines.worker",
             "engines.pool",

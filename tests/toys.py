@@ -13,7 +13,7 @@ from mopbt.testing import ToyTask
 
 @dataclass(frozen=True)
 class KillerToy(ToyTask):
-    """A toy that kills the process which drives it, from a worker, just before it saves the interval of a trial and step."""
+    """A toy whose worker kills the driver just before it saves a certain interval."""
 
     victim: tuple[int, int] | None = None
 
@@ -29,7 +29,7 @@ class KillerToy(ToyTask):
 
 @dataclass(frozen=True)
 class SuicidalToy(ToyTask):
-    """A toy whose process is killed in the middle of a job while a file counts more than zero lives to take."""
+    """A toy that kills its process during a job, as often as a file says."""
 
     lives: str = ""
     weight: float = 1.0
@@ -71,3 +71,14 @@ class NanToy(ToyTask):
 
     def evaluate(self, model):
         return {"near": 0.5, "far": 0.5} if self.flat else super().evaluate(model)
+
+
+@dataclass(frozen=True)
+class UnstackableToy(ToyTask):
+    """A toy that says it can be stacked, and cannot."""
+
+    def train_many(self, models, hp, begins, seeds):
+        raise ZeroDivisionError("no stacks today\nbut a second line")
+
+    def evaluate_many(self, models):
+        return [self.evaluate(model) for model in models]

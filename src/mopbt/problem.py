@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from mopbt.errors import UnknownHyperparameter, UnreadHyperparameter
 from mopbt.messages import did_you_mean
@@ -59,6 +59,85 @@ class Task(Protocol[Model]):
 
     def load(self, data: bytes) -> Model:
         """Return the model that `dump` made bytes of."""
+
+
+# What a task may offer in addition. A task declares an ability by having its members.
+
+
+@runtime_checkable
+class StackableTask(Protocol):
+    """A task that trains and evaluates several models as one program.
+
+    The `VectorizedEngine`, and the `RayEngine` with a `stack` above 1, need it.
+    """
+
+    def train_many(
+        self,
+        models: Sequence[Any],
+        hp: Sequence[Mapping[str, Any]],
+        begins: Sequence[int],
+        seeds: Sequence[int],
+    ) -> Sequence[Any]:
+        """Train models for one interval and return them; each hyperparameter must be read."""
+
+    def evaluate_many(self, models: Sequence[Any]) -> Sequence[Mapping[str, float]]:
+        """Return the metrics of each model."""
+
+
+@runtime_checkable
+class CheckedTask(Protocol):
+    """A task that checks itself before a run starts."""
+
+    def check(self) -> None:
+        """Raise an error that says what is wrong with the task and how to fix it."""
+
+
+@runtime_checkable
+class StackCheckedTask(Protocol):
+    """A task that checks, before a run starts, whether its models can be stacked."""
+
+    def check_stack(self) -> None:
+        """Raise CannotStack, with the reason, if models cannot be trained as a stack."""
+
+
+class StackProbe(Protocol):
+    """What a probe measures: whether a stack is faster than a loop, and correct."""
+
+    @property
+    def loop(self) -> float:
+        """Return the seconds per update of one member, trained alone."""
+
+    @property
+    def stack(self) -> float:
+        """Return the seconds per update of one member, trained in a stack."""
+
+    @property
+    def disagreement(self) -> float:
+        """Return how far stacked gradients differ from single ones, relative to the largest."""
+
+    @property
+    def bytes_per_member(self) -> int:
+        """Return the memory that each member of a stack takes."""
+
+
+@runtime_checkable
+class ProbedTask(Protocol):
+    """A task that measures whether stacks pay, so that the engine "auto" can choose."""
+
+    def probe(self, members: int) -> StackProbe:
+        """Train a few updates of up to `members` members, alone and as a stack."""
+
+
+@runtime_checkable
+class FunctionalTask(Protocol):
+    """A task that says whether training leaves its argument unchanged.
+
+    If `functional` is true, several jobs can start from the same model in memory.
+    """
+
+    @property
+    def functional(self) -> bool:
+        """Return whether `train` returns a new model and leaves its argument unchanged."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mopbt.algorithms import check_count
-from mopbt.engines.base import ModelCache, RunContext, run_job
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.execution import run_job
 from mopbt.errors import TaskError, TaskFailed
 from mopbt.problem import Problem, Task, problem_of
 from mopbt.results import Ancestor, Point, Results

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from mopbt.algorithms import ALGORITHMS, MOPBT, POPULATION, Algorithm, named, options_of
 from mopbt.engines.auto import ENGINES, EngineSpec, check_stackable, engine_spec
-from mopbt.engines.base import Engine, RunContext
+from mopbt.engines.base import Engine, InProcessEngine, RunContext, StackingEngine
 from mopbt.errors import RunMismatch
 from mopbt.fingerprint import code_of
 from mopbt.function_task import FunctionTask, Member
 from mopbt.history import History
 from mopbt.objectives import Constraint, Direction
-from mopbt.problem import Problem, Task, problem_of
+from mopbt.problem import CheckedTask, Problem, Task, problem_of
 from mopbt.progress import Outcome, Progress, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
@@ -118,9 +118,8 @@ def execute_run(
         raise TypeError(
             f"`progress` must be True, False or a function of a Progress, got {progress!r}"
         )
-    check = getattr(task, "check", None)
-    if callable(check):
-        check()
+    if isinstance(task, CheckedTask):
+        task.check()
     if callable(check := getattr(algorithm, "check", None)):
         check()
     problem, scheduler = settings.problem, algorithm.scheduler(settings.problem)
@@ -166,7 +165,7 @@ def _open(
             f"`storage` needs `out` as well, got {settings.storage!r} and None: the journal says what the checkpoints are; give "
             f"`out` a directory"
         )
-    if getattr(engine, "in_process", False):
+    if isinstance(engine, InProcessEngine) and engine.in_process:
         return MemoryStore(), History(settings.problem)
     path = Path(tempfile.mkdtemp(prefix="mopbt-"))
     run = open_run(path, settings, durable=False)
@@ -267,14 +266,13 @@ def _crew(
 ) -> tuple[Engine, EngineSpec | None]:
     """Return the engine, and the plan by which it was made if it was named; what "auto" once chose for a run is kept."""
     if not isinstance(engine, str):
-        wanted = ("capacity", "start", "submit", "collect", "elapsed", "close")
-        if isinstance(engine, type) or not all(hasattr(engine, name) for name in wanted):
+        if isinstance(engine, type) or not isinstance(engine, Engine):
             remedy = f"; pass {engine.__name__}()" if isinstance(engine, type) else ""
             names = f"'auto', {', '.join(map(repr, ENGINES))}"
             raise TypeError(
                 f"`engine` must be one of {names} or an engine object, got {engine!r}{remedy}"
             )
-        if getattr(engine, "stack", 1) > 1:
+        if isinstance(engine, StackingEngine) and engine.stack > 1:
             check_stackable(task)
         return engine, None
     is_known = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mopbt.algorithms import POPULATION
-from mopbt.engines.base import Engine
+from mopbt.engines.base import ClockedEngine, Engine
 from mopbt.errors import Stalled, TaskFailed
 from mopbt.history import History
 from mopbt.problem import Problem
@@ -92,8 +92,8 @@ class Session:
     def _restore(self) -> None:
         """Rebuild the state from the history, and submit jobs that had not reported."""
         self.state = self.history.state(self.scheduler, self.seed)
-        if recall := getattr(self.engine, "recall", None):
-            recall(Exchange.from_json(line) for line in self.store.lines())
+        if isinstance(self.engine, ClockedEngine):
+            self.engine.restore_clock(map(Exchange.from_json, self.store.lines()))
         self.elapsed = self._session_began = self.history.seconds
         self._first_row = len(self.history.reports)
         self._since = self.elapsed, len(self.history.reports)

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from mopbt import serialization
-from mopbt.engines.base import Engine, RunContext, checked_scores, global_seeds
+from mopbt.engines.base import Engine, RunContext
+from mopbt.engines.execution import check_scores
+from mopbt.engines.seeding import global_seeds
 from mopbt.errors import CorruptCheckpoint
 from mopbt.objectives import signed
 from mopbt.problem import Hyperparameters, Problem, Task, problem_of
@@ -249,7 +251,7 @@ class TaskConformance:
     def test_measures_its_objectives(self) -> None:
         """`evaluate` gives a number for each objective."""
         task = self.make()
-        scores = checked_scores(task.evaluate(self._trained(task, self._fresh(task), 0)))
+        scores = check_scores(task.evaluate(self._trained(task, self._fresh(task), 0)))
         assert len(signed(problem_of(task).objectives, scores)) == len(problem_of(task).objectives)
 
     def test_same_seed_same_model(self) -> None:

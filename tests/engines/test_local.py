@@ -7,7 +7,7 @@ class TestLocal(EngineConformance):
         return LocalEngine()
 
 
-class TestLocalWithoutWarmModels(EngineConformance):
+class TestLocalWithoutCache(EngineConformance):
     def make(self):
         return LocalEngine(warm_bytes=0)
 

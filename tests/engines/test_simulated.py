@@ -41,7 +41,7 @@ def simulated(engine, tmp_path=None, **options):
 
 
 def timeline(path):
-    """Return when each job began and ended, as the journal tells."""
+    """Return when each job began and ended, according to the journal."""
     now, began, ended = 0.0, {}, {}
     for exchange in read_journal(path / "journal.jsonl")[0]:
         for job in exchange.jobs:
@@ -91,7 +91,7 @@ def test_workers_never_idle_while_there_is_work(tmp_path):
 
 
 def test_results_do_not_depend_on_the_time_that_jobs_take():
-    """Synchronous: the same models on any number of workers of any speed, and as on the plain engine."""
+    """A synchronous run gives the same models on any number of workers of any speed."""
     plain = simulated(LocalEngine())
     for engine in (
         SimulatedEngine(1),
@@ -109,15 +109,15 @@ def test_an_asynchronous_run_is_repeatable_to_the_bit(tmp_path):
         engine = SimulatedEngine(5, Lognormal(spread=0.7))
         simulated(engine, tmp_path / name, algorithm=MOPBT(population=8, asynchronous=True))
     journals = [read_journal(tmp_path / name / "journal.jsonl")[0] for name in ("a", "b")]
-    without_took = [
+    without_durations = [
         [(e.jobs, [replace(r, duration=0.0) for r in e.reports]) for e in journal]
         for journal in journals
     ]
-    assert without_took[0] == without_took[1]
+    assert without_durations[0] == without_durations[1]
 
 
 def test_configurations_can_cost_more_than_others(tmp_path):
-    cost = PerConfiguration(lambda values: 1 + 10 * values["weight"])
+    cost = PerConfiguration(lambda hp: 1 + 10 * hp["weight"])
     results = simulated(
         SimulatedEngine(8, cost), tmp_path, algorithm=MOPBT(population=8, asynchronous=True)
     )
@@ -141,7 +141,7 @@ def test_random_times_have_the_median_and_the_spread_that_was_said(tmp_path):
     assert np.std(logs) == pytest.approx(0.5, abs=0.04)
 
 
-def test_a_straggler_holds_back_a_synchronous_run_and_not_an_asynchronous_one():
+def test_a_straggler_delays_a_synchronous_run_and_not_an_asynchronous_one():
     speeds = [1.0] * 7 + [0.1]
     seconds = {
         kind: simulated(
@@ -203,12 +203,13 @@ def watch(progress):
     if progress.reported >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 engine = SimulatedEngine(5, Lognormal(spread=0.7), deaths=0.2, restart=1.0)
-run(ToyTask(steps=12), out=sys.argv[1], algorithm=MOPBT(population=8, asynchronous=True), engine=engine, progress=watch)
+algorithm = MOPBT(population=8, asynchronous=True)
+run(ToyTask(steps=12), out=sys.argv[1], algorithm=algorithm, engine=engine, progress=watch)
 """
 
 
-def test_a_killed_run_goes_on_by_the_same_clock(tmp_path):
-    """Also asynchronous: which job ends when does not depend on when the process was killed."""
+def test_a_killed_run_resumes_by_the_same_clock(tmp_path):
+    """When a job ends does not depend on when the process was killed, even if asynchronous."""
 
     def finish(path):
         engine = SimulatedEngine(5, Lognormal(spread=0.7), deaths=0.2, restart=1.0)
@@ -230,10 +231,10 @@ def test_a_killed_run_goes_on_by_the_same_clock(tmp_path):
         assert finish(path) == unbroken
 
 
-def test_too_few_workers_for_a_run_under_way_are_an_error(tmp_path):
+def test_resuming_with_too_few_workers_is_an_error(tmp_path):
     simulated(SimulatedEngine(8, PerStep(1.0)), tmp_path, budget=Budget(seconds=3))
     with pytest.raises(
-        ValueError, match="as many workers as it began with, got 2, too few; take more"
+        ValueError, match="as many workers as it began with, got 2, which is too few"
     ):
         simulated(SimulatedEngine(2, PerStep(1.0)), tmp_path)
 
@@ -262,7 +263,7 @@ def test_wrong_arguments(make, message):
 
 def test_a_cost_of_nothing_is_an_error():
     with pytest.raises(ValueError, match="a function whose values are above 0, got 0"):
-        simulated(SimulatedEngine(2, PerConfiguration(lambda values: 0)))
+        simulated(SimulatedEngine(2, PerConfiguration(lambda hp: 0)))
 
 
 def test_all_that_end_together_report_together(tmp_path):

@@ -29,7 +29,8 @@ from tests.golden import learner
 
 import mopbt
 from mopbt.algorithms import algorithm_of
-from mopbt.engines.base import ModelCache, RunContext, run_job, saved, train
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.execution import run_job, save, train
 from mopbt.engines.simulated import Lognormal, PerStep, SimulatedEngine
 from mopbt.problem import problem_of
 from mopbt.results import Results
@@ -461,15 +462,15 @@ def train_networks(described, *, stacked):
     work, warm = RunContext(task, problem, 7, MemoryCheckpoints()), ModelCache(0)
     checksums, states = {None: ""}, []
     for turn, from_jobs in enumerate(starts):
-        begin, bundle = turn * interval, []
+        begin, stack = turn * interval, []
         for i, start in enumerate(from_jobs):
             config = configs[(i + turn) % 4]
             job = Job(4 * turn + i, i, config, start, begin, begin + interval)
-            bundle.append((job, checksums[start]))
-        parts = [bundle] if stacked else [[item] for item in bundle]
+            stack.append((job, checksums[start]))
+        parts = [stack] if stacked else [[item] for item in stack]
         for trained in (trained for part in parts for trained in train(work, part, warm)):
             assert not trained.error, trained.error
-            checksums[trained.job.id] = saved(work, trained).checksum
+            checksums[trained.job.id] = save(work, trained).checksum
             data = work.checkpoints.load(trained.job.id, checksums[trained.job.id])
             states.append(task.load(data) | {"scores": dict(trained.scores)})
     return states

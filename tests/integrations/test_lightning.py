@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import mopbt  # noqa: E402
-from mopbt.engines.base import global_seeds  # noqa: E402
+from mopbt.engines.seeding import global_seeds  # noqa: E402
 from mopbt.errors import MissingExtra, MissingScore, TaskError, UnreadHyperparameter  # noqa: E402
 from mopbt.integrations.lightning import LightningTask  # noqa: E402
 from mopbt.problem import Hyperparameters  # noqa: E402

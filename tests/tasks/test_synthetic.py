@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mopbt.algorithms import MOPBT
 from mopbt.engines.base import ModelCache, RunContext
-from mopbt.engines.base import train as execute
+from mopbt.engines.execution import train as execute
 from mopbt.explore import Local
 from mopbt.metrics import hypervolume
 from mopbt.objectives import signed
@@ -527,10 +527,10 @@ def test_a_stack_is_the_same_to_the_bit_as_its_members_one_by_one(kind, seed, n,
 def test_in_a_stack_only_those_fail_whose_interval_fails(kind):
     task = kind(failures=0.3, noise=0.1)
     space, work = problem_of(task).space, RunContext(task, problem_of(task), 0, MemoryCheckpoints())
-    bundle = [(Job(i, i, space.sample(stream(i, "jobs")), None, 0, 1), "") for i in range(12)]
+    stack = [(Job(i, i, space.sample(stream(i, "jobs")), None, 0, 1), "") for i in range(12)]
     together, alone = (
-        execute(work, bundle, ModelCache(0)),
-        [execute(work, [job], ModelCache(0))[0] for job in bundle],
+        execute(work, stack, ModelCache(0)),
+        [execute(work, [job], ModelCache(0))[0] for job in stack],
     )
     assert 1 <= sum(bool(t.error) for t in together) <= 8
     for a, b in zip(together, alone, strict=True):

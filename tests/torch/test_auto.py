@@ -101,7 +101,7 @@ def test_a_probe_measures_on_one_thread_with_a_workers_memory_and_puts_both_back
     task.probe(2)
     assert set(threads) == {(1, 1)}
     assert torch.get_num_threads() == 2
-    assert memory == [worker._KEEPING, worker._USUAL]
+    assert memory == [worker._KEEP_BLOCKS, worker._USUAL]
 
 
 def test_a_probe_that_fails_puts_threads_and_memory_back(monkeypatch):
@@ -116,7 +116,7 @@ def test_a_probe_that_fails_puts_threads_and_memory_back(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         make_task(loss=loss).probe(2)
     assert torch.get_num_threads() == 2
-    assert memory == [worker._KEEPING, worker._USUAL]
+    assert memory == [worker._KEEP_BLOCKS, worker._USUAL]
 
 
 @pytest.mark.parametrize("updates", [1, 2, None])
@@ -200,7 +200,7 @@ def test_a_plan_survives_being_written_down():
 def test_the_choice_is_recorded_and_a_resume_does_not_probe_again(tmp_path, monkeypatch):
     task = dropping_task(steps=3)
     forced = EngineSpec("vectorized", 1, 3, why="of a measurement")
-    monkeypatch.setattr(auto, "_measured", lambda *_: forced)
+    monkeypatch.setattr(auto, "_choose_by_probe", lambda *_: forced)
     first = mopbt.run(
         task, out=tmp_path / "run", population=6, budget=mopbt.Budget(jobs=6), progress=False
     )
@@ -215,7 +215,7 @@ def test_the_choice_is_recorded_and_a_resume_does_not_probe_again(tmp_path, monk
     def explode(*_):
         raise AssertionError("probed again")
 
-    monkeypatch.setattr(auto, "_measured", explode)
+    monkeypatch.setattr(auto, "_choose_by_probe", explode)
     monkeypatch.setattr("mopbt.torch.task.TorchTask.probe", explode)
     again = mopbt.run(task, out=tmp_path / "run", population=6, progress=False)
     assert (again.outcome, len(again)) == ("done", 18)

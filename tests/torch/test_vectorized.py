@@ -15,7 +15,8 @@ from torch import nn
 
 import mopbt
 from mopbt.engines import auto
-from mopbt.engines.base import ModelCache, RunContext, saved, train
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.execution import save, train
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import CannotStack
 from mopbt.problem import problem_of
@@ -142,10 +143,7 @@ def test_stacks_are_the_same_in_every_generation(population, tmp_path):
         sizes.append(
             [
                 len(b)
-                for b in (
-                    *(b for worker in engine._crew for b in worker.bundles),
-                    *engine._pending,
-                )
+                for b in (*(s for w in engine._pool.values() for s in w.stacks), *engine._pending)
             ]
         )
         engine.close()
@@ -187,7 +185,7 @@ def test_a_stack_trains_like_its_members_alone():
 def test_cached_and_loaded_members_give_the_same_bytes(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
     warm = ModelCache(2**24)
-    reports = [saved(work, t) for t in train(work, first_jobs(work, *HP), warm)]
+    reports = [save(work, t) for t in train(work, first_jobs(work, *HP), warm)]
     seconds = [
         Job(10 + i, i, job.config, (1, 1, 3, 0)[i], 1, 2)
         for i, (job, _) in enumerate(first_jobs(work, *HP))
@@ -201,7 +199,7 @@ def test_cached_and_loaded_members_give_the_same_bytes(tmp_path):
 
 def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
     work = work_on(dropping_task(), DirectoryCheckpoints(tmp_path))
-    reports = [saved(work, t) for t in train(work, first_jobs(work, *HP), ModelCache(0))]
+    reports = [save(work, t) for t in train(work, first_jobs(work, *HP), ModelCache(0))]
     file = tmp_path / "1.ckpt"
     file.write_bytes(file.read_bytes()[:-8] + b"\0" * 8)
     seconds = [
@@ -211,6 +209,7 @@ def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
     trained = train(work, seconds, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False, False]
     assert "1.ckpt is damaged" in trained[1].error
+    assert all("1.ckpt is damaged" in t.stack_error for t in trained)
     assert all(set(t.scores) >= {"recall", "specificity"} for t in trained if not t.error)
 
 
@@ -231,6 +230,7 @@ def test_an_exception_for_one_member_fails_only_that_one():
     trained = train(work, stack_jobs, ModelCache(0))
     assert [bool(t.error) for t in trained] == [False, True, False]
     assert "ZeroDivisionError: too large for me" in trained[1].error
+    assert all(t.stack_error == "ZeroDivisionError: too large for me" for t in trained)
     assert trained[0].scores["loss"] == pytest.approx(
         train(work, stack_jobs[:1], ModelCache(0))[0].scores["loss"], abs=1e-6
     )
@@ -255,7 +255,7 @@ def test_a_member_with_nan_weights_is_reported_as_nan_whatever_its_metrics(metri
         make_task(rectified, metrics=metrics, test=test, space=space, constraints=["loss <= 9"])
     )
     reports = [
-        saved(work, t)
+        save(work, t)
         for t in train(
             work, first_jobs(work, {"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}), ModelCache(0)
         )
@@ -309,7 +309,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stack_is_replaced(tmp_path):
 def test_a_task_without_stacks_raises_an_error_with_the_remedy(tmp_path):
     with pytest.raises(
         CannotStack,
-        match="the task 'toy' has no `train_many`, so it cannot be stacked; use engine='pool'",
+        match="the task 'toy' has no `train_many`.*use engine='pool'",
     ):
         VectorizedEngine(1).start(work_on(ToyTask()))
     with pytest.raises(CannotStack, match="use engine='pool'"):

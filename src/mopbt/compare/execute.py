@@ -29,7 +29,7 @@ from mopbt.engines.auto import check_stackable
 from mopbt.engines.pool import available_cores
 from mopbt.errors import CannotStack, DataMissing, RunMismatch, StoreError, TaskFailed
 from mopbt.messages import did_you_mean
-from mopbt.problem import Problem, problem_of
+from mopbt.problem import CheckedTask, ProbedTask, Problem, problem_of
 from mopbt.registry import find_family, find_task, split_scale, task_fingerprint
 from mopbt.run_directory import read_run_config
 from mopbt.stores.directory import Lock, write_atomically
@@ -264,8 +264,8 @@ def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
         problem_of(found),
         [label for label in experiment.entries if experiment.has(task, label)],
     )
-    if callable(check := getattr(found, "check", None)):
-        check()
+    if isinstance(found, CheckedTask):
+        found.check()
     if experiment.engine == "vectorized":
         try:
             check_stackable(found)
@@ -290,7 +290,7 @@ def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
         task_fingerprint(reference),
         problem,
         population,
-        hasattr(found, "probe"),
+        isinstance(found, ProbedTask),
         needs_budget,
     )
 

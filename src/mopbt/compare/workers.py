@@ -22,7 +22,8 @@ from mopbt.algorithms import algorithm_of, options_of
 from mopbt.compare.collect import Marker
 from mopbt.compare.plan import LEAST
 from mopbt.engines.auto import EngineSpec, engine_spec
-from mopbt.engines.base import ModelCache, RunContext, run_job
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.execution import run_job
 from mopbt.engines.pool import THREADS
 from mopbt.engines.worker import keep_memory
 from mopbt.errors import (

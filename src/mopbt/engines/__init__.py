@@ -1,1 +1,1 @@
-"""Engines: where jobs are carried out."""
+"""Engines execute jobs: in this process, in worker processes, on a Ray cluster, simulated."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mopbt.engines.base import Engine
+from mopbt.engines.execution import require_stackable
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine, available_cores
 from mopbt.engines.ray import RayEngine
@@ -14,51 +15,71 @@ from mopbt.engines.simulated import Measured, PerStep, SimulatedEngine
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import CannotStack
 from mopbt.messages import did_you_mean
+from mopbt.problem import ProbedTask, StackCheckedTask, problem_of
 
-WORTH = 1.2  # how much faster a stack must be
-WORKERS = 16  # of a simulation, as in the paper's experiments
-AGREEMENT = 1e-3  # how far gradients may differ, relative to the largest
+# A stack must be so many times as fast as a loop to be chosen.
+WORTH = 1.2
+# Gradients of a stack and of a loop may differ by this much, relative to the largest.
+AGREEMENT = 1e-3
+# Workers of a simulation, as in the paper's experiments.
+WORKERS = 16
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """An engine by name and size, as `run.toml` records it, and why it was chosen."""
+    """An engine by name and size, as `run.toml` records it, with the reason for the choice.
+
+    Args:
+        name: The name of the engine.
+        workers: The number of workers. 0 means one per core of the machine that runs or resumes.
+        stack: The number of jobs in a stack, which stays the same on every machine.
+        cost: Of a simulation: virtual seconds per step, or "measured".
+        address: The address of a Ray cluster.
+        on: Of a simulation: the engine that trains.
+        why: Why "auto" chose this engine.
+    """
 
     name: str
-    workers: int = 0  # 0: as many as there are cores, also where a run goes on elsewhere; a stack's size stays as it was
+    workers: int = 0
     stack: int = 0
-    cost: str = ""  # of a simulation: virtual seconds per step, or "measured"
-    address: str = ""  # of a Ray cluster
-    on: "EngineSpec | None" = None  # of a simulation: what trains
+    cost: str = ""
+    address: str = ""
+    on: "EngineSpec | None" = None
     why: str = ""
 
     def engine(self) -> Engine:
-        """Return the engine."""
+        """Build the engine."""
         return ENGINES[self.name](self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values."""
+        """Convert the specification to plain values."""
         plain = {key: value for key, value in asdict(self).items() if value}
-        return plain | ({"on": self.on.to_dict()} if self.on else {})
+        if self.on:
+            plain["on"] = self.on.to_dict()
+        return plain
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "EngineSpec":
-        """Read a plan back."""
+        """Read a specification that `to_dict` converted."""
         _check_name(data["name"])
-        on = EngineSpec.from_dict(data["on"]) if "on" in data else None
-        where = {key: data.get(key, "") for key in ("cost", "address", "why")}
         return EngineSpec(
-            data["name"], data.get("workers", 0), data.get("stack", 0), on=on, **where
+            name=data["name"],
+            workers=data.get("workers", 0),
+            stack=data.get("stack", 0),
+            cost=data.get("cost", ""),
+            address=data.get("address", ""),
+            on=EngineSpec.from_dict(data["on"]) if "on" in data else None,
+            why=data.get("why", ""),
         )
 
 
 ENGINES: dict[str, Callable[[EngineSpec], Engine]] = {
-    "local": lambda plan: LocalEngine(),
-    "pool": lambda plan: PoolEngine(plan.workers or None),
-    "vectorized": lambda plan: VectorizedEngine(plan.workers or None, stack=plan.stack or 16),
-    "ray": lambda plan: RayEngine(plan.workers or None, address=plan.address or None),
-    "simulated": lambda plan: SimulatedEngine(
-        plan.workers, _cost(plan.cost), engine=plan.on.engine() if plan.on else None
+    "local": lambda spec: LocalEngine(),
+    "pool": lambda spec: PoolEngine(spec.workers or None),
+    "vectorized": lambda spec: VectorizedEngine(spec.workers or None, stack=spec.stack or 16),
+    "ray": lambda spec: RayEngine(spec.workers or None, address=spec.address or None),
+    "simulated": lambda spec: SimulatedEngine(
+        spec.workers, _parse_cost(spec.cost), engine=spec.on.engine() if spec.on else None
     ),
 }
 
@@ -71,46 +92,45 @@ def engine_spec(
     cost: str | None = None,
     address: str | None = None,
 ) -> EngineSpec:
-    """Return the plan of an engine by name; "auto" measures on two members and a few updates which one suits the task."""
-    _check(name, workers, cost, address)
-    if name == "simulated":
-        _cost(cost or "1")
-        return EngineSpec(
-            "simulated",
-            workers or WORKERS,
-            cost=cost or "1",
-            on=engine_spec("auto", task, population),
-        )
-    if name == "ray":
-        return EngineSpec("ray", workers or 0, address=address or "")
-    cores = min(workers or available_cores(), population)
+    """Specify an engine by name; "auto" trains a few updates to find out which one suits."""
+    _check_options(name, workers, cost, address)
     if name == "local":
         return EngineSpec("local")
+    if name == "ray":
+        return EngineSpec("ray", workers or 0, address=address or "")
+    if name == "simulated":
+        cost = cost or "1"
+        _parse_cost(cost)
+        trainer = engine_spec("auto", task, population)
+        return EngineSpec("simulated", workers or WORKERS, cost=cost, on=trainer)
+    cores = min(workers or available_cores(), population)
     if name == "vectorized":
         check_stackable(task)
         return EngineSpec("vectorized", cores, math.ceil(population / cores))
-    plan = (
-        EngineSpec("pool")
-        if name == "pool" or not hasattr(task, "probe")
-        else _measured(task, population, cores)
-    )
-    return replace(plan, workers=cores) if workers and plan.name == "pool" else plan
+    spec = EngineSpec("pool")
+    if name == "auto" and isinstance(task, ProbedTask):
+        spec = _choose_by_probe(task, population, cores)
+    if workers and spec.name == "pool":
+        # Without `workers`, a resumed run has one worker per core of its new machine.
+        spec = replace(spec, workers=cores)
+    return spec
 
 
-def _check(name: str, workers: int | None, cost: str | None, address: str | None) -> None:
+def _check_options(name: str, workers: int | None, cost: str | None, address: str | None) -> None:
     if cost is not None and name != "simulated":
         raise ValueError(
-            f"`cost` is for the simulated engine, got it for {name!r}; leave it out, or use engine='simulated'"
+            f"`cost` is for the simulated engine, got it for {name!r}; "
+            f"leave it out, or use engine='simulated'"
         )
     if address is not None and name != "ray":
         raise ValueError(
-            f"`address` is that of a Ray cluster, for engine='ray', got it for {name!r}"
+            f"`address` is the address of a Ray cluster, for engine='ray', got it for {name!r}"
         )
     _check_name(name)
     if workers is not None and (name == "local" or workers < 1):
         raise ValueError(
-            f"`workers` must be at least 1, and is for the engines with worker processes, got {workers} for {name!r}; leave it out "
-            f"for as many as there are cores"
+            f"`workers` must be at least 1, and is for engines with worker processes, "
+            f"got {workers} for {name!r}; leave it out for one worker per core"
         )
 
 
@@ -118,60 +138,58 @@ def _check_name(name: Any) -> None:
     known = ("auto", *ENGINES)
     if name not in known:
         names = ", ".join(map(repr, known))
-        raise ValueError(
-            f"`engine` must be one of {names} or an engine object, got {name!r}{did_you_mean(name, known)}"
-        )
+        hint = did_you_mean(name, known)
+        raise ValueError(f"`engine` must be one of {names} or an engine object, got {name!r}{hint}")
 
 
 def check_stackable(task: Any) -> None:
-    """Raise CannotStack, before anything is started, where a task cannot be trained as a stack."""
-    if not hasattr(task, "train_many"):
-        raise CannotStack(
-            f"the task {getattr(task, 'name', type(task).__name__)!r} has no `train_many`, so it cannot be stacked; use "
-            f"engine='pool', or leave `stack` at 1"
-        )
-    if callable(check := getattr(task, "check_stack", None)):
-        check()
+    """Raise CannotStack, before a run starts, if a task cannot be trained as a stack."""
+    remedy = "use engine='pool', or leave `stack` at 1"
+    require_stackable(task, problem_of(task).name, remedy)
+    if isinstance(task, StackCheckedTask):
+        task.check_stack()
 
 
-def _cost(text: str) -> PerStep | Measured:
-    """Return the cost model of a simulation: virtual seconds per step, or what jobs really take."""
+def _parse_cost(text: str) -> PerStep | Measured:
+    """Build the cost model of a simulation from its text on the command line."""
     if text == "measured":
         return Measured()
     try:
         return PerStep(float(text))
     except ValueError:
         raise ValueError(
-            f"`cost` must be virtual seconds per step above 0, such as 1.5, or 'measured', got {text!r}"
+            f"`cost` must be virtual seconds per step above 0, such as 1.5, or 'measured', "
+            f"got {text!r}"
         ) from None
 
 
-def _measured(task: Any, population: int, cores: int) -> EngineSpec:
-    stack = math.ceil(population / cores)
-    if stack < 2:
+def _choose_by_probe(task: ProbedTask, population: int, cores: int) -> EngineSpec:
+    """Choose stacks if they are correct, faster and fit into memory, otherwise the pool."""
+    stack_size = math.ceil(population / cores)
+    if stack_size < 2:
         return EngineSpec("pool", why=f"{population} members on {cores} cores make no stacks")
     try:
-        probe = task.probe(min(stack, 16))
+        probe = task.probe(min(stack_size, 16))
     except CannotStack as error:
         return EngineSpec("pool", why=str(error))
-    gain, needed = probe.loop / probe.stack, probe.bytes_per_member * stack * cores
-    seen = f"a stack trains a member {gain:.2f} times as fast as a loop"
-    if not probe.disagreement <= AGREEMENT:  # also where it is NaN
-        return EngineSpec(
-            "pool", why=f"stacked and single gradients differ by {probe.disagreement:.1g}"
-        )
+    # A disagreement of NaN is too large as well.
+    if not probe.disagreement <= AGREEMENT:
+        why = f"stacked and single gradients differ by {probe.disagreement:.1g}"
+        return EngineSpec("pool", why=why)
+    gain = probe.loop / probe.stack
+    why = f"a stack trains a member {gain:.2f} times as fast as a loop"
     if gain < WORTH:
-        return EngineSpec("pool", why=f"{seen}, which is not worth it")
-    if needed > 0.8 * available_memory():
-        return EngineSpec(
-            "pool", why=f"{seen}, but {population} members need about {needed / 2**30:.1f} GiB"
-        )
-    return EngineSpec("vectorized", cores, stack, why=seen)
+        return EngineSpec("pool", why=f"{why}, which is not worth it")
+    required = probe.bytes_per_member * stack_size * cores
+    if required > 0.8 * available_memory():
+        need = f"{population} members need about {required / 2**30:.1f} GiB"
+        return EngineSpec("pool", why=f"{why}, but {need}")
+    return EngineSpec("vectorized", cores, stack_size, why=why)
 
 
 def available_memory() -> float:
-    """Return the bytes of memory that are free to use; infinity where the system does not tell."""
+    """Return the free memory in bytes, or infinity if the system does not report it."""
     try:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (ValueError, OSError, AttributeError):
+    except (ValueError, OSError):
         return math.inf

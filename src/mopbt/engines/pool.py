@@ -1,27 +1,25 @@
-"""Jobs in worker processes on this machine: persistent, one thread each, replaced when they die."""
+"""Jobs in worker processes on this machine, which stay for the run and are replaced if they die."""
 
 import functools
 import io
 import os
 import pickle
-import queue
-import subprocess
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
 
-from mopbt.engines.base import Bundle, CrashTracker, RunContext, bundled
-from mopbt.engines.worker import receive, send
+from mopbt.engines.base import RunContext
+from mopbt.engines.crashes import CrashTracker
+from mopbt.engines.execution import Answer, Stack, make_stacks, warn_about_stack
+from mopbt.engines.supervisor import Supervisor, WorkerProcess
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
 
+# Environment variables with which numerical libraries limit their threads.
 THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -29,30 +27,28 @@ THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-_AHEAD = 2  # bundles a worker has at hand: the next one is there before the driver has written down the last
-_SHORT = 0.5  # seconds that a bundle takes for this to pay
+# A worker gets its second stack in advance, so that it need not wait for the driver between two.
+_AHEAD = 2
+# This pays only if a stack takes less than so many seconds. Behind a long one, the second stack
+# would wait while other workers are idle.
+_SHORT = 0.5
 
 
 @dataclass(eq=False)
 class _Worker:
     """A worker process as the driver sees it."""
 
-    process: subprocess.Popen[bytes]
-    bundles: deque[Bundle] = field(default_factory=deque)  # the first one is running
-    warm: set[int | None] = field(
-        default_factory=set
-    )  # checkpoints of which it may still hold the model
-    ready: bool = False
-    outbox: "queue.SimpleQueue[bytes | None]" = field(
-        default_factory=queue.SimpleQueue
-    )  # None ends its speaker
-    listener: threading.Thread | None = None
+    process: WorkerProcess
+    stacks: deque[Stack] = field(default_factory=deque)  # the first one is running
+    cached: set[int | None] = field(default_factory=set)  # checkpoints whose models it may hold
+    is_ready: bool = False
 
 
 class PoolEngine:
-    """Carries out jobs in `workers` processes (one for each core by default) with `threads` threads each.
+    """Executes jobs in `workers` processes (default: one per core) with `threads` threads each.
 
-    A worker that dies is replaced and its job runs again, at most `retries` times; then the job is reported as failed.
+    A worker that dies is replaced and its job repeated, at most `retries` times. After that, the
+    job is reported as failed.
     """
 
     def __init__(
@@ -63,219 +59,186 @@ class PoolEngine:
         retries: int = 2,
         warm_bytes: int = 2**28,
     ) -> None:
-        for name, value, least in (
-            ("workers", workers, 1),
-            ("threads", threads, 1),
-            ("retries", retries, 0),
-        ):
-            if value is not None and (
-                not isinstance(value, int) or isinstance(value, bool) or value < least
-            ):
-                raise ValueError(
-                    f"`{name}` must be a whole number of at least {least}, got {value!r}"
-                )
+        check_whole_number("workers", workers, 1)
+        check_whole_number("threads", threads, 1)
+        check_whole_number("retries", retries, 0)
         self.workers = workers or available_cores()
         self._threads = threads
         self._retries = retries
         self._warm_bytes = warm_bytes
-        self._crew: list[_Worker] = []
+        self._supervisor = Supervisor()
+        self._pool: dict[WorkerProcess, _Worker] = {}
 
     @property
     def stack(self) -> int:
-        """Return how many jobs make a bundle that a worker carries out together."""
+        """Return the largest number of jobs in a stack."""
         return 1
 
     @property
     def capacity(self) -> int:
-        """Return how many jobs the engine takes at a time."""
+        """Return how many jobs the engine accepts at a time."""
         return self.workers * self.stack * _AHEAD
 
-    def start(self, work: RunContext) -> None:
-        """Get ready for a run; workers start with the first jobs."""
+    def start(self, context: RunContext) -> None:
+        """Prepare for a run; workers start with the first jobs."""
         try:
-            payload = pickled(work)
+            payload = pickle_context(context)
         except Exception as error:
             raise WorkerFailed(
-                f"the task cannot be sent to worker processes: {type(error).__name__}: {error}; keep open files, locks and "
-                f"connections out of it (open them where they are used), or use engine='local'"
+                f"the task cannot be sent to worker processes: {type(error).__name__}: {error}; "
+                f"keep open files, locks and connections out of it (open them where they are "
+                f"used), or use engine='local'"
             ) from error
-        self._path = [os.path.abspath(entry) for entry in sys.path]
+        self._problem = context.problem
         self._setup = pickle.dumps((payload, self._warm_bytes))
-        self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
-        self._pending: deque[Bundle] = deque()
-        self._deaths = CrashTracker(self._retries)
+        self._supervisor = Supervisor()
+        self._pending: deque[Stack] = deque()
+        self._crashes = CrashTracker(self._retries)
         self._false_starts = 0
         self._began = time.monotonic()
         self._ahead = _AHEAD
+        self._has_warned = False
         self._broken: Exception | None = None
 
     def elapsed(self) -> float:
-        """Return the seconds since the start."""
+        """Return the seconds since `start`."""
         return time.monotonic() - self._began
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
-        """Hand jobs to workers, or put them in line."""
-        self._pending.extend(bundled(jobs, checksums, self.stack))
-        while len(self._crew) < min(
-            self.workers, len(self._pending) + sum(len(w.bundles) > 0 for w in self._crew)
-        ):
+        """Assign jobs to workers, or queue them."""
+        self._pending.extend(make_stacks(jobs, checksums, self.stack))
+        busy = sum(len(worker.stacks) > 0 for worker in self._pool.values())
+        while len(self._pool) < min(self.workers, len(self._pending) + busy):
             self._spawn()
         self._dispatch()
 
     def collect(self, timeout: float | None = None) -> list[Report]:
-        """Wait for a report, and take all others that are there."""
+        """Wait for a report, and return it with all others that have arrived."""
         if self._broken is not None:
             raise self._broken
         deadline = None if timeout is None else time.monotonic() + timeout
         reports: list[Report] = []
         while True:
-            try:
-                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-                worker, message = self._inbox.get(timeout=0.0 if reports else left)
-            except queue.Empty:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            event = self._supervisor.receive(0.0 if reports else left)
+            if event is None:
                 return reports
             try:
-                heard = (
-                    self._died(worker)
-                    if message is None
-                    else self._heard(worker, pickle.loads(message))
-                )
+                received = self._handle(*event)
             except MopbtError as error:
                 if not reports:
                     raise
-                self._broken = error  # first what is done, then this
+                # The next call raises it, after these reports are in the journal.
+                self._broken = error
                 return reports
-            reports += [replace(report, seconds=self.elapsed()) for report in heard]
+            reports += [replace(report, seconds=self.elapsed()) for report in received]
             self._dispatch()
 
     def close(self) -> None:
-        """End all workers at once; they leave nothing half written."""
-        crew, self._crew = self._crew, []
-        for worker in crew:
-            worker.process.kill()
-        for worker in crew:
-            _reap(worker)
+        """Kill all workers; they leave no incomplete files."""
+        self._pool.clear()
+        self._supervisor.close()
 
     def _spawn(self) -> None:
-        environment = dict(os.environ)
-        if self._threads is not None:
-            environment |= dict.fromkeys(THREADS, str(self._threads))
-        command = f"import sys; sys.path[:] = {self._path!r}; from mopbt.engines.worker import main; main()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-        worker = _Worker(process)
-        self._crew.append(worker)
-        worker.listener = threading.Thread(target=_listen, args=(worker, self._inbox), daemon=True)
-        worker.listener.start()
-        threading.Thread(target=_speak, args=(worker,), daemon=True).start()
-        worker.outbox.put(self._setup)
+        limits = {} if self._threads is None else dict.fromkeys(THREADS, str(self._threads))
+        process = self._supervisor.spawn("mopbt.engines.worker:main", limits)
+        self._pool[process] = _Worker(process)
+        process.send(self._setup)
 
     def _dispatch(self) -> None:
-        for depth in range(1, self._ahead + 1):  # first a bundle for each, then a second one
-            for worker in self._crew:
-                if len(worker.bundles) < depth and not any(
-                    map(self._deaths.is_suspect, worker.bundles)
-                ):
+        # Every worker gets one stack before any gets a second one.
+        for depth in range(1, self._ahead + 1):
+            for worker in self._pool.values():
+                is_alone = any(map(self._crashes.is_suspect, worker.stacks))
+                if len(worker.stacks) < depth and not is_alone:
                     self._assign(worker)
 
     def _assign(self, worker: _Worker) -> None:
-        """Give a worker the bundle of which it still has the most models in memory, else the first one; suspects by themselves."""
-        fit = [
-            bundle
-            for bundle in self._pending
-            if not (worker.bundles and self._deaths.is_suspect(bundle))
-        ]
+        """Give a worker the stack of which it holds the most models, or else the first one.
+
+        A suspect stack runs alone in its worker.
+        """
+        is_busy = len(worker.stacks) > 0
+        fit = [s for s in self._pending if not (is_busy and self._crashes.is_suspect(s))]
         if not fit:
             return
-        bundle = max(fit, key=lambda bundle: sum(job.start in worker.warm for job, _ in bundle))
-        self._pending.remove(bundle)
-        worker.bundles.append(bundle)
-        worker.warm -= {job.start for job, _ in bundle}
-        worker.outbox.put(pickle.dumps(bundle))
+        stack = max(fit, key=lambda stack: sum(job.start in worker.cached for job, _ in stack))
+        self._pending.remove(stack)
+        worker.stacks.append(stack)
+        worker.cached -= {job.start for job, _ in stack}
+        worker.process.send(pickle.dumps(stack))
 
-    def _heard(self, worker: _Worker, message: list[Report] | Exception | None) -> list[Report]:
-        if isinstance(message, Exception):
-            raise message
+    def _handle(self, process: WorkerProcess, message: bytes | None) -> list[Report]:
+        """Return the reports that follow from a message or a death."""
+        worker = self._pool[process]
         if message is None:
-            worker.ready = True
+            return self._replace(worker)
+        answer: Answer | Exception | None = pickle.loads(message)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            worker.is_ready = True
             self._false_starts = 0
             return []
-        worker.bundles.popleft()
-        worker.warm |= {report.job for report in message}
-        # A second bundle saves milliseconds; behind a long one it would wait while others are idle.
-        self._ahead = _AHEAD if sum(report.duration for report in message) < _SHORT else 1
-        return message
+        worker.stacks.popleft()
+        worker.cached |= {report.job for report in answer.reports}
+        is_short = sum(report.duration for report in answer.reports) < _SHORT
+        self._ahead = _AHEAD if is_short else 1
+        if answer.stack_error and not self._has_warned:
+            self._has_warned = True
+            warn_about_stack(self._problem, answer.stack_error)
+        return answer.reports
 
-    def _died(self, worker: _Worker) -> list[Report]:
-        """Replace a worker that is gone; what it had at hand is tried again, a bounded number of times, and one by one."""
-        if worker not in self._crew:
-            return []
-        self._crew.remove(worker)
-        code = _reap(worker)
-        if not worker.ready:
+    def _replace(self, worker: _Worker) -> list[Report]:
+        """Replace a worker that died, and repeat its jobs or report them as failed."""
+        del self._pool[worker.process]
+        code = self._supervisor.reap(worker.process)
+        repeated = list(worker.stacks)
+        reports: list[Report] = []
+        if worker.is_ready:
+            reason = f"exit code {code}"
+            repeated, reports = self._crashes.record(repeated, "worker process", reason)
+        else:
             self._false_starts += 1
             if self._false_starts > self._retries:
                 raise WorkerFailed(
-                    f"worker processes end before they are ready (exit code {code}); see what they print above"
+                    f"worker processes end before they are ready (exit code {code}); "
+                    f"see what they print above"
                 )
-        again, reports = list(worker.bundles), list[Report]()
-        if worker.ready:
-            again, reports = self._deaths.count(again, "worker process", f"exit code {code}")
-        self._pending.extendleft(reversed(again))
+        self._pending.extendleft(reversed(repeated))
         self._spawn()
         return reports
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends what a script or a notebook defines by value, its cached functions included."""
+    """Sends by value what a script or a notebook defines, including its cached functions."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
             parameters = obj.cache_parameters()
-            return _cached, (obj.__wrapped__, parameters["maxsize"], parameters["typed"])
+            return _make_cached, (obj.__wrapped__, parameters["maxsize"], parameters["typed"])
         return super().reducer_override(obj)
 
 
-def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Callable[..., Any]:
+def _make_cached(
+    function: Callable[..., Any], maxsize: int | None, typed: bool
+) -> Callable[..., Any]:
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def pickled(work: RunContext) -> bytes:
-    """Return the work as bytes that another process can read, also where a script or a notebook defines its task."""
+def pickle_context(context: RunContext) -> bytes:
+    """Pickle a run's context for other processes, even if a script or notebook defines its task."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(work)
+    _Pickler(buffer).dump(context)
     return buffer.getvalue()
 
 
-def _listen(worker: _Worker, inbox: "queue.SimpleQueue[tuple[_Worker, bytes | None]]") -> None:
-    assert worker.process.stdout is not None
-    while (message := receive(worker.process.stdout)) is not None:
-        inbox.put((worker, message))
-    inbox.put((worker, None))
-
-
-def _speak(worker: _Worker) -> None:
-    assert worker.process.stdin is not None
-    with suppress(BrokenPipeError):  # it is dead: its listener tells
-        while (message := worker.outbox.get()) is not None:
-            send(worker.process.stdin, message)
-    with suppress(BrokenPipeError):
-        worker.process.stdin.close()
-
-
-def _reap(worker: _Worker) -> int:
-    worker.outbox.put(None)
-    code = worker.process.wait()
-    assert worker.listener is not None
-    assert worker.process.stdout is not None
-    worker.listener.join(timeout=1.0)
-    if not worker.listener.is_alive():  # closing a pipe that another thread reads would block
-        worker.process.stdout.close()
-    return code
+def check_whole_number(name: str, value: Any, least: int) -> None:
+    """Raise ValueError unless an option is None or a whole number of at least `least`."""
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
 
 
 def available_cores() -> int:

@@ -1,7 +1,8 @@
-"""Jobs on a Ray cluster: actors that stay, keep their models warm, and write checkpoints straight to the run's storage.
+"""Jobs on a Ray cluster.
 
-The driver sends jobs and gets reports; weights never pass through it. What an actor does with a job is what a worker process of
-the pool does, so a run gives the same models on either.
+Actors stay for the run, keep models in memory, and write checkpoints directly to the run's
+storage. The driver sends jobs and receives reports; weights never pass through it. An actor
+executes a job exactly as a worker process of the pool does, so both give the same models.
 """
 
 import logging
@@ -19,83 +20,111 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
-from mopbt.engines.base import Bundle, CrashTracker, ModelCache, RunContext, bundled, train
-from mopbt.engines.pool import pickled
-from mopbt.engines.worker import keep_memory, saved_or_failed
-from mopbt.errors import CannotStack, CorruptCheckpoint, MissingExtra, MopbtError, WorkerFailed
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.crashes import CrashTracker
+from mopbt.engines.execution import (
+    Answer,
+    Stack,
+    make_stacks,
+    require_stackable,
+    save_stack,
+    train,
+    warn_about_stack,
+)
+from mopbt.engines.pool import check_whole_number, pickle_context
+from mopbt.engines.worker import keep_memory
+from mopbt.errors import CorruptCheckpoint, MissingExtra, MopbtError, WorkerFailed
 from mopbt.state import Job, Report
 
-_AHEAD = 2  # bundles an actor has at hand: it trains the second while the first is being saved and reported
-_SHORT = 0.5  # seconds that an actor takes for a bundle for this to pay
-_LOOK = 2.0  # seconds between two looks at the size of the cluster
-_PROBE = (
-    -1
-)  # the checkpoint by which actors see whether they share the driver's storage; no job has this id
+# A fast actor gets its second stack in advance, and trains it while it saves the first one.
+_AHEAD = 2
+# An actor is fast if a stack takes it less than so many seconds. Behind a long stack, or on a slow
+# node, a second one would wait while other actors are idle.
+_SHORT = 0.5
+# Seconds between two checks of the size of the cluster.
+_POLL = 2.0
+# Actors load this checkpoint to find out whether they share the driver's storage. No job has this
+# id.
+_PROBE = -1
 
 
 class Actor:
-    """What a Ray actor holds and does; its calls overlap, but one at a time trains."""
+    """What a Ray actor holds and does. Its calls overlap, but only one at a time trains."""
 
     def prepare(
-        self, payload: bytes, path: list[str], warm_bytes: int, probe: str
+        self, payload: bytes, path: list[str], cache_bytes: int, probe: str
     ) -> MopbtError | None:
-        """Read the task, and make sure that the storage is the driver's."""
+        """Read the task, and check that the storage is the driver's."""
         keep_memory()
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        self._turn = threading.Lock()
-        self._warm = ModelCache(warm_bytes)
+        self._training = threading.Lock()
+        self._cache = ModelCache(cache_bytes)
         try:
-            self._work: RunContext = pickle.loads(payload)
+            self._context: RunContext = pickle.loads(payload)
         except Exception as error:
-            remedy = (
-                "put the task in a module that all nodes can import (see RayEngine's `runtime_env`)"
-            )
             return WorkerFailed(
-                f"{_here()} cannot read the task: {type(error).__name__}: {error}; {remedy}"
+                f"{_this_actor()} cannot read the task: {type(error).__name__}: {error}; put the "
+                f"task in a module that all nodes can import (see RayEngine's `runtime_env`)"
             )
         try:
-            self._work.checkpoints.load(_PROBE, probe)
+            self._context.checkpoints.load(_PROBE, probe)
         except CorruptCheckpoint as error:
-            remedy = "give `storage` a place that all nodes reach, such as s3://bucket/run or a shared folder"
-            return WorkerFailed(f"{_here()} does not see the run's checkpoints: {error}; {remedy}")
+            return WorkerFailed(
+                f"{_this_actor()} does not see the run's checkpoints: {error}; set `storage` to a "
+                f"place that all nodes reach, such as s3://bucket/run or a shared folder"
+            )
         return None
 
-    def execute(self, bundle: Bundle) -> list[Report] | MopbtError:
-        """Train a bundle, and make it durable while the next one trains."""
+    def execute(self, stack: Stack) -> Answer | MopbtError:
+        """Train a stack, and save it while the next one trains."""
         try:
-            with self._turn:
-                trained = train(self._work, bundle, self._warm)
-            return [saved_or_failed(self._work, one) for one in trained]
+            with self._training:
+                trained = train(self._context, stack, self._cache)
+            return save_stack(self._context, trained)
         except MopbtError as error:
             return error
-        except Exception as error:  # a store that is broken in an unforeseen way
+        except Exception as error:
             return WorkerFailed(
-                f"{_here()} cannot save a checkpoint: {type(error).__name__}: {error}"
+                f"{_this_actor()} cannot save a checkpoint: {type(error).__name__}: {error}"
             )
+
+
+def _this_actor() -> str:
+    return f"a Ray actor on {socket.gethostname()}"
 
 
 @dataclass(eq=False)
-class _Worker:
+class _ActorState:
     """An actor as the driver sees it."""
 
-    actor: Any
-    bundles: deque[tuple[Any, Bundle]] = field(
-        default_factory=deque
-    )  # with the references of their answers, the oldest first
-    ready: bool = False
-    ahead: int = (
-        1  # how many bundles it gets at a time: more than one when it has shown that it is quick
-    )
-    pace: float = 0.0  # seconds that its last bundle duration
+    handle: Any
+    # What the actor holds, the oldest first, each with the reference of its answer.
+    stacks: deque[tuple[Any, Stack]] = field(default_factory=deque)
+    is_ready: bool = False
+    max_stacks: int = 1
+    # Seconds that the last stack took; 0 before the first one.
+    pace: float = 0.0
 
 
 class RayEngine:
-    """Carries out jobs in Ray actors, each of which asks the cluster for `num_cpus` and `num_gpus` (fractions share a GPU).
+    """Executes jobs in Ray actors.
 
-    With `workers` that many actors are asked for, and used as they come: this is what an autoscaling cluster grows by. Without it
-    there are as many as the cluster has room for, also while it grows or shrinks. An actor trains `stack` members at a time as one
-    program, if the task knows how. An actor or a node that dies is replaced and its job runs again, at most `retries` times; then
-    the job is reported as failed. If no actor can start for `patience` seconds, the run stops, to be resumed later.
+    An actor or a node that dies is replaced and its jobs are repeated.
+
+    Args:
+        workers: The number of actors to request, which are used as they become available; an
+            autoscaling cluster grows by this. Without it, there are as many actors as the
+            cluster has room for, even while it grows or shrinks.
+        address: The address of the cluster. By default, Ray's own default applies.
+        num_cpus: The CPUs of an actor.
+        num_gpus: The GPUs of an actor; with a fraction, several actors share one GPU.
+        resources: Other resources of an actor, by their names in Ray.
+        stack: The number of members that an actor trains as one program, if the task supports it.
+        runtime_env: Ray's description of the environment of the actors.
+        retries: How often a job whose actor died is repeated before it is reported as failed.
+        warm_bytes: The size of the checkpoints whose models an actor keeps in memory.
+        patience: After so many seconds in which no actor could start, the run stops. It can be
+            resumed later.
     """
 
     def __init__(
@@ -112,30 +141,16 @@ class RayEngine:
         warm_bytes: int = 2**28,
         patience: float = 600.0,
     ) -> None:
-        for name, value, least in (
-            ("workers", workers, 1),
-            ("stack", stack, 1),
-            ("retries", retries, 0),
-        ):
-            if value is not None and (
-                not isinstance(value, int) or isinstance(value, bool) or value < least
-            ):
-                raise ValueError(
-                    f"`{name}` must be a whole number of at least {least}, got {value!r}"
-                )
+        check_whole_number("workers", workers, 1)
+        check_whole_number("stack", stack, 1)
+        check_whole_number("retries", retries, 0)
         needs = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
         for name, amount in (*needs.items(), ("patience", patience)):
-            if (
-                isinstance(amount, bool)
-                or not isinstance(amount, Real)
-                or not 0 <= amount < math.inf
-            ):
-                raise ValueError(
-                    f"the amount of {name} must be a number of at least 0, got {amount!r}"
-                )
+            _check_amount(name, amount)
         if workers is None and not any(needs.values()):
             raise ValueError(
-                "`workers` must be given where an actor needs no CPU, GPU or other resource: any number would fit"
+                "`workers` must be given if an actor needs no CPU, GPU or other resource, "
+                "because any number of such actors fits into the cluster; got None"
             )
         self.workers = workers
         self._address = address
@@ -145,81 +160,78 @@ class RayEngine:
             "num_gpus": num_gpus,
             "resources": dict(resources or {}),
         }
-        self._stack = stack
+        self._stack_size = stack
         self._runtime_env = dict(runtime_env or {})
         self._retries = retries
         self._warm_bytes = warm_bytes
         self._patience = patience
-        self._wanted = workers or 1  # actors
-        self._crew: list[_Worker] = []
+        self._max_actors = workers or 1
+        self._actors: list[_ActorState] = []
 
     @property
     def stack(self) -> int:
-        """Return how many jobs make a bundle that an actor carries out together."""
-        return self._stack
+        """Return the largest number of jobs in a stack."""
+        return self._stack_size
 
     @property
     def capacity(self) -> int:
-        """Return how many jobs the engine takes at a time."""
-        return self._wanted * self.stack * _AHEAD
+        """Return how many jobs the engine accepts at a time."""
+        return self._max_actors * self.stack * _AHEAD
 
-    def start(self, work: RunContext) -> None:
-        """Connect to Ray and get ready for a run; actors start with the first jobs."""
-        if self.stack > 1 and not hasattr(work.task, "train_many"):
-            raise CannotStack(
-                f"the task {work.problem.name!r} has no `train_many`, so it cannot be stacked; leave `stack` at 1"
-            )
+    def start(self, context: RunContext) -> None:
+        """Connect to Ray and prepare for a run; actors start with the first jobs."""
+        if self.stack > 1:
+            require_stackable(context.task, context.problem.name, "leave `stack` at 1")
         try:
-            self._payload = pickled(work)
+            self._payload = pickle_context(context)
         except Exception as error:
             raise WorkerFailed(
-                f"the task cannot be sent to Ray actors: {type(error).__name__}: {error}; keep open files, locks and connections "
-                f"out of it (open them where they are used)"
+                f"the task cannot be sent to Ray actors: {type(error).__name__}: {error}; keep "
+                f"open files, locks and connections out of it (open them where they are used)"
             ) from error
-        self._ray = _ray()
-        self._probe = work.checkpoints.save(_PROBE, os.urandom(16))
+        self._ray = _import_ray()
+        self._probe = context.checkpoints.save(_PROBE, os.urandom(16))
         self._connected = self._connect()
-        code = (
-            {} if self._connected or not self._runtime_env else {"runtime_env": self._runtime_env}
-        )
-        self._kind = self._ray.remote(
-            max_concurrency=_AHEAD, max_restarts=0, **self._options, **code
-        )(Actor)
-        self._checkpoints = work.checkpoints
+        self._actor_class = self._make_actor_class()
+        self._problem = context.problem
+        self._checkpoints = context.checkpoints
         self._path = [os.path.abspath(entry) for entry in sys.path]
-        self._sent: Any = None  # the payload in Ray's object store
-        self._calls: dict[Any, _Worker] = {}  # by the references of their answers
-        self._pending: deque[Bundle] = deque()
-        self._warm: dict[
-            int | None, _Worker
-        ] = {}  # who may still have the model of a checkpoint in memory
-        self._deaths = CrashTracker(self._retries)
+        # The payload in Ray's object store; None before it is put there.
+        self._payload_reference: Any = None
+        # The actors of all calls that are not over, by the references of their answers.
+        self._calls: dict[Any, _ActorState] = {}
+        self._pending: deque[Stack] = deque()
+        # The actors that may hold the models of checkpoints in memory.
+        self._homes: dict[int | None, _ActorState] = {}
+        self._crashes = CrashTracker(self._retries)
         self._false_starts = 0
+        self._has_warned = False
         self._broken: MopbtError | None = None
-        self._began = self._hopeful = time.monotonic()
-        self._looked = -math.inf
-        self._look()
+        self._began = time.monotonic()
+        self._last_progress = self._began
+        self._last_poll = -math.inf
+        self._poll_cluster()
 
     def elapsed(self) -> float:
-        """Return the seconds since the start."""
+        """Return the seconds since `start`."""
         return time.monotonic() - self._began
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
-        """Hand jobs to actors, or put them in line."""
-        self._pending.extend(bundled(jobs, checksums, self.stack))
+        """Assign jobs to actors, or queue them."""
+        self._pending.extend(make_stacks(jobs, checksums, self.stack))
         self._spawn()
         self._dispatch()
 
     def collect(self, timeout: float | None = None) -> list[Report]:
-        """Wait for a report, and take all others that are there."""
+        """Wait for a report, and return it with all others that have arrived."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         reports: list[Report] = []
         while not reports:
             if self._broken is not None:
                 raise self._broken
-            for answer in self._answers(deadline - time.monotonic()):
-                reports += self._take(answer)
-            self._look()
+            for reference in self._wait(deadline - time.monotonic()):
+                reports += self._receive(reference)
+            self._poll_cluster()
             self._spawn()
             self._dispatch()
             if time.monotonic() >= deadline:
@@ -227,11 +239,12 @@ class RayEngine:
         return reports
 
     def close(self) -> None:
-        """End all actors at once, and leave the cluster if the engine joined it; nothing is left half written."""
-        crew, self._crew = self._crew, []
-        for worker in crew:
-            self._kill(worker)
-        self._sent = None
+        """Kill all actors, and disconnect if the engine connected; no file is left incomplete."""
+        actors = self._actors
+        self._actors = []
+        for actor in actors:
+            self._kill(actor)
+        self._payload_reference = None
         self._calls.clear()
         with suppress(OSError):
             self._checkpoints.drop([_PROBE])
@@ -239,191 +252,206 @@ class RayEngine:
             self._ray.shutdown()
 
     def _connect(self) -> bool:
-        """Connect to Ray and return whether this is ours to undo."""
+        """Connect to Ray, and return whether `close` must disconnect."""
         if self._ray.is_initialized():
             return False
-        own = (
-            {"include_dashboard": False}
-            if self._address is None and "RAY_ADDRESS" not in os.environ
-            else {}
-        )
+        options = {}
+        if self._address is None and "RAY_ADDRESS" not in os.environ:
+            options = {"include_dashboard": False}
         try:
             self._ray.init(
                 self._address,
                 runtime_env=self._runtime_env or None,
                 logging_level=logging.WARNING,
-                **own,
+                **options,
             )
         except Exception as error:
             where = f"Ray at {self._address}" if self._address else "Ray"
             raise WorkerFailed(
-                f"cannot connect to {where}: {type(error).__name__}: {error}; `ray status` tells of a cluster"
+                f"cannot connect to {where}: {type(error).__name__}: {error}; "
+                f"run `ray status` to see whether the cluster is up"
             ) from error
         return True
 
-    def _answers(self, seconds: float) -> list[Any]:
-        """Return the references of the calls that are over: all of them now, or the first one that is."""
+    def _make_actor_class(self) -> Any:
+        options = dict(self._options)
+        # A connection that the engine made has this environment already.
+        if self._runtime_env and not self._connected:
+            options["runtime_env"] = self._runtime_env
+        return self._ray.remote(max_concurrency=_AHEAD, max_restarts=0, **options)(Actor)
+
+    def _wait(self, seconds: float) -> list[Any]:
+        """Wait for the end of a call, and return the references of all calls that are over."""
+        seconds = max(min(seconds, _POLL), 0.0)
         calls = list(self._calls)
         if not calls:
-            time.sleep(max(min(seconds, _LOOK), 0.0))
+            time.sleep(seconds)
             return []
-        over, _ = self._ray.wait(calls, num_returns=1, timeout=max(min(seconds, _LOOK), 0.0))
+        over, _ = self._ray.wait(calls, num_returns=1, timeout=seconds)
         if over and len(calls) > 1:
             over, _ = self._ray.wait(calls, num_returns=len(calls), timeout=0)
         return list(over)
 
-    def _take(self, answer: Any) -> list[Report]:
-        worker = self._calls.pop(answer, None)
-        if worker is None:  # an actor that is dead and buried
+    def _receive(self, reference: Any) -> list[Report]:
+        # A call of an actor that was found dead is not among the calls any more.
+        actor = self._calls.pop(reference, None)
+        if actor is None:
             return []
         try:
-            heard = self._heard(worker, answer)
+            reports = self._handle(actor, reference)
         except MopbtError as error:
-            self._broken = self._broken or error  # first what is done, then this
+            # The next call of `collect` raises it, after other reports are in the journal.
+            self._broken = self._broken or error
             return []
-        return [replace(report, seconds=self.elapsed()) for report in heard]
+        return [replace(report, seconds=self.elapsed()) for report in reports]
 
-    def _heard(self, worker: _Worker, answer: Any) -> list[Report]:
+    def _handle(self, actor: _ActorState, reference: Any) -> list[Report]:
+        """Return the reports that follow from an answer, or from its absence."""
         try:
-            message: list[Report] | MopbtError | None = self._ray.get(answer)
-        except (
-            self._ray.exceptions.RayError
-        ) as error:  # the actor or its node is dead, or what was sent is lost
-            return self._died(worker, error)
-        if isinstance(message, MopbtError):
-            raise message
-        if message is None:
-            worker.ready = True
+            answer: Answer | MopbtError | None = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            # The actor or its node is dead, or the payload is lost.
+            return self._give_up(actor, error)
+        if isinstance(answer, MopbtError):
+            raise answer
+        if answer is None:
+            actor.is_ready = True
             self._false_starts = 0
             return []
-        worker.bundles = deque(item for item in worker.bundles if item[0] != answer)
-        self._warm |= dict.fromkeys((report.job for report in message), worker)
-        # A second bundle hides the time of saving; behind a long one, or on a slow node, it would wait while others are idle.
-        worker.pace = sum(report.duration for report in message)
-        worker.ahead = _AHEAD if worker.pace < _SHORT else 1
-        return message
+        actor.stacks = deque(item for item in actor.stacks if item[0] != reference)
+        self._homes |= dict.fromkeys((report.job for report in answer.reports), actor)
+        actor.pace = sum(report.duration for report in answer.reports)
+        actor.max_stacks = _AHEAD if actor.pace < _SHORT else 1
+        if answer.stack_error and not self._has_warned:
+            self._has_warned = True
+            warn_about_stack(self._problem, answer.stack_error)
+        return answer.reports
 
-    def _died(self, worker: _Worker, error: Exception) -> list[Report]:
-        """Give up an actor that is gone; what it had at hand is tried again, a bounded number of times, and one by one."""
-        why = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-        self._sent = None  # if this is what was lost, it is sent anew
-        self._warm = {job: home for job, home in self._warm.items() if home is not worker}
-        self._crew.remove(worker)
-        self._kill(worker)
-        for reference, _ in worker.bundles:
+    def _give_up(self, actor: _ActorState, error: Exception) -> list[Report]:
+        """Remove an actor that died, and repeat its jobs or report them as failed."""
+        reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        # The payload may be what was lost, so the next actor gets a new copy.
+        self._payload_reference = None
+        self._homes = {id: home for id, home in self._homes.items() if home is not actor}
+        self._actors.remove(actor)
+        self._kill(actor)
+        for reference, _ in actor.stacks:
             self._calls.pop(reference, None)
-        if not worker.ready:
+        repeated = [stack for _, stack in actor.stacks]
+        reports: list[Report] = []
+        if actor.is_ready:
+            repeated, reports = self._crashes.record(repeated, "Ray actor", reason)
+        else:
             self._false_starts += 1
             if self._false_starts > self._retries:
-                raise WorkerFailed(f"Ray actors end before they are ready: {why}")
-        again, reports = [bundle for _, bundle in worker.bundles], list[Report]()
-        if worker.ready:
-            again, reports = self._deaths.count(again, "Ray actor", why)
-        self._pending.extendleft(reversed(again))
+                raise WorkerFailed(f"Ray actors end before they are ready: {reason}")
+        self._pending.extendleft(reversed(repeated))
         return reports
 
-    def _look(self) -> None:
-        """Look, now and then, how many actors the cluster has room for, and whether any could start."""
+    def _poll_cluster(self) -> None:
+        """Check every few seconds how many actors fit, and stop the run if none could start."""
         now = time.monotonic()
-        if now - self._looked < _LOOK:
+        if now - self._last_poll < _POLL:
             return
-        self._looked = now
+        self._last_poll = now
+        needs = {name: amount for name, amount in self._needs.items() if amount}
         if self.workers is None:
-            has = self._ray.cluster_resources()
-            self._wanted = max(
-                min(
-                    int(has.get(name, 0) / amount + 1e-9)
-                    for name, amount in self._needs.items()
-                    if amount
-                ),
-                1,
-            )
-        if any(worker.ready for worker in self._crew) or not self._pending:
-            self._hopeful = now
-        elif now - self._hopeful > self._patience:
-            asked = (
-                ", ".join(f"{amount:g} {name}" for name, amount in self._needs.items() if amount)
-                or "nothing"
-            )
-            has = ", ".join(
-                f"{amount:g} {name}"
-                for name, amount in self._ray.available_resources().items()
-                if name in self._needs
-            )
+            total = self._ray.cluster_resources()
+            # The tiny summand makes up for rounding: 0.3 / 0.1 is less than 3.
+            rooms = [int(total.get(name, 0) / amount + 1e-9) for name, amount in needs.items()]
+            self._max_actors = max(min(rooms), 1)
+        if any(actor.is_ready for actor in self._actors) or not self._pending:
+            self._last_progress = now
+        elif now - self._last_progress > self._patience:
+            free = self._ray.available_resources()
+            free = {name: amount for name, amount in free.items() if name in self._needs}
             raise WorkerFailed(
-                f"no Ray actor could start for {self._patience:g} seconds: each needs {asked}, free are {has or 'none of these'}; "
-                f"add nodes, ask for less, or raise `patience`"
+                f"no Ray actor could start for {self._patience:g} seconds: "
+                f"each needs {_list_amounts(needs) or 'nothing'}, "
+                f"free are {_list_amounts(free) or 'none of these'}; "
+                f"add nodes, request less, or raise `patience`"
             )
 
     def _spawn(self) -> None:
-        """Ask for actors: as many as there is work for, if they are wanted."""
-        busy = sum(len(worker.bundles) > 0 for worker in self._crew)
-        for _ in range(min(self._wanted, len(self._pending) + busy) - len(self._crew)):
-            if self._sent is None:
-                self._sent = self._ray.put(self._payload)
-            worker = _Worker(self._kind.remote())
-            self._crew.append(worker)
-            self._calls[
-                worker.actor.prepare.remote(self._sent, self._path, self._warm_bytes, self._probe)
-            ] = worker
+        """Request as many actors as there is work for, up to the limit."""
+        busy = sum(len(actor.stacks) > 0 for actor in self._actors)
+        wanted = min(self._max_actors, len(self._pending) + busy)
+        for _ in range(wanted - len(self._actors)):
+            if self._payload_reference is None:
+                self._payload_reference = self._ray.put(self._payload)
+            actor = _ActorState(self._actor_class.remote())
+            self._actors.append(actor)
+            reference = actor.handle.prepare.remote(
+                self._payload_reference, self._path, self._warm_bytes, self._probe
+            )
+            self._calls[reference] = actor
 
     def _dispatch(self) -> None:
-        for depth in range(1, _AHEAD + 1):  # first a bundle for each, then a second one
-            idle = {
-                worker
-                for worker in self._crew
-                if worker.ready and len(worker.bundles) < min(depth, worker.ahead)
-            }
-            idle -= {
-                worker
-                for worker in idle
-                for _, bundle in worker.bundles
-                if self._deaths.is_suspect(bundle)
-            }
-            limit = max(
-                _SHORT, 2 * min((worker.pace for worker in idle if worker.pace), default=0.0)
-            )
-            fit = [
-                bundle
-                for bundle in self._pending
-                if depth == 1 or not self._deaths.is_suspect(bundle)
-            ]
-            for bundle in list(fit) if idle else ():
-                home = self._home(bundle)
-                if (
-                    home in idle and home.pace <= limit
-                ):  # not to a slow node while a quick one is idle
-                    idle.remove(home)
-                    fit.remove(bundle)
-                    self._assign(home, bundle)
-            for worker, bundle in zip(
-                sorted(idle, key=lambda worker: worker.pace), fit, strict=False
-            ):
-                self._assign(worker, bundle)
+        """Assign pending stacks: one to every free actor, then a second one to the fast actors.
 
-    def _home(self, bundle: Bundle) -> _Worker | None:
-        """Return the actor that may still have the models in memory from which a bundle starts, or most of them."""
-        homes = Counter(self._warm[job.start] for job, _ in bundle if job.start in self._warm)
+        A stack goes to the actor that holds its models, unless that actor is much slower than
+        another free one. The other stacks go to the fastest of the actors that are left.
+        """
+        for depth in range(1, _AHEAD + 1):
+            free = {actor for actor in self._actors if self._has_room(actor, depth)}
+            if not free:
+                continue
+            # A suspect runs alone, so it is never a second stack.
+            waiting = [s for s in self._pending if depth == 1 or not self._crashes.is_suspect(s)]
+            slowest_home = _pace_limit(free)
+            for stack in list(waiting):
+                home = self._find_home(stack)
+                if home in free and home.pace <= slowest_home:
+                    free.remove(home)
+                    waiting.remove(stack)
+                    self._assign(home, stack)
+            fastest_first = sorted(free, key=lambda actor: actor.pace)
+            for actor, stack in zip(fastest_first, waiting, strict=False):
+                self._assign(actor, stack)
+
+    def _has_room(self, actor: _ActorState, depth: int) -> bool:
+        """Return whether an actor may get a stack as its `depth`-th one."""
+        if not actor.is_ready or len(actor.stacks) >= min(depth, actor.max_stacks):
+            return False
+        return not any(self._crashes.is_suspect(stack) for _, stack in actor.stacks)
+
+    def _find_home(self, stack: Stack) -> _ActorState | None:
+        """Return the actor that may hold the most models that a stack starts from."""
+        starts = [job.start for job, _ in stack]
+        homes = Counter(self._homes[start] for start in starts if start in self._homes)
         return homes.most_common(1)[0][0] if homes else None
 
-    def _assign(self, worker: _Worker, bundle: Bundle) -> None:
-        self._pending.remove(bundle)
-        for job, _ in bundle:
-            self._warm.pop(job.start, None)
-        reference = worker.actor.execute.remote(bundle)
-        worker.bundles.append((reference, bundle))
-        self._calls[reference] = worker
+    def _assign(self, actor: _ActorState, stack: Stack) -> None:
+        self._pending.remove(stack)
+        for job, _ in stack:
+            self._homes.pop(job.start, None)
+        reference = actor.handle.execute.remote(stack)
+        actor.stacks.append((reference, stack))
+        self._calls[reference] = actor
 
-    def _kill(self, worker: _Worker) -> None:
-        with suppress(Exception):  # it is dead, or Ray is
-            self._ray.kill(worker.actor)
-
-
-def _here() -> str:
-    return f"a Ray actor on {socket.gethostname()}"
+    def _kill(self, actor: _ActorState) -> None:
+        # The actor may be dead, or Ray itself.
+        with suppress(Exception):
+            self._ray.kill(actor.handle)
 
 
-def _ray() -> Any:
+def _pace_limit(actors: Iterable[_ActorState]) -> float:
+    """Return the pace up to which a model in memory outweighs a faster actor."""
+    fastest = min((actor.pace for actor in actors if actor.pace), default=0.0)
+    return max(_SHORT, 2 * fastest)
+
+
+def _list_amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+
+
+def _check_amount(name: str, amount: Any) -> None:
+    is_number = isinstance(amount, Real) and not isinstance(amount, bool)
+    if not is_number or not 0 <= amount < math.inf:
+        raise ValueError(f"the amount of {name} must be a number of at least 0, got {amount!r}")
+
+
+def _import_ray() -> Any:
     try:
         import ray
     except ImportError:

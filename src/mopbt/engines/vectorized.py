@@ -1,15 +1,16 @@
-"""Stacks of members as single programs, one stack in each worker process."""
+"""Stacks of jobs in worker processes, each stack trained as one program."""
 
 from mopbt.engines.base import RunContext
-from mopbt.engines.pool import PoolEngine
-from mopbt.errors import CannotStack
+from mopbt.engines.execution import require_stackable
+from mopbt.engines.pool import PoolEngine, check_whole_number
 
 
 class VectorizedEngine(PoolEngine):
-    """Carries out `stack` jobs at a time as one program in each of `workers` processes.
+    """Trains stacks of up to `stack` jobs, each as one program, in `workers` processes.
 
-    With one worker the whole population can be one stack (best on a GPU); with one worker for each core and one thread each, a
-    share of it is in every worker (best on CPUs). The task must know how: `TorchTask` does.
+    On a GPU, use one worker whose stack holds the complete population. On CPUs, use one worker
+    with one thread for each core, and divide the population among them. The task must be a
+    `StackableTask`, as `TorchTask` is.
     """
 
     def __init__(
@@ -22,19 +23,15 @@ class VectorizedEngine(PoolEngine):
         warm_bytes: int = 2**30,
     ) -> None:
         super().__init__(workers, threads=threads, retries=retries, warm_bytes=warm_bytes)
-        if not isinstance(stack, int) or isinstance(stack, bool) or stack < 1:
-            raise ValueError(f"`stack` must be a whole number of at least 1, got {stack!r}")
-        self._stack = stack
+        check_whole_number("stack", stack, 1)
+        self._stack_size = stack
 
     @property
     def stack(self) -> int:
-        """Return how many jobs make a bundle that a worker carries out together."""
-        return self._stack
+        """Return the largest number of jobs in a stack."""
+        return self._stack_size
 
-    def start(self, work: RunContext) -> None:
-        """Get ready for a run of a task that can be stacked."""
-        if not hasattr(work.task, "train_many"):
-            raise CannotStack(
-                f"the task {work.problem.name!r} has no `train_many`, so it cannot be stacked; use engine='pool'"
-            )
-        super().start(work)
+    def start(self, context: RunContext) -> None:
+        """Prepare for a run of a task that can be stacked."""
+        require_stackable(context.task, context.problem.name, "use engine='pool'")
+        super().start(context)

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 from mopbt import serialization
-from mopbt.engines.base import global_seeds
+from mopbt.engines.seeding import global_seeds
 from mopbt.errors import MissingExtra, TaskError
 from mopbt.function_task import hyperparameters_of, is_plain, merge_hyperparameters
 from mopbt.objectives import Constraint, Direction

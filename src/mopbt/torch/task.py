@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mopbt import serialization
-from mopbt.engines.base import global_seeds
+from mopbt.engines.seeding import global_seeds
 from mopbt.engines.worker import memory_kept
 from mopbt.errors import MissingScore, MopbtError, TaskError
 from mopbt.messages import did_you_mean

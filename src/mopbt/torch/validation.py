@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mopbt.engines.base import checked_scores
+from mopbt.engines.execution import check_scores
 from mopbt.errors import TaskError
 from mopbt.torch.data import Batches
 
@@ -69,7 +69,7 @@ def check_metrics(metrics: Any, source: str) -> dict[str, float]:
     """Convert the metrics that `source` returned to floats, or raise TaskError."""
     if not isinstance(metrics, Mapping):
         raise TaskError(f"`{source}` must return a mapping of names to numbers, got {metrics!r}")
-    return checked_scores(metrics)
+    return check_scores(metrics)
 
 
 def _describe(argument: Any) -> str:

@@ -1,0 +1,262 @@
+"""How a job runs: restore or build a model, train it, evaluate it, save it.
+
+All engines execute jobs with the functions of this module, so a run gives the same models
+whichever engine it uses.
+"""
+
+import math
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.seeding import global_seeds, seed_globals
+from mopbt.errors import CannotStack, CorruptCheckpoint, MopbtError, TaskError
+from mopbt.objectives import signed, total_violation
+from mopbt.problem import FunctionalTask, Hyperparameters, Problem, StackableTask, Task
+from mopbt.rng import derived_seed
+from mopbt.state import Job, Report
+
+# Jobs that are trained as one program, each with the checksum of the checkpoint it starts from.
+Stack = list[tuple[Job, str]]
+
+
+def make_stacks(
+    jobs: Iterable[Job], checksums: Mapping[int, str], stack_size: int = 1
+) -> list[Stack]:
+    """Group jobs into stacks of at most `stack_size`.
+
+    The stack of a job follows from its trial alone, so the same members are stacked together in
+    every generation and after a crash.
+    """
+    in_order = sorted(jobs, key=lambda job: (job.trial, job.id))
+    stacks = []
+    for _, members in groupby(in_order, key=lambda job: job.trial // stack_size):
+        stacks.append([(job, start_checksum(job, checksums)) for job in members])
+    return stacks
+
+
+def start_checksum(job: Job, checksums: Mapping[int, str]) -> str:
+    """Return the checksum of the checkpoint that a job starts from, or an empty string."""
+    return "" if job.start is None else checksums.get(job.start, "")
+
+
+def require_stackable(task: Any, name: str, remedy: str) -> None:
+    """Raise CannotStack if a task does not declare how several models are trained together."""
+    if not isinstance(task, StackableTask):
+        raise CannotStack(
+            f"the task {name!r} has no `train_many` and `evaluate_many`, so it cannot be stacked; "
+            f"{remedy}"
+        )
+
+
+@dataclass(frozen=True)
+class TrainedJob:
+    """A job before its checkpoint is written: metrics and model, or the error that it raised."""
+
+    job: Job
+    seconds: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+    data: bytes = b""
+    error: str = ""
+    # The error for which the stack of this job was trained one by one.
+    stack_error: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker sends to the driver after it executed a stack."""
+
+    reports: list[Report]
+    stack_error: str = ""
+
+
+def run_job(context: RunContext, job: Job, checksum: str, cache: ModelCache) -> Report:
+    """Train a model for one interval, evaluate it and save it."""
+    return save(context, _train_alone(context, job, checksum, cache))
+
+
+def train(context: RunContext, stack: Stack, cache: ModelCache) -> list[TrainedJob]:
+    """Train jobs as one program if the task supports it, otherwise one by one.
+
+    An exception in the task's code fails its job. If training a stack raises one, its jobs are
+    trained one by one, so that only those fail that caused it. An error of mopbt, such as a
+    missing metric, ends the run.
+    """
+    stack_error = ""
+    if len(stack) > 1 and isinstance(context.task, StackableTask):
+        try:
+            return _train_stack(context, context.task, stack, cache)
+        except MopbtError as error:
+            if not isinstance(error, CorruptCheckpoint):
+                raise
+            stack_error = str(error)
+        except Exception as error:
+            stack_error = f"{type(error).__name__}: {error}".partition("\n")[0]
+    trained = [_train_alone(context, job, checksum, cache) for job, checksum in stack]
+    return [replace(job, stack_error=stack_error) for job in trained]
+
+
+def save(context: RunContext, trained: TrainedJob) -> Report:
+    """Write the checkpoint of a trained job and return its report."""
+    if trained.error:
+        return Report(trained.job.id, duration=trained.seconds, error=trained.error)
+    began = time.perf_counter()
+    checksum = context.checkpoints.save(trained.job.id, trained.data)
+    return Report(
+        trained.job.id,
+        objectives=signed(context.problem.objectives, trained.scores),
+        violation=total_violation(context.problem.constraints, trained.scores),
+        scores=trained.scores,
+        checksum=checksum,
+        duration=trained.seconds + time.perf_counter() - began,
+    )
+
+
+def save_stack(context: RunContext, stack: list[TrainedJob]) -> Answer:
+    """Write the checkpoints of trained jobs; those that the storage refuses have failed."""
+    reports = []
+    for trained in stack:
+        try:
+            reports.append(save(context, trained))
+        except OSError:
+            error = traceback.format_exc()
+            reports.append(Report(trained.job.id, duration=trained.seconds, error=error))
+    return Answer(reports, stack[0].stack_error)
+
+
+def warn_about_stack(problem: Problem, error: str) -> None:
+    """Warn that a stack was trained one by one, and why."""
+    warnings.warn(
+        f"training members of {problem.name!r} as one stack failed ({error}); the members of "
+        f"such a stack are trained one by one, which takes longer. This is reported once per run.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _train_alone(context: RunContext, job: Job, checksum: str, cache: ModelCache) -> TrainedJob:
+    began = time.perf_counter()
+    try:
+        model, scores, data = _train_model(context, job, checksum, cache)
+    except CorruptCheckpoint as error:
+        return TrainedJob(job, time.perf_counter() - began, error=str(error))
+    except MopbtError:
+        raise
+    except Exception:
+        return TrainedJob(job, time.perf_counter() - began, error=traceback.format_exc())
+    cache.put(job.id, model, len(data))
+    return TrainedJob(job, time.perf_counter() - began, scores, data)
+
+
+def _train_model(
+    context: RunContext, job: Job, checksum: str, cache: ModelCache
+) -> tuple[Any, dict[str, float], bytes]:
+    task = context.task
+    hp = Hyperparameters(context.problem.space.decode(job.config))
+    seed = _training_seed(context, job)
+    with global_seeds(_init_seed(context, job)):
+        model = _restore_or_init(context, job, checksum, cache)
+        # Loading a model may draw random numbers, and taking one from the cache does not.
+        seed_globals(seed)
+        returned = task.train(model, hp, job.begin, job.end, seed)
+        if returned is not None:
+            model = returned
+        scores = _check_measured(context, task.evaluate(model))
+        _check_read(context, hp, scores)
+        return model, scores, _dump(task, model)
+
+
+def _train_stack(
+    context: RunContext, task: StackableTask, stack: Stack, cache: ModelCache
+) -> list[TrainedJob]:
+    """Train a stack as one program, with random numbers that depend on the stack."""
+    began = time.perf_counter()
+    jobs = [job for job, _ in stack]
+    hp = [Hyperparameters(context.problem.space.decode(job.config)) for job in jobs]
+    models: list[Any] = []
+    for job, checksum in stack:
+        with global_seeds(_init_seed(context, job)):
+            models.append(_restore_or_init(context, job, checksum, cache))
+    stack_seed = derived_seed(context.seed, "stack", jobs[0].trial, jobs[0].begin, len(jobs))
+    with global_seeds(stack_seed):
+        begins = [job.begin for job in jobs]
+        seeds = [_training_seed(context, job) for job in jobs]
+        models = list(task.train_many(models, hp, begins, seeds))
+        scores = [_check_measured(context, measured) for measured in task.evaluate_many(models)]
+        for own_hp, own_scores in zip(hp, scores, strict=True):
+            _check_read(context, own_hp, own_scores)
+        dumps = [_dump(context.task, model) for model in models]
+    seconds = (time.perf_counter() - began) / len(jobs)
+    trained = []
+    for job, model, own_scores, data in zip(jobs, models, scores, dumps, strict=True):
+        cache.put(job.id, model, len(data))
+        trained.append(TrainedJob(job, seconds, own_scores, data))
+    return trained
+
+
+def _restore_or_init(context: RunContext, job: Job, checksum: str, cache: ModelCache) -> Any:
+    task = context.task
+    if job.start is None:
+        return task.init(_init_seed(context, job))
+    keeps_argument = isinstance(task, FunctionalTask) and task.functional
+    model = cache.peek(job.start) if keeps_argument else cache.take(job.start)
+    if model is None:
+        model = task.load(context.checkpoints.load(job.start, checksum))
+    return model
+
+
+def _init_seed(context: RunContext, job: Job) -> int:
+    return derived_seed(context.seed, "init", job.trial)
+
+
+def _training_seed(context: RunContext, job: Job) -> int:
+    return derived_seed(context.seed, "train", job.trial, job.begin)
+
+
+def _check_read(context: RunContext, hp: Hyperparameters, scores: Mapping[str, float]) -> None:
+    """Raise UnreadHyperparameter if training never read one of the hyperparameters.
+
+    A training that diverged may have stopped before it read them all, so it is not checked.
+    """
+    if all(map(math.isfinite, signed(context.problem.objectives, scores))):
+        hp.check_read()
+
+
+def _check_measured(context: RunContext, scores: Any) -> dict[str, float]:
+    """Check metrics before anything is saved: numbers only, and every objective and constraint."""
+    checked = check_scores(scores)
+    signed(context.problem.objectives, checked)
+    total_violation(context.problem.constraints, checked)
+    return checked
+
+
+def check_scores(scores: Any) -> dict[str, float]:
+    """Convert metrics to a dict of floats, or raise TaskError with what is wrong."""
+    if not isinstance(scores, Mapping):
+        raise TaskError(f"`evaluate` must return a mapping of names to numbers, got {scores!r}")
+    checked = {}
+    for name, score in scores.items():
+        try:
+            checked[str(name)] = float(score)
+        except Exception:
+            # PyTorch raises a RuntimeError for a tensor of several numbers.
+            raise TaskError(
+                f"the score {name!r} must be a number, got {score!r}; "
+                f"reduce it to one number, such as the mean of an array"
+            ) from None
+    return checked
+
+
+def _dump(task: Task[Any], model: Any) -> bytes:
+    data = task.dump(model)
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TaskError(
+            f"`dump` must return bytes, got {type(data).__name__}; "
+            f"mopbt.dumps(...) converts arrays and dicts to bytes"
+        )
+    return bytes(data)

@@ -1,0 +1,191 @@
+"""Supervises worker processes: starts them, exchanges messages, notices deaths, kills groups.
+
+A worker is a Python process that calls one function. Messages are bytes with a length in front.
+The supervisor writes them to the worker's standard input and reads them from its standard output.
+A worker leads its own session, so Ctrl-C in the terminal reaches only the supervising process,
+and killing a worker also ends every process that it started.
+"""
+
+import math
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO, NoReturn
+
+
+class WorkerProcess:
+    """A process that a `Supervisor` started.
+
+    Set `deadline`, a moment of `time.monotonic()`, to have the supervisor kill the process at
+    that time. `timed_out` then tells such a death from others.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.popen = popen
+        self.deadline = math.inf
+        self.timed_out = False
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._reader: threading.Thread | None = None
+
+    def send(self, message: bytes) -> None:
+        """Queue a message for the process; one to a dead process is lost."""
+        self._outbox.put(message)
+
+    def kill(self) -> None:
+        """Kill the process and every process that it started."""
+        # macOS refuses to signal a group whose processes have all ended.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Wait for the process, kill what it left behind, and return its exit code."""
+        self._outbox.put(None)
+        code = self.popen.wait()
+        self.kill()
+        assert self._reader is not None
+        assert self.popen.stdout is not None
+        self._reader.join(timeout=1.0)
+        # Closing a pipe would block while another thread reads from it.
+        if not self._reader.is_alive():
+            self.popen.stdout.close()
+        return code
+
+    def _start_threads(self, inbox: "queue.SimpleQueue[Event]") -> None:
+        self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._write, daemon=True).start()
+
+    def _read(self, inbox: "queue.SimpleQueue[Event]") -> None:
+        assert self.popen.stdout is not None
+        while (message := receive(self.popen.stdout)) is not None:
+            inbox.put((self, message))
+        inbox.put((self, None))
+
+    def _write(self) -> None:
+        assert self.popen.stdin is not None
+        # A broken pipe means that the process is dead, which the reader notices as well.
+        with suppress(BrokenPipeError):
+            while (message := self._outbox.get()) is not None:
+                send(self.popen.stdin, message)
+        with suppress(BrokenPipeError):
+            self.popen.stdin.close()
+
+
+# A message and the process that sent it; None instead of a message: the process has ended.
+Event = tuple[WorkerProcess, bytes | None]
+
+
+class Supervisor:
+    """Starts worker processes and collects their messages in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._path = [os.path.abspath(entry) for entry in sys.path]
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._processes: list[WorkerProcess] = []
+
+    def spawn(self, target: str, environment: Mapping[str, str]) -> WorkerProcess:
+        """Start a process that calls `target`, a "module:function".
+
+        It has the import path that this process had when the supervisor was created, and
+        `environment` in addition to the variables of this process.
+        """
+        module, _, function = target.partition(":")
+        import_path = f"import sys; sys.path[:] = {self._path!r}"
+        code = f"{import_path}; from {module} import {function}; {function}()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+        worker = WorkerProcess(process)
+        self._processes.append(worker)
+        worker._start_threads(self._inbox)
+        return worker
+
+    def receive(self, timeout: float | None = None) -> Event | None:
+        """Return the next message or death, or None after `timeout` seconds.
+
+        Processes whose deadline has passed are killed meanwhile.
+        """
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            deadlines = [worker.deadline for worker in self._processes]
+            wait = min([end, *deadlines]) - time.monotonic()
+            with suppress(queue.Empty):
+                return self._inbox.get(timeout=None if wait == math.inf else max(wait, 0.0))
+            now = time.monotonic()
+            for worker in self._processes:
+                if worker.deadline <= now:
+                    worker.timed_out = True
+                    worker.deadline = math.inf
+                    worker.kill()
+            if now >= end:
+                return None
+
+    def reap(self, worker: WorkerProcess) -> int:
+        """Wait for a process that ends, kill what it left behind, and return its exit code."""
+        self._processes.remove(worker)
+        return worker.reap()
+
+    def close(self) -> None:
+        """Kill all processes and their groups."""
+        processes = self._processes
+        self._processes = []
+        for worker in processes:
+            worker.kill()
+        for worker in processes:
+            worker.reap()
+
+
+# The worker's side.
+
+
+def open_channel() -> tuple[IO[bytes], IO[bytes]]:
+    """Take standard input and output for messages; what is printed goes to standard error.
+
+    Processes that the worker forks do not keep the channel open.
+    """
+    source = os.fdopen(os.dup(0), "rb")
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    descriptors = (source.fileno(), sink.fileno())
+
+    def close_channel() -> None:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    os.register_at_fork(after_in_child=close_channel)
+    return source, sink
+
+
+def exit_at_once() -> NoReturn:
+    """End this process and every process that it started, because the supervisor is gone."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def send(stream: IO[bytes], data: bytes) -> None:
+    """Write one message."""
+    stream.write(len(data).to_bytes(8, "little"))
+    stream.write(data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> bytes | None:
+    """Read one message; None at the end of the stream."""
+    head = stream.read(8)
+    if len(head) < 8:
+        return None
+    size = int.from_bytes(head, "little")
+    data = stream.read(size)
+    return data if len(data) == size else None

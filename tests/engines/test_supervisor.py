@@ -1,0 +1,132 @@
+"""Worker processes: messages, deaths, deadlines, and the processes that a worker starts."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mopbt.engines.supervisor import Supervisor, exit_at_once, open_channel, receive, send
+
+sys.path.append(str(Path(__file__).parent))  # where workers find this module
+
+
+def echo():
+    source, sink = open_channel()
+    print("not a message")
+    while (message := receive(source)) is not None:
+        if message.startswith(b"exit"):
+            os._exit(int(message[4:]))
+        if message == b"fork":
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            message = str(child).encode()
+        send(sink, message)
+
+
+def forking():
+    source, sink = open_channel()
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    send(sink, str(child).encode())
+    receive(source)
+    exit_at_once()
+
+
+def variable():
+    _, sink = open_channel()
+    send(sink, os.environ["MOPBT_TEST"].encode())
+
+
+@pytest.fixture
+def supervisor():
+    supervisor = Supervisor()
+    yield supervisor
+    supervisor.close()
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for_end(pid):
+    deadline = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+
+
+def test_messages_of_any_size_arrive_in_order(supervisor):
+    worker = supervisor.spawn("test_supervisor:echo", {})
+    messages = [b"", b"x", bytes(3 * 2**20), b"last"]
+    for message in messages:
+        worker.send(message)
+    assert [supervisor.receive(30) for _ in messages] == [(worker, m) for m in messages]
+    assert supervisor.receive(0.01) is None
+
+
+def test_a_worker_has_the_variables_that_it_is_given(supervisor):
+    worker = supervisor.spawn("test_supervisor:variable", {"MOPBT_TEST": "7"})
+    assert supervisor.receive(30) == (worker, b"7")
+
+
+def test_a_death_comes_after_the_messages_with_its_exit_code(supervisor):
+    worker = supervisor.spawn("test_supervisor:echo", {})
+    worker.send(b"before")
+    worker.send(b"exit3")
+    assert supervisor.receive(30) == (worker, b"before")
+    assert supervisor.receive(30) == (worker, None)
+    assert supervisor.reap(worker) == 3
+    assert not worker.timed_out
+
+
+def test_a_worker_that_dies_takes_its_children_with_it(supervisor):
+    worker = supervisor.spawn("test_supervisor:echo", {})
+    worker.send(b"fork")
+    child = int(supervisor.receive(30)[1])
+    assert is_alive(child)
+    worker.send(b"exit0")
+    assert supervisor.receive(30) == (worker, None)
+    supervisor.reap(worker)
+    wait_for_end(child)
+
+
+def test_close_kills_workers_and_their_children(supervisor):
+    worker = supervisor.spawn("test_supervisor:echo", {})
+    worker.send(b"fork")
+    child = int(supervisor.receive(30)[1])
+    supervisor.close()
+    assert worker.popen.returncode == -9
+    wait_for_end(child)
+
+
+def test_a_worker_whose_supervisor_is_gone_ends_with_its_children(supervisor):
+    worker = supervisor.spawn("test_supervisor:forking", {})
+    child = int(supervisor.receive(30)[1])
+    worker.popen.stdin.close()  # as the death of this process would
+    assert supervisor.receive(30) == (worker, None)
+    wait_for_end(child)
+
+
+def test_a_worker_is_killed_at_its_deadline_and_others_are_not(supervisor):
+    slow, other = (supervisor.spawn("test_supervisor:echo", {}) for _ in range(2))
+    slow.deadline = time.monotonic() + 0.1
+    assert supervisor.receive(30) == (slow, None)
+    assert slow.timed_out
+    assert supervisor.reap(slow) == -9
+    other.send(b"still here")
+    assert supervisor.receive(30) == (other, b"still here")
+    assert not other.timed_out
+
+
+def test_a_worker_is_not_in_the_group_that_a_terminal_interrupts(supervisor):
+    worker = supervisor.spawn("test_supervisor:echo", {})
+    assert os.getpgid(worker.popen.pid) == worker.popen.pid != os.getpgrp()
