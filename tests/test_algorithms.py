@@ -30,7 +30,8 @@ from mopbt.problem import problem_of
 from mopbt.ranking import by_domination, by_max_scalarization, by_objective, by_random_scalarization
 from mopbt.stores.journal import read_journal
 from mopbt.tasks.synthetic import TradeOff
-from mopbt.testing import SchedulerConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import SchedulerConformance
 from toys import NanToy
 
 SMALL = {
@@ -112,7 +113,7 @@ KILLED = """
 import os, signal, sys
 from mopbt import SimulatedEngine, run
 from mopbt.engines.simulated import Lognormal
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from test_algorithms import SMALL
 def watch(progress):
     if progress.reported >= int(sys.argv[3]):

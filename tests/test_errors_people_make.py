@@ -58,7 +58,7 @@ from mopbt.errors import (
 from mopbt.export import export
 from mopbt.replay import replay
 from mopbt.stores.directory import DirectoryStore
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 # What people have when they make a mistake: a finished run of the toy, a run of a program of their own, and some files.
 
@@ -112,7 +112,7 @@ def template(tmp_path_factory):
     toml = place / "done" / "run.toml"  # as `mopbt run toy` would have left it
     toml.write_text(
         toml.read_text().replace(
-            'name = "toy"', 'name = "toy"\ntask_reference = "mopbt.testing:ToyTask"'
+            'name = "toy"', 'name = "toy"\ntask_reference = "mopbt.tasks.toy:ToyTask"'
         )
     )
     mopbt.run(train, out=place / "ours", population=2, **SAID, **QUIETLY)

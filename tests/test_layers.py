@@ -91,6 +91,7 @@ LAYERS = {
         *(
             "",
             "registry",
+            "tasks.toy",
             "testing",
             "plots",
             "html",

@@ -69,7 +69,7 @@ import mopbt
 from mopbt.errors import DataMissing
 from mopbt.tasks.synthetic import Annealing, TwoQuadratics
 from mopbt.tasks import registry
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from toys import SlowToy
 
 class Mixed:
@@ -707,7 +707,7 @@ def test_a_run_that_went_past_its_time_is_begun_anew(place, tmp_path, capfd):
 def test_code_that_changes_while_a_comparison_runs_is_not_mistaken(tmp_path):
     """Runs were marked with the code that was there when they began, and trained with that of when their process began."""
     (tmp_path / "mine.py").write_text(
-        "from mopbt.testing import ToyTask\nclass Mine(ToyTask):\n    pass\n"
+        "from mopbt.tasks.toy import ToyTask\nclass Mine(ToyTask):\n    pass\n"
     )
     reference = f"{tmp_path / 'mine.py'}:Mine"
     order = Order(

@@ -33,7 +33,7 @@ from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from toys import NanToy
 
 

@@ -13,7 +13,7 @@ from mopbt.errors import MissingExtra
 from mopbt.plots import front
 from mopbt.plots.front import plot_front
 from mopbt.results import Results
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 
 @dataclass(frozen=True)

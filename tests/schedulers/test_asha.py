@@ -11,7 +11,8 @@ from mopbt.problem import problem_of
 from mopbt.ranking import dominates
 from mopbt.rng import stream
 from mopbt.state import Report, State, required_checkpoints, with_jobs
-from mopbt.testing import SchedulerConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import SchedulerConformance
 
 PROBLEM = problem_of(ToyTask(interval=2, steps=100))  # rungs at 2, 6, 18 and 54, as in the paper
 

@@ -12,7 +12,8 @@ from mopbt.rng import stream
 from mopbt.schedulers import full_training
 from mopbt.schedulers.full_training import FullTraining
 from mopbt.state import Report, State, with_jobs
-from mopbt.testing import SchedulerConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import SchedulerConformance
 
 PROBLEM = problem_of(ToyTask(steps=6))  # three intervals
 

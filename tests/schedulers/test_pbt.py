@@ -11,7 +11,8 @@ from mopbt.problem import problem_of
 from mopbt.ranking import by_domination, by_objective
 from mopbt.schedulers.pbt import Pbt, initial_configs
 from mopbt.state import Job, Report, State, Trial, required_checkpoints, with_jobs
-from mopbt.testing import SchedulerConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import SchedulerConformance
 
 PROBLEM = problem_of(ToyTask(steps=6))
 
