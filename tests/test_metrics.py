@@ -139,9 +139,9 @@ def test_the_best_hypervolume_is_that_of_the_union():
 
 @pytest.mark.parametrize("function", [reference_point, lambda sets: best_hypervolume(sets, [0, 0])])
 def test_unions_need_points_of_one_kind(function):
-    with pytest.raises(ValueError, match="must hold at least one finite point, got none"):
+    with pytest.raises(ValueError, match="at least one finite point, got none"):
         function([])
-    with pytest.raises(ValueError, match="must hold at least one finite point, got none"):
+    with pytest.raises(ValueError, match="at least one finite point, got none"):
         function([[[np.nan, 1]]])
     with pytest.raises(ValueError, match=r"must have the same number of objectives, got \[2, 3\]"):
         function([[[1, 2]], [[1, 2, 3]]])

@@ -106,7 +106,7 @@ class SchedulerConformance:
             assert self.play(slots)[-1].jobs > 0
 
     def test_survives_failures_and_nan(self) -> None:
-        """A run with failed and NaN reports finishes, and no job starts from their checkpoints."""
+        """A run with failures and NaN finishes without using their checkpoints."""
         fails, nans = set(range(0, 2000, 5)), set(range(1, 2000, 7))
         for state in self.play(4, fails=fails, nans=nans):
             assert not required_checkpoints(state) & fails
@@ -118,7 +118,7 @@ class SchedulerConformance:
         assert self.play(4, fails=range(2000))[-1].jobs > 0
 
     def test_is_pure_and_can_be_pickled(self) -> None:
-        """Equal seeds give equal runs, other seeds other runs, and settings survive pickling."""
+        """Only the seed decides the course of a run, and settings survive pickling."""
         assert self.play(3) == self.play(3)
         assert self.play(3)[-1].trials != self.play(3, seed=1)[-1].trials
         assert pickle.loads(pickle.dumps(self.make())) == self.make()
@@ -304,7 +304,7 @@ class EngineConformance:
         assert checksum_of(checkpoints.load(1, reports[1].checksum)) == reports[1].checksum
 
     def test_a_failure_is_a_report(self) -> None:
-        """An exception in the task is reported with its traceback, and other jobs still run."""
+        """An exception is reported with its traceback, and other jobs still run."""
         reports = self.execute(
             [Job(0, 0, (10, 3), None, 0, 2), Job(1, 1, (0, 3), None, 0, 2)], FailingToy()
         )
@@ -332,7 +332,7 @@ class StoreConformance:
         return store
 
     def test_reads_what_was_appended(self) -> None:
-        """Exchanges are read back equal and in order, including NaN, infinity and any text."""
+        """Exchanges are read back in order, including NaN, infinity and any text."""
         report = Report(
             0, (float("inf"), -0.0, 0.1), 0.5, {"ü ∞": float("nan"), "f": 1 / 3}, "ab", 1.5, 0.25
         )
@@ -346,7 +346,7 @@ class StoreConformance:
         again.close()
 
     def test_rewinds_to_a_mark(self) -> None:
-        """Rewinding deletes what was appended after the mark, and appending continues there."""
+        """Rewinding deletes all exchanges after the mark; appending continues there."""
         store = self.make()
         jobs = [Exchange(jobs=(Job(i, i, (0,), None, 0, 2),)) for i in range(4)]
         store.append(jobs[0])
@@ -360,7 +360,7 @@ class StoreConformance:
         again.close()
 
     def test_keeps_and_drops_checkpoints(self) -> None:
-        """Checkpoints can be loaded until they are dropped; dropping a missing one is harmless."""
+        """Checkpoints load until they are dropped; dropping a missing one is harmless."""
         store = self.make()
         first, second = store.checkpoints.save(0, b"zero"), store.checkpoints.save(11, b"")
         store = self.reopen(store)
@@ -372,7 +372,7 @@ class StoreConformance:
         store.close()
 
     def test_detects_a_missing_or_wrong_checkpoint(self) -> None:
-        """Loading raises CorruptCheckpoint if a checkpoint is missing or has another checksum."""
+        """A missing checkpoint or a wrong checksum raises CorruptCheckpoint."""
         store = self.make()
         checksum = store.checkpoints.save(0, b"zero")
         store.checkpoints.save(1, b"one")
