@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from mopbt.errors import MissingExtra
 from mopbt.metrics import hypervolume
 from mopbt.proposals import botorch
-from mopbt.proposals.base import History
+from mopbt.proposals.base import Trials
 from mopbt.rng import stream
 from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal, Space
 from mopbt.state import Result
@@ -57,7 +57,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def tried(space, n, outcome, *, pending=(), seed=0):
     """Return a history of n configurations drawn at random."""
     configs = tuple(space.sample(stream(seed, "tried", i)) for i in range(n))
-    return History(configs, tuple(outcome(config) for config in configs), pending)
+    return Trials(configs, tuple(outcome(config) for config in configs), pending)
 
 
 def conflict(config):
@@ -77,7 +77,7 @@ def test_a_missing_botorch_is_named_with_what_to_install(propose, call, monkeypa
         MissingExtra, match=r"qNEHVI and ParEGO need BoTorch: pip install 'mopbt\[bo\]'"
     ):
         botorch.check_installed() if call == "check_installed" else propose(
-            SQUARE, History(), 2, stream(0, "gp")
+            SQUARE, Trials(), 2, stream(0, "gp")
         )
 
 
@@ -92,7 +92,7 @@ def test_the_first_configurations_fill_the_space(propose):
             "d": Ordinal(list("abcdefgh")),
         }
     )
-    first = propose(space, History(), 16, stream(0, "gp"))
+    first = propose(space, Trials(), 16, stream(0, "gp"))
     shares = np.array(
         [[d.to_unit(p) for d, p in zip(space.values(), config, strict=True)] for config in first]
     )
@@ -101,8 +101,8 @@ def test_the_first_configurations_fill_the_space(propose):
             np.bincount((column * parts).astype(int), minlength=parts).tolist()
             == [16 // parts] * parts
         )
-    assert first == propose(space, History(), 16, stream(0, "gp"))
-    assert first != propose(space, History(), 16, stream(1, "gp"))
+    assert first == propose(space, Trials(), 16, stream(0, "gp"))
+    assert first != propose(space, Trials(), 16, stream(1, "gp"))
 
 
 @pytest.mark.parametrize(("initial", "least"), [(None, 6), (4, 4)])
@@ -114,7 +114,7 @@ def test_models_begin_when_enough_was_tried(kind, initial, least, monkeypatch):
     def model(*arguments):
         raise ModelAsked
 
-    monkeypatch.setattr(botorch, "_model", model)
+    monkeypatch.setattr(botorch, "_fit_models", model)
     propose = kind(initial=initial)
     assert len(propose(SQUARE, tried(SQUARE, least - 1, conflict), 3, stream(0, "gp"))) == 3
     with pytest.raises(ModelAsked):
@@ -166,21 +166,23 @@ def test_rescaling_worked_by_hand():
 
 
 def test_slack_worked_by_hand():
-    assert botorch._slack(np.zeros(3)) == []
-    (slack,) = botorch._slack(np.array([0.0, 4.0, 0.0, 1.0, 2.0]))  # the median violation is 2
+    assert botorch._constraint_slack(np.zeros(3)) == []
+    (slack,) = botorch._constraint_slack(
+        np.array([0.0, 4.0, 0.0, 1.0, 2.0])
+    )  # the median violation is 2
     assert slack.tolist() == [-1.0, 2.0, -1.0, 0.5, 1.0]
-    (slack,) = botorch._slack(np.array([1e300, 1e-300, 2e-300]))
+    (slack,) = botorch._constraint_slack(np.array([1e300, 1e-300, 2e-300]))
     assert slack.tolist() == [5.0, 0.5, 1.0]
 
 
 def test_parego_models_the_score_of_knowles_with_new_weights_for_every_configuration(monkeypatch):
-    targets, fitted = [], botorch._fitted
+    targets, fitted = [], botorch._fit_process
     monkeypatch.setattr(
         botorch,
-        "_fitted",
+        "_fit_process",
         lambda space, points, target: targets.append(target) or fitted(space, points, target),
     )
-    history = History(
+    history = Trials(
         ((0.1, 0.2), (0.5, 0.9), (0.8, 0.3)),
         (Result((10.0, -3.0)), Result((30.0, -5.0)), Result((20.0, -4.5))),
     )
@@ -222,14 +224,14 @@ def two_hills(points):
 
 def found(space, surface, taken=frozenset(), seed=0):
     rng = stream(seed, "search")
-    starts = botorch._starts(space, [space.sample(rng)], taken, rng)
+    starts = botorch._start_candidates(space, [space.sample(rng)], taken, rng)
     return botorch._search(botorch._Landscape(space, surface), starts, taken, rng)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_search_finds_the_best_of_all_configurations(seed):
     everything = list(itertools.product(range(12), range(5), range(-4, 6), range(7)))
-    values = two_hills(botorch._encoded(GRIDS, everything)[:, None]).tolist()
+    values = two_hills(botorch._encode(GRIDS, everything)[:, None]).tolist()
     ranked = sorted(
         everything, key=dict(zip(everything, values, strict=True)).__getitem__, reverse=True
     )
@@ -270,7 +272,7 @@ def test_what_is_valued_is_what_would_be_trained():
     best = found(space, surface)
     assert best[0] == 3  # whose cell is [2/6, 3/6)
     assert best[1] == 14  # whose cell is [14/40, 15/40)
-    at_best = botorch._encoded(space, [best])[0]
+    at_best = botorch._encode(space, [best])[0]
     assert any((points == at_best).all(-1).any() for points in asked)
 
 
@@ -319,7 +321,7 @@ def test_proposals_go_where_the_objectives_are_good(propose):
 @BOTH
 def test_a_training_that_diverged_does_not_hide_the_others(propose):
     history = tried(SQUARE, 12, conflict)
-    diverged = History((*history.configs, (0.5, 0.1)), (*history.results, Result((-1e30, -1e30))))
+    diverged = Trials((*history.configs, (0.5, 0.1)), (*history.results, Result((-1e30, -1e30))))
     assert np.mean([y for _, y in propose(SQUARE, diverged, 3, stream(0, "gp"))]) > 0.8
 
 
@@ -328,7 +330,7 @@ def test_a_batch_is_spread_out_and_away_from_what_is_on_the_way(propose):
     history = tried(SQUARE, 12, conflict)
     first = propose(SQUARE, history, 3, stream(0, "gp"))
     assert min(math.dist(a, b) for a, b in itertools.combinations(first, 2)) > 0.05
-    knowing = History(history.configs, history.results, pending=tuple(first))
+    knowing = Trials(history.configs, history.results, pending=tuple(first))
     after = propose(SQUARE, knowing, 1, stream(0, "gp"))
     assert min(math.dist(after[0], config) for config in first) > 0.05
     assert (
@@ -345,7 +347,7 @@ def test_new_configurations_are_proposed_as_long_as_there_are_any(propose):
         Result(None),
         Result((3.0, 1.0)),
     )  # one that failed is not tried again either
-    history = History(tuple(everything[:3]), results, pending=(everything[3],))
+    history = Trials(tuple(everything[:3]), results, pending=(everything[3],))
     assert sorted(propose(SMALL, history, 2, stream(0, "gp"))) == everything[4:]
     more = propose(SMALL, history, 3, stream(0, "gp"))
     assert set(everything[4:]) == set(more[:2])
@@ -356,7 +358,7 @@ def test_new_configurations_are_proposed_as_long_as_there_are_any(propose):
 @BOTH
 def test_the_first_configurations_are_new_too(propose):
     everything = list(itertools.product(range(3), range(2)))
-    history = History((everything[0],), (Result(None),), pending=(everything[1],))
+    history = Trials((everything[0],), (Result(None),), pending=(everything[1],))
     assert sorted(propose(SMALL, history, 4, stream(0, "gp"))) == everything[2:]
     assert len(propose(SMALL, history, 9, stream(0, "gp"))) == 9
 
@@ -365,7 +367,7 @@ def test_the_first_configurations_are_new_too(propose):
 def test_a_place_that_failed_is_left_for_others(propose):
     history = tried(SQUARE, 10, conflict)
     (wanted,) = propose(SQUARE, history, 1, stream(0, "gp"))
-    failed = History((*history.configs, wanted), (*history.results, Result(None)))
+    failed = Trials((*history.configs, wanted), (*history.results, Result(None)))
     (other,) = propose(SQUARE, failed, 1, stream(0, "gp"))
     assert math.dist(other, wanted) > 0.05
 
@@ -394,9 +396,9 @@ DUPLICATE = ((0.3, 0.6),) * 8
 TROUBLES = {
     "all objectives equal": tried(SQUARE, 6, lambda _: Result((1.0, 2.0))),
     "one objective equal": tried(SQUARE, 6, lambda c: Result((1.0, c[1]))),
-    "one sound row": History(((0.2, 0.3), (0.4, 0.5)), (Result((1.0, 2.0)), Result((math.nan, 1.0)))),
-    "the same row many times": History(DUPLICATE, (Result((1.0, 2.0)),) * 8),
-    "one configuration with different results": History(DUPLICATE, tuple(Result((float(i), -float(i))) for i in range(8))),
+    "one sound row": Trials(((0.2, 0.3), (0.4, 0.5)), (Result((1.0, 2.0)), Result((math.nan, 1.0)))),
+    "the same row many times": Trials(DUPLICATE, (Result((1.0, 2.0)),) * 8),
+    "one configuration with different results": Trials(DUPLICATE, tuple(Result((float(i), -float(i))) for i in range(8))),
     "the largest and the smallest numbers": tried(SQUARE, 6, lambda c: Result((1.7e308 * (2 * c[0] - 1), 1e-323 * int(9 * c[1])))),
     "one objective": tried(SQUARE, 6, lambda c: Result((c[0],))),
     "three objectives": tried(SQUARE, 4, lambda c: Result((c[0], c[1], -c[0] * c[1]))),
@@ -428,10 +430,10 @@ def test_where_the_linear_algebra_fails_the_user_is_told_and_the_space_filled(pr
     def model(*arguments):
         raise NotPSDError("not positive definite")
 
-    monkeypatch.setattr(botorch, "_model", model)
+    monkeypatch.setattr(botorch, "_fit_models", model)
     with pytest.warns(
         UserWarning,
-        match=r"no configuration could be valued by a model \(NotPSDError: not positive definite\)",
+        match=r"\(NotPSDError: not positive definite\); .* space-filling",
     ):
         proposed = propose(SQUARE, tried(SQUARE, 8, conflict), 8, stream(0, "gp"))
     assert sorted(int(x * 8) for x, _ in proposed) == list(range(8))  # Sobol points again
@@ -439,7 +441,7 @@ def test_where_the_linear_algebra_fails_the_user_is_told_and_the_space_filled(pr
 
 @BOTH
 def test_a_mistake_in_the_program_is_not_taken_for_numerical_trouble(propose, monkeypatch):
-    monkeypatch.setattr(botorch, "_model", lambda *_: 1 / 0)
+    monkeypatch.setattr(botorch, "_fit_models", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         propose(SQUARE, tried(SQUARE, 8, conflict), 1, stream(0, "gp"))
 
@@ -451,7 +453,7 @@ def hypervolume_found(
     space, outcome, reference, propose, *, first=0, batch, total, seed=0, start=()
 ):
     """Return the hypervolume after `total` evaluations: of `start`, or the `first` that are proposed from an empty history."""
-    history = History(tuple(start), tuple(Result(outcome(config)) for config in start))
+    history = Trials(tuple(start), tuple(Result(outcome(config)) for config in start))
     while len(history.configs) < total:
         tried = len(history.configs)
         configs = propose(
@@ -461,8 +463,8 @@ def hypervolume_found(
             stream(seed, "race", tried),
         )
         results = tuple(Result(outcome(config)) for config in configs)
-        history = History((*history.configs, *configs), (*history.results, *results))
-    return hypervolume(history.objectives(history.is_finite), reference)
+        history = Trials((*history.configs, *configs), (*history.results, *results))
+    return hypervolume(history.objectives(history.finite_rows), reference)
 
 
 def at_random(space, history, n, rng):
@@ -479,7 +481,7 @@ def plain_botorch(space, history, n, rng):
         ]
     X, Y = (
         torch.tensor(history.configs, dtype=torch.double),
-        torch.tensor(history.objectives(history.is_finite)),
+        torch.tensor(history.objectives(history.finite_rows)),
     )
     model = ModelListGP(
         *(
@@ -558,7 +560,7 @@ def share_of_chance_beaten(propose, batch, seed):
 
 def _spread_out(space, n, rng):
     return botorch.QNEHVIProposal()(
-        space, History(), n, rng
+        space, Trials(), n, rng
     )  # of an empty history, it proposes Sobol points
 
 

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from mopbt.metrics import hypervolume, non_dominated
-from mopbt.proposals.base import History
+from mopbt.proposals.base import Trials
 from mopbt.proposals.nsga2 import (
     INDEX,
     NSGA2Proposal,
-    moved,
-    mutated,
-    polynomial,
-    standing,
-    survivors,
-    swapped,
-    winner,
+    mutate,
+    mutate_position,
+    polynomial_mutation,
+    select_survivors,
+    tournament,
+    tournament_places,
+    uniform_crossover,
 )
 from mopbt.ranking import dominates
 from mopbt.rng import stream
@@ -52,7 +52,7 @@ def history_of(configs, objectives, violations=None):
     outcomes = (
         Result(tuple(map(float, f)), float(v)) for f, v in zip(objectives, violations, strict=True)
     )
-    return History(tuple(configs), tuple(outcomes))
+    return Trials(tuple(configs), tuple(outcomes))
 
 
 def random_history(space, n, seed, failures=0.0, infeasible=0.0):
@@ -66,7 +66,7 @@ def random_history(space, n, seed, failures=0.0, infeasible=0.0):
         FAILED[rng.integers(4)] if rng.random() < failures else outcome
         for outcome in history.results
     )
-    return History(history.configs, tuple(outcomes))
+    return Trials(history.configs, tuple(outcomes))
 
 
 # --- who survives ------------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def slow_survivors(history, population):
     kept = []
     for begin in range(0, len(history.configs), population):
         block = range(begin, min(begin + population, len(history.configs)))
-        kept += [i for i in block if i in history.is_finite]
+        kept += [i for i in block if i in history.finite_rows]
         keys = slow_places(history, kept)
         kept = sorted(kept, key=lambda i: (*keys[i], -history.results[i].objectives[0]))[
             :population
@@ -129,7 +129,7 @@ def test_the_survivors_are_those_of_a_slow_fold_generation_after_generation(
     n, population, seed, failures, infeasible
 ):
     history = random_history(MIXED, n, seed, failures, infeasible)
-    assert set(survivors(history, population)) == set(slow_survivors(history, population))
+    assert set(select_survivors(history, population)) == set(slow_survivors(history, population))
 
 
 def test_a_row_that_was_crowded_out_does_not_come_back():
@@ -137,16 +137,16 @@ def test_a_row_that_was_crowded_out_does_not_come_back():
     history = history_of(
         [(i,) for i in range(7)], [(0, 10), (5, 5), (10, 0), (6, 4), (-1, -1), (-2, -2), (5, 10)]
     )
-    assert set(survivors(history, 3)) == {6, 2, 1}
-    assert set(non_dominated(history.objectives(history.is_finite))) == {6, 2, 3}
+    assert set(select_survivors(history, 3)) == {6, 2, 1}
+    assert set(non_dominated(history.objectives(history.finite_rows))) == {6, 2, 3}
 
 
 def test_rows_that_failed_never_survive():
     history = random_history(MIXED, 40, 1, failures=0.5)
-    kept = survivors(history, 32)
-    assert set(kept) == set(history.is_finite)
+    kept = select_survivors(history, 32)
+    assert set(kept) == set(history.finite_rows)
     assert 0 < len(kept) < 32
-    assert survivors(History(history.configs[:4], FAILED), 4) == []
+    assert select_survivors(Trials(history.configs[:4], FAILED), 4) == []
 
 
 @settings(max_examples=60)
@@ -155,7 +155,7 @@ def test_the_standing_is_by_front_and_then_by_crowding_distance(n, seed, infeasi
     history = random_history(MIXED, n, seed, infeasible=infeasible)
     rows = list(range(n))
     places, keys = (
-        standing(history.objectives(rows), history.violations(rows)),
+        tournament_places(history.objectives(rows), history.violations(rows)),
         slow_places(history, rows),
     )
     for i in rows:
@@ -166,7 +166,9 @@ def test_the_standing_is_by_front_and_then_by_crowding_distance(n, seed, infeasi
 
 
 def test_both_ends_of_a_front_share_the_first_place():
-    assert standing(np.array([[0.0, 9.0], [4, 5], [9, 0], [-1, -1]]), np.zeros(4)).tolist() == [
+    assert tournament_places(
+        np.array([[0.0, 9.0], [4, 5], [9, 0], [-1, -1]]), np.zeros(4)
+    ).tolist() == [
         0,
         1,
         0,
@@ -180,17 +182,17 @@ def test_both_ends_of_a_front_share_the_first_place():
 def test_a_tournament_has_two_contestants_and_the_better_wins():
     # Of nine equally likely pairs from three rows the best is in five, and the worst is alone in one.
     n, rng = 9000, stream(0, "tournament")
-    won = Counter(winner(np.array([1, 0, 2]), rng) for _ in range(n))
+    won = Counter(tournament(np.array([1, 0, 2]), rng) for _ in range(n))
     assert [won[i] / n for i in range(3)] == pytest.approx(
         [3 / 9, 5 / 9, 1 / 9], abs=0.026
     )  # five standard deviations
-    even = Counter(winner(np.zeros(4, dtype=int), rng) for _ in range(n))
+    even = Counter(tournament(np.zeros(4, dtype=int), rng) for _ in range(n))
     assert [even[i] / n for i in range(4)] == pytest.approx([0.25] * 4, abs=0.023)
 
 
 def test_crossover_takes_each_hyperparameter_from_either_parent_alike():
     rng = stream(0, "crossover")
-    children = np.array([swapped((0, 0, 0), (1, 1, 1), rng) for _ in range(4000)])
+    children = np.array([uniform_crossover((0, 0, 0), (1, 1, 1), rng) for _ in range(4000)])
     assert children.mean(axis=0) == pytest.approx([0.5] * 3, abs=0.04)
     assert len({tuple(child) for child in children.tolist()}) == 8
 
@@ -198,7 +200,7 @@ def test_crossover_takes_each_hyperparameter_from_either_parent_alike():
 def test_mutation_changes_one_hyperparameter_on_average():
     rng = stream(0, "mutation")
     space = Space({f"x{i}": Categorical([str(v) for v in range(50)]) for i in range(8)})
-    changes = [sum(p != 7 for p in mutated(space, (7,) * 8, rng)) for _ in range(3000)]
+    changes = [sum(p != 7 for p in mutate(space, (7,) * 8, rng)) for _ in range(3000)]
     assert np.mean(changes) == pytest.approx(
         49 / 50, abs=5 * math.sqrt(8 * (1 / 8) * (7 / 8) / 3000)
     )
@@ -207,7 +209,7 @@ def test_mutation_changes_one_hyperparameter_on_average():
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.95, 1.0])
 def test_a_move_is_distributed_as_the_polynomial_mutation_of_another_library(share):
-    ours = [polynomial(share, u) for u in np.random.default_rng(1).random(3000).tolist()]
+    ours = [polynomial_mutation(share, u) for u in np.random.default_rng(1).random(3000).tolist()]
     theirs = [
         pygmo.polynomial_mutation([share], [[0.0], [1.0]], 0, 1.0, INDEX, seed)[0]
         for seed in range(3000)
@@ -217,10 +219,10 @@ def test_a_move_is_distributed_as_the_polynomial_mutation_of_another_library(sha
 
 @given(st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
 def test_a_move_stays_in_the_range_and_rises_with_its_random_number(share, u, v):
-    low, high = sorted((polynomial(share, u), polynomial(share, v)))
+    low, high = sorted((polynomial_mutation(share, u), polynomial_mutation(share, v)))
     assert -1e-12 <= low <= high <= 1 + 1e-12
     assert (low, high) == pytest.approx(
-        (polynomial(share, min(u, v)), polynomial(share, max(u, v))), abs=1e-12
+        (polynomial_mutation(share, min(u, v)), polynomial_mutation(share, max(u, v))), abs=1e-12
     )
 
 
@@ -228,7 +230,7 @@ def test_a_move_stays_in_the_range_and_rises_with_its_random_number(share, u, v)
 def test_a_move_reaches_other_positions_of_the_domain_nearby_ones_first(domain):
     rng = stream(0, "moves")
     start = domain.from_unit(0.45)
-    found = [moved(domain, start, rng) for _ in range(2000)]
+    found = [mutate_position(domain, start, rng) for _ in range(2000)]
     assert all(map(domain.contains, found))
     assert len(set(found)) > 2
     shares = np.array([domain.to_unit(p) for p in found])
@@ -271,12 +273,12 @@ def test_proposals_are_always_inside_the_space(space, rows, population, n, seed,
 
 def test_the_first_generation_is_stratified_and_so_is_one_after_failures_only():
     model, first = NSGA2Proposal(8), MIXED.stratified(8, stream(0, "first"))
-    assert model(MIXED, History(), 8, stream(0, "first")) == first
+    assert model(MIXED, Trials(), 8, stream(0, "first")) == first
     some = random_history(MIXED, 7, 0)
     assert model(MIXED, some, 8, stream(0, "first")) == first
-    assert model(MIXED, History(some.configs[:4] * 3, FAILED * 3), 8, stream(0, "first")) == first
+    assert model(MIXED, Trials(some.configs[:4] * 3, FAILED * 3), 8, stream(0, "first")) == first
     assert (
-        model(MIXED, History(some.configs, some.results, some.configs[:1]), 8, stream(0, "first"))
+        model(MIXED, Trials(some.configs, some.results, some.configs[:1]), 8, stream(0, "first"))
         != first
     )
     assert model(MIXED, random_history(MIXED, 8, 0), 8, stream(0, "first")) != first
@@ -284,7 +286,7 @@ def test_the_first_generation_is_stratified_and_so_is_one_after_failures_only():
 
 def test_children_come_from_the_sound_rows_alone():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
-    history = History(
+    history = Trials(
         ((1,) * 6, (2,) * 6, (3,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0)), Result(None))
     )
     values = Counter(
@@ -300,7 +302,7 @@ def test_children_come_from_the_sound_rows_alone():
 
 def test_a_feasible_parent_beats_an_infeasible_one_with_better_objectives():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
-    history = History(((1,) * 6, (2,) * 6), (Result((0.0, 0.0)), Result((5.0, 5.0), 0.1)))
+    history = Trials(((1,) * 6, (2,) * 6), (Result((0.0, 0.0)), Result((5.0, 5.0), 0.1)))
     children = [
         c
         for s in range(40)
@@ -314,7 +316,7 @@ def test_a_feasible_parent_beats_an_infeasible_one_with_better_objectives():
 
 def test_without_crossover_a_child_has_one_parent():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
-    history = History(((1,) * 6, (2,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0))))
+    history = Trials(((1,) * 6, (2,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0))))
     alone = [
         set(c)
         for s in range(20)
@@ -335,7 +337,7 @@ def test_children_are_neither_copies_of_each_other_nor_of_any_row_before():
     pending = tuple(space.sample(stream(i, "pending")) for i in range(100))
     for seed in range(20):
         children = NSGA2Proposal(8)(
-            space, History(history.configs, history.results, pending), 12, stream(seed, "nsga2")
+            space, Trials(history.configs, history.results, pending), 12, stream(seed, "nsga2")
         )
         assert len({*children}) == 12
         assert not {*children} & {*history.configs, *pending}
@@ -431,14 +433,14 @@ PROBLEMS = {
 
 def ours(problem, population, generations, seed):
     space, function, reference = PROBLEMS[problem]
-    history = History()
+    history = Trials()
     for g in range(generations):
         configs = tuple(
             NSGA2Proposal(population)(space, history, population, stream(seed, "propose", g))
         )
         outcomes = tuple(Result(function(space.decode(config))) for config in configs)
-        history = History(history.configs + configs, history.results + outcomes)
-    return hypervolume(history.objectives(history.is_finite), reference)
+        history = Trials(history.configs + configs, history.results + outcomes)
+    return hypervolume(history.objectives(history.finite_rows), reference)
 
 
 class Continuous:

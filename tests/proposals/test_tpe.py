@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, truncnorm
 
 from mopbt.metrics import hypervolume
-from mopbt.proposals.base import History
-from mopbt.proposals.tpe import Tpe, bandwidths, good_rows, parzen
+from mopbt.proposals.base import Trials
+from mopbt.proposals.tpe import Tpe, bandwidths, fit_parzen, good_rows
 from mopbt.proposals.uniform import Uniform
 from mopbt.ranking import dominates
 from mopbt.rng import stream
@@ -83,11 +83,11 @@ def histories(draw):
     )
     outcomes = draw(st.lists(results, max_size=30))
     rng = stream(draw(st.integers(0, 2**32)), "history")
-    return space, History(tuple(space.sample(rng) for _ in outcomes), tuple(outcomes))
+    return space, Trials(tuple(space.sample(rng) for _ in outcomes), tuple(outcomes))
 
 
 def history_of(configs, objectives):
-    return History(tuple(configs), tuple(Result(tuple(map(float, row))) for row in objectives))
+    return Trials(tuple(configs), tuple(Result(tuple(map(float, row))) for row in objectives))
 
 
 # --- the densities -----------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def history_of(configs, objectives):
 @given(seen(listed))
 def test_the_density_of_a_list_sums_to_1(case):
     domain, positions = case
-    density = parzen(domain, positions).density(range(len(domain.values)))
+    density = fit_parzen(domain, positions).density(range(len(domain.values)))
     assert density.sum() == pytest.approx(1, abs=1e-12)
     assert density.min() > 0
 
@@ -112,7 +112,7 @@ def cell(domain, value):
 def test_the_density_of_whole_numbers_times_their_cells_sums_to_1(case):
     domain, positions = case
     values = range(domain.lo, domain.hi + 1)
-    density = parzen(domain, positions).density(values)
+    density = fit_parzen(domain, positions).density(values)
     spans = [right - left for left, right in (cell(domain, value) for value in values)]
     assert sum(spans) == pytest.approx(1)
     assert density @ spans == pytest.approx(1, abs=1e-9)
@@ -124,7 +124,7 @@ def test_the_density_of_whole_numbers_times_their_cells_sums_to_1(case):
 def test_the_density_of_real_numbers_integrates_to_1_over_their_scale(case):
     domain, positions = case
     middles = (np.arange(4000) + 0.5) / 4000
-    density = parzen(domain, positions).density(
+    density = fit_parzen(domain, positions).density(
         [domain.from_unit(float(share)) for share in middles]
     )
     assert density.mean() == pytest.approx(1, abs=1e-4)
@@ -135,7 +135,7 @@ def test_the_density_of_real_numbers_integrates_to_1_over_their_scale(case):
 def test_a_list_has_kernels_of_aitchison_and_aitken_and_a_uniform_one(case):
     domain, positions = case
     size = len(domain.values)
-    density = parzen(domain, positions).density(range(size))
+    density = fit_parzen(domain, positions).density(range(size))
     for value in range(size):
         kernels = [0.9 if value == p else 0.1 / (size - 1) for p in positions]
         assert density[value] == pytest.approx(
@@ -145,7 +145,7 @@ def test_a_list_has_kernels_of_aitchison_and_aitken_and_a_uniform_one(case):
 
 def test_the_density_of_a_list_is_that_worked_out_by_hand():
     # Three values, seen twice 0 and once 2: the mean of (1/3, 1/3, 1/3), (.9, .05, .05) twice and (.05, .05, .9).
-    density = parzen(Categorical(["a", "b", "c"]), [0, 2, 0]).density([0, 1, 2])
+    density = fit_parzen(Categorical(["a", "b", "c"]), [0, 2, 0]).density([0, 1, 2])
     assert density == pytest.approx([(1 / 3 + 1.85) / 4, (1 / 3 + 0.15) / 4, (1 / 3 + 1.0) / 4])
 
 
@@ -165,7 +165,7 @@ def test_real_numbers_have_truncated_gaussians_and_a_uniform_kernel(case, shares
     domain, positions = case
     points = [domain.from_unit(share) for share in shares]
     kernels = list(slow_kernels(domain, positions))
-    for point, density in zip(points, parzen(domain, positions).density(points), strict=True):
+    for point, density in zip(points, fit_parzen(domain, positions).density(points), strict=True):
         expected = (1 + sum(k.pdf(domain.to_unit(point)) for k in kernels)) / (len(positions) + 1)
         assert density == pytest.approx(expected, rel=1e-6)
 
@@ -178,7 +178,7 @@ def test_a_whole_number_has_the_mean_density_of_its_cell(case, share):
     left, right = cell(domain, point)
     kernels = [k.cdf(right) - k.cdf(left) for k in slow_kernels(domain, positions)]
     expected = (right - left + sum(kernels)) / (right - left) / (len(positions) + 1)
-    assert parzen(domain, positions).density([point])[0] == pytest.approx(expected, rel=1e-6)
+    assert fit_parzen(domain, positions).density([point])[0] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_a_whole_number_has_the_mean_density_of_its_cell(case, share):
 def test_whole_numbers_of_a_huge_range_are_as_good_as_real_ones(domain):
     shares = [0.1, 0.5, 0.50001, 0.9]
     points = [domain.from_unit(share) for share in (0.3, 0.4999, 0.5, 0.999)]
-    density = parzen(domain, [domain.from_unit(share) for share in shares]).density(points)
+    density = fit_parzen(domain, [domain.from_unit(share) for share in shares]).density(points)
     assert density == pytest.approx(
-        parzen(Float(0, 1), shares).density([domain.to_unit(p) for p in points]), rel=1e-4
+        fit_parzen(Float(0, 1), shares).density([domain.to_unit(p) for p in points]), rel=1e-4
     )
 
 
@@ -214,7 +214,7 @@ def test_a_kernel_is_as_wide_as_the_farther_neighbour_is_far_within_limits(cente
 @pytest.mark.parametrize("domain", [Categorical(["a", "b", "c"]), Int(1, 6), Int(1, 30, log=True)])
 def test_draws_from_the_density_of_a_list_or_of_whole_numbers_follow_it(domain):
     values = range(3) if isinstance(domain, Categorical) else range(domain.lo, domain.hi + 1)
-    density = parzen(domain, [values[0], values[2], values[2]])
+    density = fit_parzen(domain, [values[0], values[2], values[2]])
     n = 6000
     counts = Counter(density.draw(n, stream(0, "draws")))
     spans = (
@@ -230,7 +230,9 @@ def test_draws_from_the_density_of_a_list_or_of_whole_numbers_follow_it(domain):
 def test_draws_from_the_density_of_real_numbers_follow_it(domain):
     positions = [domain.from_unit(share) for share in (0.0, 0.05, 0.7)]
     kernels = list(slow_kernels(domain, positions))
-    drawn = [domain.to_unit(p) for p in parzen(domain, positions).draw(4000, stream(0, "draws"))]
+    drawn = [
+        domain.to_unit(p) for p in fit_parzen(domain, positions).draw(4000, stream(0, "draws"))
+    ]
     assert (
         kstest(drawn, lambda x: (np.asarray(x) + sum(k.cdf(x) for k in kernels)) / 4).pvalue > 1e-3
     )
@@ -300,8 +302,8 @@ def test_the_good_rows_are_those_found_by_brute_force(n, K, gamma, seed, constra
         Result(tuple(map(float, f)), float(v)) for f, v in zip(objectives, violations, strict=True)
     ]
     outcomes = [Result(None) if rng.random() < 0.1 else outcome for outcome in outcomes]
-    history = History(tuple((i,) for i in range(n)), tuple(outcomes))
-    if history.is_finite:
+    history = Trials(tuple((i,) for i in range(n)), tuple(outcomes))
+    if history.finite_rows:
         assert set(good_rows(history, gamma)) == slow_good(history, gamma)
     else:
         assert good_rows(history, gamma) == []
@@ -317,7 +319,7 @@ def test_the_good_are_the_share_gamma_rounded_down_but_at_least_one(n, gamma, si
 
 
 def test_feasible_rows_are_good_before_infeasible_ones():
-    history = History(
+    history = Trials(
         tuple((i,) for i in range(20)),
         tuple(Result((float(i), float(i)), i * (i > 2)) for i in range(20)),
     )
@@ -328,7 +330,7 @@ def test_rows_that_failed_are_bad():
     # "a" is better than "b" and "c", which are alike but for the failures; of the latter two only "c" failed.
     space = Space({"kind": Categorical(["a", "b", "c"])})
     history = history_of([(0,), (1,), (2,)] * 4, [(2, 2), (1, 1), (1, 1)] * 4)
-    failed = History(
+    failed = Trials(
         history.configs + ((2,),) * 20,
         history.results + (Result(None),) * 10 + (Result((math.nan, 9.0)),) * 10,
     )
@@ -361,14 +363,14 @@ def test_the_model_needs_more_than_2d_plus_1_sound_rows_and_draws_uniformly_unti
     space = Space({f"x{i}": Grid(0, 1, 10) for i in range(d)})
     configs = [space.sample(stream(i, "config")) for i in range(2 * d + 2)]
     history = history_of(configs, [(i, -i) for i in range(len(configs))])
-    fewer = History(history.configs[:-1], history.results[:-1])
-    failed = History(history.configs, (*history.results[:-1], Result(None)))
-    for seed, short in itertools.product(range(5), (History(), fewer, failed)):
-        assert not MODEL.enough(space, short)
+    fewer = Trials(history.configs[:-1], history.results[:-1])
+    failed = Trials(history.configs, (*history.results[:-1], Result(None)))
+    for seed, short in itertools.product(range(5), (Trials(), fewer, failed)):
+        assert not MODEL.can_fit(space, short)
         assert MODEL(space, short, 3, stream(seed, "tpe")) == Uniform()(
             space, short, 3, stream(seed, "tpe")
         )
-    assert MODEL.enough(space, history)
+    assert MODEL.can_fit(space, history)
     assert any(
         MODEL(space, history, 3, stream(s, "tpe")) != Uniform()(space, history, 3, stream(s, "tpe"))
         for s in range(5)
@@ -383,8 +385,10 @@ def test_with_many_candidates_the_largest_ratio_of_the_densities_is_proposed():
     good = good_rows(history, 0.2)
     best = []
     for d, (domain, values) in enumerate([(space["n"], range(1, 10)), (space["kind"], range(4))]):
-        of_good = parzen(domain, [configs[i][d] for i in good]).density(values)
-        of_bad = parzen(domain, [configs[i][d] for i in range(40) if i not in good]).density(values)
+        of_good = fit_parzen(domain, [configs[i][d] for i in good]).density(values)
+        of_bad = fit_parzen(domain, [configs[i][d] for i in range(40) if i not in good]).density(
+            values
+        )
         best.append(values[int(np.argmax(of_good / of_bad))])
     model = Tpe(gamma=0.2, candidates=300, random=0)
     assert {tuple(best)} == {model(space, history, 1, stream(seed, "tpe"))[0] for seed in range(20)}
@@ -400,7 +404,7 @@ def test_the_bad_are_all_rows_but_the_good():
         history = history_of([(p,) for p in positions], rng.normal(size=(30, 2)))
         good = good_rows(history, 0.3)
         of_good, of_bad, of_all = (
-            parzen(space["kind"], [positions[i] for i in rows]).density(values)
+            fit_parzen(space["kind"], [positions[i] for i in rows]).density(values)
             for rows in (good, [i for i in range(30) if i not in good], range(30))
         )
         proposed = Tpe(gamma=0.3, candidates=300, random=0)(space, history, 1, stream(seed, "tpe"))[
@@ -415,7 +419,7 @@ def test_a_single_candidate_is_a_draw_from_the_good():
     space = Space({"kind": Categorical(["a", "b", "c"])})
     history = history_of([(0,), (1,), (2,)] * 4, [(i, i) for i in range(12)])
     drawn = Counter(Tpe(gamma=0.25, candidates=1, random=0)(space, history, 6000, stream(0, "tpe")))
-    of_good = parzen(space["kind"], [2, 1, 0]).density(range(3))  # the rows 11, 10 and 9
+    of_good = fit_parzen(space["kind"], [2, 1, 0]).density(range(3))  # the rows 11, 10 and 9
     assert [drawn[(i,)] / 6000 for i in range(3)] == pytest.approx(
         of_good, abs=0.031
     )  # five standard deviations
@@ -463,11 +467,11 @@ QUADRATIC = Space(
 
 
 def searched(model, seed, evaluations=60, batch=3):
-    history = History()
+    history = Trials()
     for i in range(evaluations // batch):
         configs = model(QUADRATIC, history, batch, stream(seed, "propose", i))
         outcomes = tuple(Result(quadratics(QUADRATIC.decode(config))) for config in configs)
-        history = History(history.configs + tuple(configs), history.results + outcomes)
+        history = Trials(history.configs + tuple(configs), history.results + outcomes)
     return history
 
 
@@ -482,7 +486,7 @@ def test_proposals_concentrate_on_good_values():
 def test_the_search_finds_more_hypervolume_than_uniform_draws():
     def volumes(model):
         found = [searched(model, seed) for seed in range(10)]
-        return np.array([hypervolume(h.objectives(h.is_finite), (-2, -2)) for h in found])
+        return np.array([hypervolume(h.objectives(h.finite_rows), (-2, -2)) for h in found])
 
     gains = volumes(Tpe()) - volumes(Uniform())
     assert gains.mean() > 2 * gains.std(ddof=1) / math.sqrt(len(gains))

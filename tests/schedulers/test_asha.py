@@ -137,7 +137,7 @@ def test_promotion_revises_what_stopping_does_not():
 def test_promotion_serves_the_highest_rung_first():
     scheduler = MOASHA(kind="promotion").scheduler(PROBLEM)
     for _, state in played(scheduler, by_random_points, slots=1, jobs=300):
-        waiting = scheduler._promoted(state, 99)
+        waiting = scheduler._promotable(state)
         assert [t.step for t in waiting] == sorted((t.step for t in waiting), reverse=True)
         if waiting and not any(t.status == "ready" for t in state.trials):
             assert scheduler.ask(state, 1)[0].trial == waiting[0].id
@@ -202,13 +202,13 @@ def test_new_trials_are_the_same_whatever_happened_to_the_others():
 class TestProposals:
     def test_they_learn_from_the_highest_rung_with_enough_results(self):
         scheduler = BOMOASHA(trials=80).scheduler(PROBLEM)
-        assert scheduler.enough == 2 * 2 + 2
+        assert scheduler.min_results == 2 * 2 + 2
         state = played(scheduler, by_random_points, slots=1)[-1][1]
-        history = scheduler._history(state)
+        history = scheduler._known_trials(state)
         step = max(
             s
             for s in scheduler.rungs
-            if sum(s in t.results for t in state.trials) >= scheduler.enough
+            if sum(s in t.results for t in state.trials) >= scheduler.min_results
         )
         assert step > 2
         assert [r.objectives for r in history.results] == [

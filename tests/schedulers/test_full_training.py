@@ -35,7 +35,7 @@ CALLS = []
 @pytest.fixture(autouse=True)
 def _forget():
     CALLS.clear()
-    full_training._proposed.cache_clear()
+    full_training._propose_block.cache_clear()
 
 
 class TestRandomSearch(SchedulerConformance):
