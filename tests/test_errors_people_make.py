@@ -351,7 +351,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("a seed of numpy's", running(seed=np.int64(3)), ValueError),
-        *("got np.int64(3)", "a whole number of at least 0", "int(seed) is one"),
+        *("got np.int64(3)", "a whole number of at least 0", "pass int(seed)"),
     ),
     Mistake(
         *("a budget as a number", running(budget=3600), TypeError),

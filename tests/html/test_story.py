@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mopbt
-from mopbt.algorithms import named
+from mopbt.algorithms import algorithm_by_name
 from mopbt.html.story import (
     DRAWN,
     ROWS,
@@ -454,5 +454,5 @@ def test_algorithms_say_how_many_intervals_there_are():
     assert (
         Story(settings, name="x", path="x").total
         == 5 * 20
-        == named("mo-pbt", None, population=5).scheduler(story.problem).total_jobs
+        == algorithm_by_name("mo-pbt", None, population=5).scheduler(story.problem).total_jobs
     )
