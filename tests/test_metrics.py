@@ -39,7 +39,7 @@ def finite(objectives):
 
 
 def volume_by_cells(objectives, reference):
-    """Sum the cells of the grid through all coordinates that some point dominates; exact."""
+    """Compute the hypervolume exactly, as a sum over cells of a grid."""
     points = [[Fraction(v) for v in row] for row in finite(objectives).tolist()]
     sides = [
         sorted({Fraction(r), *(p[k] for p in points if p[k] > r)}) for k, r in enumerate(reference)
@@ -50,7 +50,7 @@ def volume_by_cells(objectives, reference):
 
 
 def sphere(n, K, seed=0):
-    """Points of which none dominates another."""
+    """Draw points of which none dominates another."""
     points = np.abs(np.random.default_rng(seed).standard_normal((n, K)))
     return points / np.linalg.norm(points, axis=1, keepdims=True)
 
@@ -105,8 +105,8 @@ def test_hypervolume_is_pygmos(K, seed):
 
 @pytest.mark.parametrize("K", [2, 3, 4, 5, 6])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_hypervolume_comes_back_from_rows_that_are_not_finite(K, bad):
-    # moocore does not, where K >= 4.
+def test_hypervolume_ignores_rows_that_are_not_finite(K, bad):
+    # moocore itself does not return if K >= 4.
     objectives = np.random.default_rng(0).random((30, K))
     expected = hypervolume(objectives, np.zeros(K))
     broken = np.concatenate([objectives, np.full((2, K), 0.9)])
@@ -164,7 +164,7 @@ def test_the_logarithm_of_the_hypervolume_difference():
 
 
 def at_angles(*degrees, radius=1.0):
-    """Points at angles from the axis of the second objective."""
+    """Return points at angles from the axis of the second objective."""
     angles = np.radians(degrees)
     return radius * np.column_stack([np.sin(angles), np.cos(angles)])
 
@@ -176,7 +176,7 @@ def test_the_papers_figure_seven_lines_and_points_in_four_of_eight_sectors():
     assert coverage(objectives, [0, 0], lines=7) == 4 / 8
 
 
-def test_coverage_of_the_paper_and_of_the_published_code():
+def test_coverage_of_the_paper_and_of_the_authors_code():
     everywhere = at_angles(*np.linspace(0.01, 89.99, 5000))
     assert coverage(everywhere, [0, 0]) == 1
     assert coverage(everywhere, [0, 0], authors_variant=True) == 360 / 361
@@ -214,7 +214,7 @@ def test_coverage_counts_sectors(objectives, lines):
 
 
 def test_coverage_of_objectives_in_units_far_apart():
-    """An accuracy and a number of weights: in raw units all would lie in one sector."""
+    """In raw units, all points of an accuracy and a number of weights share a sector."""
     shares = at_angles(*np.linspace(5, 85, 9))
     weights = shares * [1.0, 2000.0]
     assert coverage(weights, [0, 0]) < coverage(shares, [0, 0])

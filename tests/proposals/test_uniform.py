@@ -31,7 +31,7 @@ def test_there_are_as_many_configurations_of_the_space_as_asked_for(propose, n, 
 
 
 @pytest.mark.parametrize("propose", [Uniform(), Stratified()])
-def test_the_history_changes_nothing_and_the_generator_everything(propose):
+def test_the_trials_change_nothing_and_the_generator_everything(propose):
     first = propose(SPACE, Trials(), 5, stream(0, "uniform"))
     assert propose(SPACE, KNOWN, 5, stream(0, "uniform")) == first
     assert not set(propose(SPACE, Trials(), 5, stream(1, "uniform"))) & set(first)
