@@ -76,10 +76,10 @@ def test_equal_rows_are_all_on_the_front():
 
 
 def test_hypervolume_by_hand():
-    assert hypervolume([[2, 1], [1, 3], [1, 1]], [0, 0]) == 4  # 2 x 1 and 1 x 2 above it
-    assert (
-        hypervolume([[2, 1], [1, 3]], [1, 0]) == 1
-    )  # a point on the reference's level adds nothing
+    # A box of 2 x 1, and 1 x 2 above it.
+    assert hypervolume([[2, 1], [1, 3], [1, 1]], [0, 0]) == 4
+    # A point that equals the reference in one objective adds nothing.
+    assert hypervolume([[2, 1], [1, 3]], [1, 0]) == 1
     assert hypervolume([[5]], [2]) == 3
     assert hypervolume(np.empty((0, 3)), [0, 0, 0]) == 0
 
@@ -170,9 +170,8 @@ def at_angles(*degrees, radius=1.0):
 
 
 def test_the_papers_figure_seven_lines_and_points_in_four_of_eight_sectors():
-    objectives = np.vstack(
-        [at_angles(5, 15, 18, 40, 80), at_angles(60, radius=0.5)]
-    )  # the last one is dominated
+    # The last point is dominated.
+    objectives = np.vstack([at_angles(5, 15, 18, 40, 80), at_angles(60, radius=0.5)])
     assert coverage(objectives, [0, 0], lines=7) == 4 / 8
 
 

@@ -168,9 +168,8 @@ def test_rescaling_worked_by_hand():
 
 def test_slack_worked_by_hand():
     assert botorch._constraint_slack(np.zeros(3)) == []
-    (slack,) = botorch._constraint_slack(
-        np.array([0.0, 4.0, 0.0, 1.0, 2.0])
-    )  # the median violation is 2
+    # The median violation is 2.
+    (slack,) = botorch._constraint_slack(np.array([0.0, 4.0, 0.0, 1.0, 2.0]))
     assert slack.tolist() == [-1.0, 2.0, -1.0, 0.5, 1.0]
     (slack,) = botorch._constraint_slack(np.array([1e300, 1e-300, 2e-300]))
     assert slack.tolist() == [5.0, 0.5, 1.0]
@@ -274,8 +273,9 @@ def test_configurations_are_evaluated_as_they_are_trained():
         return -((points[:, 0] - 0.37) ** 2).sum(-1)
 
     best = found(space, surface)
-    assert best[0] == 3  # whose cell is [2/6, 3/6)
-    assert best[1] == 14  # whose cell is [14/40, 15/40)
+    # The maximum, 0.37, lies in the cells [2/6, 3/6) and [14/40, 15/40).
+    assert best[0] == 3
+    assert best[1] == 14
     at_best = botorch._encode(space, [best])[0]
     assert any((points == at_best).all(-1).any() for points in asked)
 
@@ -447,7 +447,8 @@ def test_if_the_linear_algebra_fails_a_warning_says_so_and_the_space_is_filled(
         match=r"\(NotPSDError: not positive definite\); .* space-filling",
     ):
         proposed = propose(SQUARE, tried(SQUARE, 8, conflict), 8, stream(0, "gp"))
-    assert sorted(int(x * 8) for x, _ in proposed) == list(range(8))  # Sobol points again
+    # These are Sobol points.
+    assert sorted(int(x * 8) for x, _ in proposed) == list(range(8))
 
 
 @BOTH

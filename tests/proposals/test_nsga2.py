@@ -180,9 +180,8 @@ def test_a_tournament_has_two_contestants_and_the_better_wins():
     # Of nine equally likely pairs of three rows, five contain the best, and one only the worst.
     n, rng = 9000, stream(0, "tournament")
     won = Counter(tournament(np.array([1, 0, 2]), rng) for _ in range(n))
-    assert [won[i] / n for i in range(3)] == pytest.approx(
-        [3 / 9, 5 / 9, 1 / 9], abs=0.026
-    )  # five standard deviations
+    # The tolerance is five standard deviations.
+    assert [won[i] / n for i in range(3)] == pytest.approx([3 / 9, 5 / 9, 1 / 9], abs=0.026)
     even = Counter(tournament(np.zeros(4, dtype=int), rng) for _ in range(n))
     assert [even[i] / n for i in range(4)] == pytest.approx([0.25] * 4, abs=0.023)
 
@@ -306,9 +305,8 @@ def test_a_feasible_parent_beats_an_infeasible_one_with_better_objectives():
         for c in NSGA2Proposal(2, crossover=0)(space, trials, 8, stream(s, "x"))
     ]
     from_feasible = np.mean([child.count(1) > child.count(2) for child in children])
-    assert from_feasible == pytest.approx(
-        3 / 4, abs=5 * math.sqrt(3 / 16 / len(children))
-    )  # both contestants are infeasible in 1/4
+    # In a quarter of the tournaments both contestants are infeasible.
+    assert from_feasible == pytest.approx(3 / 4, abs=5 * math.sqrt(3 / 16 / len(children)))
 
 
 def test_without_crossover_a_child_has_one_parent():

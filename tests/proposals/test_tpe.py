@@ -203,10 +203,8 @@ def test_whole_numbers_of_a_huge_range_are_as_good_as_real_ones(domain):
         ([], []),
         ([0.5], [0.5]),
         ([0.0], [1.0]),
-        (
-            [0.2, 0.3, 0.9],
-            [0.25, 0.6, 0.6],
-        ),  # 0.2 is the farther neighbor of 0.2, but 1 / 4 is the narrowest
+        # The farther neighbor of the first center is 0.2 away, but the minimum is 1 / 4.
+        ([0.2, 0.3, 0.9], [0.25, 0.6, 0.6]),
         ([0.5, 0.5, 0.5], [0.5, 0.25, 0.5]),
         (np.linspace(0, 1, 501).tolist(), [0.01] * 501),
     ],

@@ -56,9 +56,8 @@ def test_uniform_draws_are_independent_and_those_of_a_stratified_batch_are_sprea
 def test_uniform_draws_fall_on_every_part_of_a_domain_alike():
     drawn = Uniform()(SPACE, Trials(), 6000, stream(1, "uniform"))
     decades = Counter(min(int(SPACE["x"].to_unit(config[0]) * 4), 3) for config in drawn)
-    assert [decades[i] / 6000 for i in range(4)] == pytest.approx(
-        [0.25] * 4, abs=0.028
-    )  # five standard deviations
+    # The tolerance is five standard deviations.
+    assert [decades[i] / 6000 for i in range(4)] == pytest.approx([0.25] * 4, abs=0.028)
     assert [Counter(c[1] for c in drawn)[i] / 6000 for i in range(1, 6)] == pytest.approx(
         [0.2] * 5, abs=0.026
     )
