@@ -113,13 +113,15 @@ class MOPBT(_PopulationBased):
     Args:
         population: The number of members.
         fraction: τ, the share of the population that is replaced after each interval.
-        explore: Move hyperparameters locally (Algorithm 3), or resample each with probability 1/P.
-        resample: The probability with which a local move resamples a hyperparameter instead.
+        explore: `"local"` moves each hyperparameter to the vicinity of its value (Algorithm 3).
+            `"random"` resamples each of the P hyperparameters with probability 1/P.
+        resample: The probability with which `"local"` resamples a hyperparameter instead.
         asynchronous: Decide at each report instead of once per generation.
         inherit_step: Continue a replaced member at its donor's step if that is ahead. By default
             it takes over the weights and hyperparameters only.
-        start: Spread the initial configurations evenly, or draw them independently.
-        within: The order within a front.
+        start: `"stratified"` spreads the initial configurations evenly, `"iid"` draws them
+            independently.
+        within: The order within a front: `"scattered"`, `"crowded"` or `"hypervolume"`.
         scale: Divide objectives by their range before computing distances.
     """
 
@@ -238,7 +240,7 @@ class RandomSearch:
 
     Args:
         population: The number of configurations.
-        start: Spread the configurations evenly, or draw them independently.
+        start: `"stratified"` spreads the configurations evenly, `"iid"` draws them independently.
     """
 
     name: ClassVar[str] = "random-search"
@@ -277,9 +279,9 @@ class MOASHA:
     Args:
         eta: One of `eta` trials continues at each rung.
         grace: The number of intervals before the first rung.
-        kind: Stop trials at a rung, as the authors' code does, or promote them from it, as ASHA's
-            paper does.
-        within: The order within a front.
+        kind: `"stopping"` stops trials at a rung, as the authors' code does. `"promotion"` pauses
+            them there, as ASHA does.
+        within: The order within a front: `"scattered"`, `"crowded"` or `"hypervolume"`.
         scale: Divide objectives by their range before computing distances.
         trials: How many trials to start. By default the budget ends the run.
     """
