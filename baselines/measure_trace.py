@@ -34,7 +34,7 @@ from typing import Any
 
 import mopbt
 from mopbt.cli import app
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "baselines" / "trace.json"

@@ -1,4 +1,4 @@
-"""All algorithms behind one interface: on every engine, with a kill in the middle, and by their names."""
+"""Run all algorithms on every engine, by name, and with a kill in the middle."""
 
 import math
 import os
@@ -30,7 +30,8 @@ from mopbt.problem import problem_of
 from mopbt.ranking import by_domination, by_max_scalarization, by_objective, by_random_scalarization
 from mopbt.stores.journal import read_journal
 from mopbt.tasks.synthetic import TradeOff
-from mopbt.testing import SchedulerConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import SchedulerConformance
 from toys import NanToy
 
 SMALL = {
@@ -49,7 +50,7 @@ SYNCHRONOUS = [name for name in SMALL if "asha" not in name]
 TOY = ToyTask(steps=6)
 
 
-def test_there_are_ten_and_each_is_tried_here():
+def test_all_ten_algorithms_are_tested():
     assert list(SMALL) == list(ALGORITHMS)
     assert len(ALGORITHMS) == 10
 
@@ -72,7 +73,10 @@ def evaluations(results):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_it_runs_on_every_engine_and_finds_the_same(name):
-    """Synchronous algorithms find the same on any engine; asynchronous ones do where the order of arrivals is the same."""
+    """Synchronous algorithms give the same results on any engine.
+
+    Asynchronous ones do if reports arrive in the same order.
+    """
     make = {
         "local": LocalEngine,
         "pool": lambda: PoolEngine(2),
@@ -112,12 +116,13 @@ KILLED = """
 import os, signal, sys
 from mopbt import SimulatedEngine, run
 from mopbt.engines.simulated import Lognormal
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from test_algorithms import SMALL
 def watch(progress):
     if progress.reported >= int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
-run(ToyTask(steps=6), out=sys.argv[1], algorithm=SMALL[sys.argv[2]], engine=SimulatedEngine(3, Lognormal()), progress=watch)
+engine = SimulatedEngine(3, Lognormal())
+run(ToyTask(steps=6), out=sys.argv[1], algorithm=SMALL[sys.argv[2]], engine=engine, progress=watch)
 """
 
 
@@ -157,18 +162,18 @@ def test_nan_does_not_end_it(name):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_options_survive_the_way_through_settings(name):
+def test_options_survive_a_round_trip(name):
     algorithm = SMALL[name]
     assert algorithm_of(options_of(algorithm)) == algorithm
-    assert None not in options_of(algorithm).values()  # TOML has no such thing
+    assert None not in options_of(algorithm).values()  # TOML has no null
     assert algorithm.max_parallel >= 1
-    assert type(algorithm).__doc__.endswith(".")
+    assert type(algorithm).__doc__.partition("\n")[0].endswith(".")
     assert type(algorithm).section
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mo-asha", "bo-mo-asha", "qnehvi"])
-def test_without_an_end_of_its_own_it_gets_as_much_as_a_population(name):
+def test_without_a_natural_end_it_gets_the_budget_of_a_population(name):
     algorithm = ALGORITHMS[name]()
     assert algorithm.scheduler(problem_of(TOY)).needs_budget
     results = run(TOY, out=None, algorithm=name, engine="local", progress=False)
@@ -176,7 +181,7 @@ def test_without_an_end_of_its_own_it_gets_as_much_as_a_population(name):
     assert len(results) == 32 * 3
 
 
-def test_a_budget_is_the_end_of_what_has_no_other(tmp_path):
+def test_a_budget_ends_an_algorithm_without_a_natural_end(tmp_path):
     first = run(
         TOY,
         out=tmp_path,
@@ -223,7 +228,7 @@ def test_the_papers_constants():
     asha, bo = MOASHA().scheduler(problem), BOMOASHA()
     assert (asha.eta, asha.grace, asha.kind, asha.rungs) == (3, 1, "stopping", (2, 6, 18, 54))
     assert (bo.gamma, bo.candidates, bo.random) == (0.10, 24, pytest.approx(1 / 6))
-    assert bo.scheduler(problem).enough == 2 * 2 + 2  # more than 2 d + 1
+    assert bo.scheduler(problem).min_results == 2 * 2 + 2  # more than 2 d + 1
     assert QNEHVI().scheduler(problem).first == 2 * (2 + 1)
     assert (ParEGO().trainings, NSGA2().trainings, ParEGO().scheduler(problem).batch) == (32, 32, 1)
 
@@ -285,7 +290,7 @@ def test_wrong_options(kind, options, message):
 
 
 def test_every_option_is_checked():
-    """An option of the wrong type never gets as far as a run."""
+    """An option of the wrong type is rejected before a run."""
     for name, kind in ALGORITHMS.items():
         for option in fields(kind):
             if option.name == "objective":

@@ -168,7 +168,7 @@ def test_front_holds_a_run_against_another(place):
 
 @pytest.mark.slow
 def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path):
-    text = "from mopbt.testing import ToyTask\nclass Named(ToyTask):\n    reference = {'near': -1, 'far': -2}\n"
+    text = "from mopbt.tasks.toy import ToyTask\nclass Named(ToyTask):\n    reference = {'near': -1, 'far': -2}\n"
     (tmp_path / "named.py").write_text(text + "task = Named(steps=4, name='named')\n")
     for task in ("toy", "named.py:task"):
         mopbt(
@@ -529,7 +529,7 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(tmp_path, number, code):
 
 @pytest.mark.slow
 def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(tmp_path):
-    text = "from mopbt.testing import ToyTask\nclass Strict(ToyTask):\n    constraints = ['near >= 99']\ntask = Strict(steps=4)\n"
+    text = "from mopbt.tasks.toy import ToyTask\nclass Strict(ToyTask):\n    constraints = ['near >= 99']\ntask = Strict(steps=4)\n"
     (tmp_path / "strict.py").write_text(text)
     command = [
         "run",
@@ -564,7 +564,7 @@ def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(t
 @pytest.mark.slow
 def test_failures_are_shown(tmp_path):
     (tmp_path / "failing.py").write_text(
-        "from mopbt.testing import FailingToy\ntask = FailingToy(steps=8)\n"
+        "from mopbt.tasks.toy import FailingToy\ntask = FailingToy(steps=8)\n"
     )
     done = mopbt(
         "run",

@@ -58,7 +58,7 @@ from mopbt.errors import (
 from mopbt.export import export
 from mopbt.replay import replay
 from mopbt.stores.directory import DirectoryStore
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 # What people have when they make a mistake: a finished run of the toy, a run of a program of their own, and some files.
 
@@ -112,7 +112,7 @@ def template(tmp_path_factory):
     toml = place / "done" / "run.toml"  # as `mopbt run toy` would have left it
     toml.write_text(
         toml.read_text().replace(
-            'name = "toy"', 'name = "toy"\ntask_reference = "mopbt.testing:ToyTask"'
+            'name = "toy"', 'name = "toy"\ntask_reference = "mopbt.tasks.toy:ToyTask"'
         )
     )
     mopbt.run(train, out=place / "ours", population=2, **SAID, **QUIETLY)
@@ -351,7 +351,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("a seed of numpy's", running(seed=np.int64(3)), ValueError),
-        *("got np.int64(3)", "a whole number of at least 0", "int(seed) is one"),
+        *("got np.int64(3)", "a whole number of at least 0", "pass int(seed)"),
     ),
     Mistake(
         *("a budget as a number", running(budget=3600), TypeError),

@@ -16,7 +16,7 @@ import mopbt
 from mopbt.errors import StoreError, TaskError
 from mopbt.export import export, export_again
 from mopbt.replay import replay
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
 
 TOY = ToyTask(steps=8, interval=1)

@@ -18,7 +18,7 @@ from mopbt.problem import make_problem, problem_of
 from mopbt.state import ErrorBar, Job, Report, State, with_jobs
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal, read_lines
-from mopbt.testing import FailingToy, ToyTask
+from mopbt.tasks.toy import FailingToy, ToyTask
 from toys import NanToy
 
 CASES = {

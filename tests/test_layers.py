@@ -102,6 +102,7 @@ LAYERS = {
         *(
             "",
             "registry",
+            "tasks.toy",
             "testing",
             "plots",
             "html",

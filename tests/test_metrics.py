@@ -39,7 +39,7 @@ def finite(objectives):
 
 
 def volume_by_cells(objectives, reference):
-    """Sum the cells of the grid through all coordinates that some point dominates; exact."""
+    """Compute the hypervolume exactly, as a sum over cells of a grid."""
     points = [[Fraction(v) for v in row] for row in finite(objectives).tolist()]
     sides = [
         sorted({Fraction(r), *(p[k] for p in points if p[k] > r)}) for k, r in enumerate(reference)
@@ -50,7 +50,7 @@ def volume_by_cells(objectives, reference):
 
 
 def sphere(n, K, seed=0):
-    """Points of which none dominates another."""
+    """Draw points of which none dominates another."""
     points = np.abs(np.random.default_rng(seed).standard_normal((n, K)))
     return points / np.linalg.norm(points, axis=1, keepdims=True)
 
@@ -76,10 +76,10 @@ def test_equal_rows_are_all_on_the_front():
 
 
 def test_hypervolume_by_hand():
-    assert hypervolume([[2, 1], [1, 3], [1, 1]], [0, 0]) == 4  # 2 x 1 and 1 x 2 above it
-    assert (
-        hypervolume([[2, 1], [1, 3]], [1, 0]) == 1
-    )  # a point on the reference's level adds nothing
+    # A box of 2 x 1, and 1 x 2 above it.
+    assert hypervolume([[2, 1], [1, 3], [1, 1]], [0, 0]) == 4
+    # A point that equals the reference in one objective adds nothing.
+    assert hypervolume([[2, 1], [1, 3]], [1, 0]) == 1
     assert hypervolume([[5]], [2]) == 3
     assert hypervolume(np.empty((0, 3)), [0, 0, 0]) == 0
 
@@ -105,8 +105,8 @@ def test_hypervolume_is_pygmos(K, seed):
 
 @pytest.mark.parametrize("K", [2, 3, 4, 5, 6])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_hypervolume_comes_back_from_rows_that_are_not_finite(K, bad):
-    # moocore does not, where K >= 4.
+def test_hypervolume_ignores_rows_that_are_not_finite(K, bad):
+    # moocore itself does not return if K >= 4.
     objectives = np.random.default_rng(0).random((30, K))
     expected = hypervolume(objectives, np.zeros(K))
     broken = np.concatenate([objectives, np.full((2, K), 0.9)])
@@ -139,9 +139,9 @@ def test_the_best_hypervolume_is_that_of_the_union():
 
 @pytest.mark.parametrize("function", [reference_point, lambda sets: best_hypervolume(sets, [0, 0])])
 def test_unions_need_points_of_one_kind(function):
-    with pytest.raises(ValueError, match="must hold at least one finite point, got none"):
+    with pytest.raises(ValueError, match="at least one finite point, got none"):
         function([])
-    with pytest.raises(ValueError, match="must hold at least one finite point, got none"):
+    with pytest.raises(ValueError, match="at least one finite point, got none"):
         function([[[np.nan, 1]]])
     with pytest.raises(ValueError, match=r"must have the same number of objectives, got \[2, 3\]"):
         function([[[1, 2]], [[1, 2, 3]]])
@@ -164,19 +164,18 @@ def test_the_logarithm_of_the_hypervolume_difference():
 
 
 def at_angles(*degrees, radius=1.0):
-    """Points at angles from the axis of the second objective."""
+    """Return points at angles from the axis of the second objective."""
     angles = np.radians(degrees)
     return radius * np.column_stack([np.sin(angles), np.cos(angles)])
 
 
 def test_the_papers_figure_seven_lines_and_points_in_four_of_eight_sectors():
-    objectives = np.vstack(
-        [at_angles(5, 15, 18, 40, 80), at_angles(60, radius=0.5)]
-    )  # the last one is dominated
+    # The last point is dominated.
+    objectives = np.vstack([at_angles(5, 15, 18, 40, 80), at_angles(60, radius=0.5)])
     assert coverage(objectives, [0, 0], lines=7) == 4 / 8
 
 
-def test_coverage_of_the_paper_and_of_the_published_code():
+def test_coverage_of_the_paper_and_of_the_authors_code():
     everywhere = at_angles(*np.linspace(0.01, 89.99, 5000))
     assert coverage(everywhere, [0, 0]) == 1
     assert coverage(everywhere, [0, 0], authors_variant=True) == 360 / 361
@@ -214,7 +213,7 @@ def test_coverage_counts_sectors(objectives, lines):
 
 
 def test_coverage_of_objectives_in_units_far_apart():
-    """An accuracy and a number of weights: in raw units all would lie in one sector."""
+    """In raw units, all points of an accuracy and a number of weights share a sector."""
     shares = at_angles(*np.linspace(5, 85, 9))
     weights = shares * [1.0, 2000.0]
     assert coverage(weights, [0, 0]) < coverage(shares, [0, 0])

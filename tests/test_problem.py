@@ -7,7 +7,8 @@ from mopbt.errors import TaskError, UnreadHyperparameter
 from mopbt.objectives import Constraint, Objective
 from mopbt.problem import Hyperparameters, make_problem, problem_of
 from mopbt.space import Float, Grid, Space
-from mopbt.testing import FailingToy, TaskConformance, ToyTask
+from mopbt.tasks.toy import FailingToy, ToyTask
+from mopbt.testing import TaskConformance
 
 SAID = {
     "name": "t",

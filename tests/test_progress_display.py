@@ -6,7 +6,7 @@ from rich.console import Console
 
 from mopbt import run
 from mopbt.progress_display import Display, clock, line, panel
-from mopbt.testing import FailingToy, ToyTask
+from mopbt.tasks.toy import FailingToy, ToyTask
 
 
 def shown(task, *, terminal, **options):

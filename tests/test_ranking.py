@@ -69,7 +69,7 @@ def finite_rows(objectives):
 
 
 def fronts_by_definition(objectives, violations=None):
-    """Peel off what nothing left dominates, with Deb's constraint domination."""
+    """Peel off non-dominated rows, with Deb's constraint domination."""
     violations = np.zeros(len(objectives)) if violations is None else violations
 
     def beats(i, j):
@@ -114,7 +114,7 @@ def scattered_by_definition(objectives, violations=None, spans=None):
 
 
 def volume_by_cells(points, reference):
-    """Sum the cells of the grid through all coordinates that some point dominates; exact."""
+    """Compute the hypervolume exactly, as a sum over cells of a grid."""
     sides = [sorted({r, *(p[k] for p in points if p[k] > r)}) for k, r in enumerate(reference)]
     total = Fraction(0)
     for cell in product(*(pairwise(side) for side in sides)):
@@ -188,7 +188,8 @@ def test_huge_values_are_finite():
 
 
 def test_a_scattered_order_by_hand_that_is_not_its_own_inverse():
-    # One front. Largest f1: row 2. Farthest from it: row 0. Then row 1: the order is a 3-cycle, its ranks are another array.
+    # All rows are one front. Row 2 has the largest f1, row 0 is farthest from it, and row 1 is
+    # left. The order is a 3-cycle, so its ranks are another array.
     order = scattered_order([[0, 4], [3, 2], [4, 0]])
     assert order.tolist() == [2, 0, 1]
     assert ranks_of(order).tolist() == [1, 2, 0]
@@ -196,14 +197,15 @@ def test_a_scattered_order_by_hand_that_is_not_its_own_inverse():
 
 def test_a_scattered_order_of_three_fronts_by_hand():
     objectives = [[9, 1], [7, 5], [4, 7], [1, 9], [6, 4], [3, 5], [5, 1]]
-    # F1 = 0..3: row 0 has the largest f1; row 3 is farthest from it; of rows 1 (min 20) and 2 (min 13) row 1 is farther.
-    # F2 = {4, 5}: to the ranked, row 4 has 2 (row 1), row 5 has 5 (row 2). F3 = {6}.
+    # F1 = 0..3: row 0 has the largest f1, and row 3 is farthest from it. Of the others, row 1
+    # (squared distance 20) is farther than row 2 (13).
+    # F2 = {4, 5}: the distance of row 4 is 2 (to row 1), that of row 5 is 5 (to row 2). F3 = {6}.
     assert ranks(objectives).tolist() == [0, 0, 0, 0, 1, 1, 2]
     assert scattered_order(objectives).tolist() == [0, 3, 1, 2, 5, 4, 6]
 
 
 def test_distances_to_earlier_fronts_matter():
-    # By the second front alone its largest f1 (row 2) would come first; it nearly touches row 0.
+    # Within the second front only, row 2 would come first by f1. It is close to row 0.
     assert scattered_order([[10, 0], [0, 10], [9.75, -0.25], [0, 5]]).tolist() == [0, 1, 3, 2]
 
 
@@ -238,7 +240,8 @@ def test_the_scattered_order_does_not_depend_on_how_its_distances_are_stored(obj
 @pytest.mark.parametrize("K", [2, 3])
 @pytest.mark.parametrize("offset", [0, 1e6, -1e6])
 def test_a_big_offset_does_not_change_the_scattered_order(K, offset):
-    # |a|^2 - 2ab + |b|^2, as in scikit-learn and the authors' code, gets up to a quarter of the places wrong here.
+    # |a|^2 - 2ab + |b|^2, as in scikit-learn and the authors' code, misplaces up to a quarter of
+    # the rows here.
     objectives = rng().integers(0, 2**20, (90, K)) / 2**20 + offset
     assert scattered_order(objectives).tolist() == scattered_by_definition(objectives)
 
@@ -255,7 +258,8 @@ def test_scaling_divides_each_objective_by_its_range(objectives, factor):
 
 
 def test_scaling_makes_a_small_objective_count():
-    # After rows 0 and 3, row 1 is 1.5 from row 0 and row 2 is 1 from row 3; in shares of the ranges 0.38 and 0.56.
+    # After rows 0 and 3, row 1 is 1.5 from row 0, and row 2 is 1 from row 3. As shares of the
+    # ranges these are 0.38 and 0.56.
     objectives = [[4.0, 0.0], [2.5, 0.0001], [1.0, 0.002], [0.0, 0.004]]
     assert scattered_order(objectives).tolist() == [0, 3, 1, 2]
     assert scattered_order(objectives, scale=True).tolist() == [0, 3, 2, 1]
@@ -317,7 +321,8 @@ def test_the_crowded_order_sorts_each_front_by_crowding_distance(objectives):
 
 
 def test_a_hypervolume_order_by_hand():
-    # Reference (-0.4, -0.4). Row 1 has the largest box, 3.4 x 3.4. Row 3 adds 2.9 x 0.2, rows 0 and 2 add 0.4 x 1 to it.
+    # The reference is (-0.4, -0.4). Row 1 has the largest box, 3.4 x 3.4. To it, row 3 adds
+    # 2.9 x 0.2, and rows 0 and 2 add 0.4 x 1.
     # After row 3, row 0 still adds 0.4, row 2 only 0.4 x 0.8.
     assert hypervolume_order([[4, 0], [3, 3], [0, 4], [2.5, 3.2]]).tolist() == [1, 3, 0, 2]
 
@@ -347,10 +352,10 @@ def test_each_of_the_hypervolume_order_adds_the_most(objectives):
             min(c) - (s or abs(min(c)) or 1) / 10
             for c, s in zip(zip(*f, strict=True), spans, strict=True)
         ]
-        whole = volume_by_cells([[max(c) for c in zip(*f, strict=True)]], reference)
+        box = volume_by_cells([[max(c) for c in zip(*f, strict=True)]], reference)
         for place in range(len(found)):
             totals = [volume_by_cells([*f[:place], p], reference) for p in f[place:]]
-            assert float((max(totals) - totals[0]) / whole) <= 1e-11
+            assert float((max(totals) - totals[0]) / box) <= 1e-11
         assert sorted(found) == sorted(front.tolist())
 
 
@@ -413,11 +418,11 @@ def test_every_ranking_orders_feasible_rows_first_and_failed_rows_last(rank, tab
 @pytest.mark.parametrize("rank", RANKS, ids=repr)
 @settings(max_examples=40)
 @given(table=constrained(), cuts=st.tuples(st.integers(0, 12), st.integers(0, 12)))
-def test_cuts_do_not_change_who_stands_on_which_side(rank, table, cuts):
-    """An exploit cuts twice: who donates, and who is replaced."""
-    whole, cut = rank(*table, rng()), rank(*table, rng(), cuts)
+def test_cuts_do_not_change_the_rows_on_each_side(rank, table, cuts):
+    """An exploit cuts twice: below the donors and above the replaced members."""
+    complete, cut = rank(*table, rng()), rank(*table, rng(), cuts)
     for place in cuts:
-        assert set(whole[:place].tolist()) == set(cut[:place].tolist())
+        assert set(complete[:place].tolist()) == set(cut[:place].tolist())
 
 
 @pytest.mark.parametrize("rank", RANKS, ids=repr)

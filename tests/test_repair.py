@@ -12,7 +12,7 @@ from mopbt.repair import repair_journal
 from mopbt.run_config import RunConfig
 from mopbt.runner import execute_run
 from mopbt.stores.journal import check_order, read_damaged
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 TASK = ToyTask(steps=8)
 

@@ -9,7 +9,7 @@ import pytest
 
 from mopbt import Budget, Results, metrics, run
 from mopbt.errors import CorruptCheckpoint, MissingExtra, StoreError
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from mopbt.state import Job, Report, State, with_jobs
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal
 from mopbt.stores.memory import MemoryStore
-from mopbt.testing import FailingToy, ToyTask
+from mopbt.tasks.toy import FailingToy, ToyTask
 from toys import NanToy, SlowToy
 
 

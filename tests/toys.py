@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 
 @dataclass(frozen=True)

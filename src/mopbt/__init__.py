@@ -1,6 +1,17 @@
 """Multi-objective population based training: one training run, a front of trained models."""
 
-from mopbt.algorithms import MOPBT
+from mopbt.algorithms import (
+    BOMOASHA,
+    MOASHA,
+    MOPBT,
+    NSGA2,
+    PBT,
+    QNEHVI,
+    MaxScalarizationPBT,
+    ParEGO,
+    RandomScalarizationPBT,
+    RandomSearch,
+)
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.ray import RayEngine
@@ -22,6 +33,15 @@ __all__ = [
     "run",
     "Budget",
     "MOPBT",
+    "RandomSearch",
+    "PBT",
+    "RandomScalarizationPBT",
+    "MaxScalarizationPBT",
+    "MOASHA",
+    "BOMOASHA",
+    "QNEHVI",
+    "NSGA2",
+    "ParEGO",
     "Task",
     "Member",
     "FunctionTask",

@@ -1,4 +1,7 @@
-"""The algorithms by the paper's names: settings that make a scheduler for a problem."""
+"""The algorithms under the names of their papers.
+
+An algorithm is a frozen dataclass of options. It builds the scheduler for a problem.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
@@ -27,54 +30,63 @@ from mopbt.schedulers.full_training import FullTraining
 from mopbt.schedulers.pbt import Pbt
 from mopbt.successive_halving import ETA
 
-Exploring = Literal["local", "random"]
+ExploreKind = Literal["local", "random"]
 Start = Literal["stratified", "iid"]
-POPULATION = 32  # paper, section 6.1
+
+# The population size of the paper, section 6.1.
+POPULATION = 32
 
 
 class Algorithm(Protocol):
-    """Settings (a frozen dataclass with a name) that make a scheduler for a problem."""
+    """Build a scheduler for a problem; a frozen dataclass of options.
+
+    `name` is the name on the command line, and `section` the section of the paper.
+    """
 
     name: ClassVar[str]
-    section: ClassVar[str]  # of the paper
+    section: ClassVar[str]
 
     @property
     def max_parallel(self) -> int:
-        """Return how many intervals may be under way together: engines are sized by it."""
+        """Return how many jobs can run at once, which is the useful size of an engine."""
 
     def scheduler(self, problem: Problem) -> Scheduler:
-        """Return the scheduler of these settings."""
+        """Build the scheduler."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PopulationBased(ABC):
-    """What the variants of population based training share: they differ in how members are ranked."""
+    """Share the options of all variants of population based training.
+
+    The variants differ in how they rank members.
+    """
 
     population: int = POPULATION
-    fraction: float = 0.25  # τ: the share of the population that is replaced
-    explore: Exploring = "local"
-    resample: float = 0.2  # the probability of a fresh value in the local explore
+    fraction: float = 0.25
+    explore: ExploreKind = "local"
+    resample: float = 0.2
     asynchronous: bool = False
-    inherit_step: bool = False  # an exploiting member takes its donor's step where that is ahead, not only its weights
+    inherit_step: bool = False
     start: Start = "stratified"
 
     def __post_init__(self) -> None:
         check_count("population", self.population, 2)
         if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 0.5:
             raise ValueError(f"`fraction` must be in (0, 0.5], got {self.fraction!r}")
-        for name, allowed in (("explore", Exploring), ("start", Start)):
-            check_choice(name, getattr(self, name), get_args(allowed))
-        for name in ("asynchronous", "inherit_step"):
-            check_choice(name, getattr(self, name), (True, False))
+        check_choice("explore", self.explore, get_args(ExploreKind))
+        check_choice("start", self.start, get_args(Start))
+        check_choice("asynchronous", self.asynchronous, (True, False))
+        check_choice("inherit_step", self.inherit_step, (True, False))
+        # The constructor checks the probability.
         Local(self.resample)
 
     @property
     def max_parallel(self) -> int:
-        """Return the population: all members may train together."""
+        """Return the population size: all members can train at once."""
         return self.population
 
     def scheduler(self, problem: Problem) -> Pbt:
-        """Return the scheduler of these settings."""
+        """Build the scheduler."""
         explore: Explore = Local(self.resample) if self.explore == "local" else RandomMutation()
         return Pbt(
             problem,
@@ -94,26 +106,49 @@ class _PopulationBased(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class MOPBT(_PopulationBased):
-    """Multi-objective population based training: non-dominated sort, then the most scattered first."""
+    """MO-PBT: multi-objective population based training.
+
+    Members are ranked by non-dominated sorting, then by greedy scattered subset selection.
+
+    Args:
+        population: The number of members.
+        fraction: τ, the share of the population that is replaced after each interval.
+        explore: `"local"` moves each hyperparameter to the vicinity of its value (Algorithm 3).
+            `"random"` resamples each of the P hyperparameters with probability 1/P.
+        resample: The probability with which `"local"` resamples a hyperparameter instead.
+        asynchronous: Decide at each report instead of once per generation.
+        inherit_step: Continue a replaced member at its donor's step if that is ahead. By default
+            it takes over the weights and hyperparameters only.
+        start: `"stratified"` spreads the initial configurations evenly, `"iid"` draws them
+            independently.
+        within: The order within a front: `"scattered"`, `"crowded"` or `"hypervolume"`.
+        scale: Divide objectives by their range before computing distances.
+    """
 
     name: ClassVar[str] = "mo-pbt"
     section: ClassVar[str] = "section 4"
 
-    within: Within = "scattered"  # the order within a front
-    scale: bool = False  # divide objectives by their range before distances are taken
+    within: Within = "scattered"
+    scale: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_order(self.within, self.scale)
+        _check_order(self.within, self.scale)
 
     def rank(self, problem: Problem) -> Rank:
-        """Return the ranking by domination."""
+        """Rank by domination."""
         return by_domination(within=self.within, scale=self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PBT(_PopulationBased):
-    """Population based training by one objective alone, named or counted from 0."""
+    """PBT: population based training on a single objective.
+
+    See `MOPBT` for the other options.
+
+    Args:
+        objective: The name of the objective, or its number, counted from 0.
+    """
 
     name: ClassVar[str] = "pbt"
     section: ClassVar[str] = "section 6.3.2"
@@ -128,69 +163,85 @@ class PBT(_PopulationBased):
             )
 
     def rank(self, problem: Problem) -> Rank:
-        """Return the ranking by the objective."""
+        """Rank by the objective."""
         names = [objective.name for objective in problem.objectives]
         if self.objective in names:
             return by_objective(names.index(str(self.objective)))
         if isinstance(self.objective, int) and 0 <= self.objective < len(names):
             return by_objective(self.objective)
-        allowed = f"one of {', '.join(map(repr, names))} or a number from 0 to {len(names) - 1}"
         raise ValueError(
-            f"`objective` must be {allowed}, got {self.objective!r}{did_you_mean(self.objective, names)}"
+            f"`objective` must be one of {', '.join(map(repr, names))} "
+            f"or a number from 0 to {len(names) - 1}, "
+            f"got {self.objective!r}{did_you_mean(self.objective, names)}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomScalarizationPBT(_PopulationBased):
-    """Population based training by a weighted score (ParEGO's) under weights drawn anew for every ranking."""
+    """PBT on a random scalarization (ParEGO), with new weights for every ranking.
+
+    See `MOPBT` for the other options.
+
+    Args:
+        per_member: Draw weights for each member, as in the authors' code.
+    """
 
     name: ClassVar[str] = "pbt-random-scalarization"
     section: ClassVar[str] = "section 6.3.2"
 
-    per_member: bool = False  # weights of its own for each member, as in the authors' code
+    per_member: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("per_member", self.per_member, (True, False))
 
     def rank(self, problem: Problem) -> Rank:
-        """Return the ranking by random scalarization."""
-        return by_random_scalarization(per_member=self.per_member, minimized=_minimized(problem))
+        """Rank by random scalarization."""
+        return by_random_scalarization(
+            per_member=self.per_member, minimized=_minimized_columns(problem)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaxScalarizationPBT(_PopulationBased):
-    """Population based training by the largest of a hundred weighted scores (Golovin's)."""
+    """PBT on the maximum of many random scalarizations (Golovin).
+
+    See `MOPBT` for the other options.
+
+    Args:
+        vectors: The number of weight vectors, |W|.
+        authors_variant: Follow the authors' code where it differs from the paper.
+    """
 
     name: ClassVar[str] = "pbt-max-scalarization"
     section: ClassVar[str] = "section 6.3.2"
 
-    vectors: int = VECTORS  # |W|
-    authors_variant: bool = False  # as in the authors' code, where it differs from the paper
+    vectors: int = VECTORS
+    authors_variant: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("authors_variant", self.authors_variant, (True, False))
+        # The constructor checks the number of vectors.
         by_max_scalarization(vectors=self.vectors)
 
     def rank(self, problem: Problem) -> Rank:
-        """Return the ranking by maximum scalarization."""
+        """Rank by maximum scalarization."""
         return by_max_scalarization(
             vectors=self.vectors,
             authors_variant=self.authors_variant,
-            minimized=_minimized(problem),
+            minimized=_minimized_columns(problem),
         )
-
-
-def _minimized(problem: Problem) -> tuple[int, ...]:
-    return tuple(
-        k for k, objective in enumerate(problem.objectives) if objective.direction == "min"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch:
-    """Random search: a population of random configurations, each trained to the end."""
+    """Random search: train a population of random configurations to the end.
+
+    Args:
+        population: The number of configurations.
+        start: `"stratified"` spreads the configurations evenly, `"iid"` draws them independently.
+    """
 
     name: ClassVar[str] = "random-search"
     section: ClassVar[str] = "section 6.3.1"
@@ -204,11 +255,11 @@ class RandomSearch:
 
     @property
     def max_parallel(self) -> int:
-        """Return the population: all of it may train together."""
+        """Return the population size: all configurations can train at once."""
         return self.population
 
     def scheduler(self, problem: Problem) -> FullTraining:
-        """Return the scheduler of these settings."""
+        """Build the scheduler."""
         propose: Propose = Stratified() if self.start == "stratified" else Uniform()
         return FullTraining(
             problem,
@@ -221,73 +272,113 @@ class RandomSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class MOASHA:
-    """Multi-objective asynchronous successive halving: many start, and one of three goes on from each rung."""
+    """MO-ASHA: multi-objective asynchronous successive halving.
+
+    Many trials start, and by default one of three continues at each rung.
+
+    Args:
+        eta: One of `eta` trials continues at each rung.
+        grace: The number of intervals before the first rung.
+        kind: `"stopping"` stops trials at a rung, as the authors' code does. `"promotion"` pauses
+            them there, as ASHA does.
+        within: The order within a front: `"scattered"`, `"crowded"` or `"hypervolume"`.
+        scale: Divide objectives by their range before computing distances.
+        trials: How many trials to start. By default the budget ends the run.
+    """
 
     name: ClassVar[str] = "mo-asha"
     section: ClassVar[str] = "section 6.3.3"
 
     eta: int = ETA
-    grace: int = 1  # intervals before the first rung
-    kind: AshaKind = "stopping"  # the authors'; ASHA itself is of the promotion kind
+    grace: int = 1
+    kind: AshaKind = "stopping"
     within: Within = "scattered"
     scale: bool = False
-    trials: int | None = None  # how many to start; without it the budget ends the run
+    trials: int | None = None
 
     def __post_init__(self) -> None:
         check_count("eta", self.eta, 2)
         check_count("grace", self.grace, 1)
         check_choice("kind", self.kind, get_args(AshaKind))
-        check_order(self.within, self.scale)
+        _check_order(self.within, self.scale)
         if self.trials is not None:
             check_count("trials", self.trials, 1)
 
     @property
     def max_parallel(self) -> int:
-        """Return as many as a population of the paper: there is no end to the trials that could start."""
+        """Return the number of trials, at most the paper's population size.
+
+        There is no natural limit, because new trials can always start.
+        """
         return POPULATION if self.trials is None else min(self.trials, POPULATION)
 
     def scheduler(self, problem: Problem) -> Asha:
-        """Return the scheduler of these settings."""
-        return self._scheduler(problem, Uniform(), None)
+        """Build the scheduler."""
+        return self._build_scheduler(problem, Uniform(), None)
 
-    def _scheduler(self, problem: Problem, propose: Propose, enough: int | None) -> Asha:
-        rank = by_domination(within=self.within, scale=self.scale)
-        grace = min(self.grace, problem.steps // problem.interval)
-        return Asha(problem, rank, propose, self.kind, self.eta, grace, self.trials, enough)
+    def _build_scheduler(self, problem: Problem, propose: Propose, min_results: int | None) -> Asha:
+        return Asha(
+            problem,
+            by_domination(within=self.within, scale=self.scale),
+            propose,
+            kind=self.kind,
+            eta=self.eta,
+            grace=min(self.grace, problem.steps // problem.interval),
+            trials=self.trials,
+            min_results=min_results,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BOMOASHA(MOASHA):
-    """MO-ASHA whose new configurations are proposed by a multi-objective Parzen estimator (TPE) of what the rungs have shown."""
+    """BO-MO-ASHA: MO-ASHA with configurations from a Parzen estimator (TPE).
+
+    The estimator learns from the results at the rungs. See `MOASHA` for the other options.
+
+    Args:
+        gamma: The share of the results that counts as good.
+        candidates: The number of candidates per hyperparameter.
+        random: The probability of a random configuration.
+    """
 
     name: ClassVar[str] = "bo-mo-asha"
 
-    gamma: float = 0.10  # the share of the results that counts as good
+    gamma: float = 0.10
     candidates: int = 24
-    random: float = 1 / 6  # the probability of a random configuration
+    random: float = 1 / 6
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._tpe()
+        # Its constructor checks the options.
+        self._build_tpe()
 
     def scheduler(self, problem: Problem) -> Asha:
-        """Return the scheduler of these settings."""
-        return self._scheduler(problem, self._tpe(), 2 * len(problem.space) + 2)
+        """Build the scheduler."""
+        return self._build_scheduler(problem, self._build_tpe(), 2 * len(problem.space) + 2)
 
-    def _tpe(self) -> Tpe:
+    def _build_tpe(self) -> Tpe:
         return Tpe(gamma=self.gamma, candidates=self.candidates, random=self.random)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QNEHVI:
-    """Bayesian optimization in batches by noisy expected hypervolume improvement (BoTorch), each training to the end."""
+    """qNEHVI: Bayesian optimization by noisy expected hypervolume improvement.
+
+    Configurations are proposed in batches with BoTorch and trained to the end.
+
+    Args:
+        batch: The number of configurations per batch. 8 is the value of the authors' code; the
+            paper states 16 for tabular data and 12 for images.
+        trainings: The total number of trainings. By default the budget ends the run.
+        asynchronous: Propose as soon as a slot is free, given the pending configurations.
+    """
 
     name: ClassVar[str] = "qnehvi"
     section: ClassVar[str] = "appendix D"
 
-    batch: int = 8  # the authors' code; the paper has 16 for tabular data and 12 for images
-    trainings: int | None = None  # how many in all; without it the budget ends the run
-    asynchronous: bool = False  # propose whenever there is room, knowing those still on the way
+    batch: int = 8
+    trainings: int | None = None
+    asynchronous: bool = False
 
     def __post_init__(self) -> None:
         check_count("batch", self.batch, 1)
@@ -297,24 +388,34 @@ class QNEHVI:
 
     @property
     def max_parallel(self) -> int:
-        """Return the batch."""
+        """Return the batch size."""
         return self.batch
 
     def check(self) -> None:
-        """Raise MissingExtra where BoTorch is not installed."""
+        """Raise MissingExtra if BoTorch is not installed."""
         botorch.check_installed()
 
     def scheduler(self, problem: Problem) -> FullTraining:
-        """Return the scheduler of these settings."""
-        first = _first(problem, self.trainings)
+        """Build the scheduler."""
         return FullTraining(
-            problem, botorch.QNEHVIProposal(), first, self.batch, self.trainings, self.asynchronous
+            problem,
+            botorch.QNEHVIProposal(),
+            first=_initial_design_size(problem, self.trainings),
+            batch=self.batch,
+            trainings=self.trainings,
+            asynchronous=self.asynchronous,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParEGO:
-    """ParEGO: Bayesian optimization of randomly weighted scores (BoTorch), one training after the other, each to the end."""
+    """ParEGO: Bayesian optimization of randomly weighted scores.
+
+    Configurations are proposed one at a time with BoTorch and trained to the end.
+
+    Args:
+        trainings: The total number of trainings.
+    """
 
     name: ClassVar[str] = "parego"
     section: ClassVar[str] = "appendix E"
@@ -326,23 +427,34 @@ class ParEGO:
 
     @property
     def max_parallel(self) -> int:
-        """Return 1: only the first trainings may run together."""
+        """Return 1: only the initial trainings can run at once."""
         return 1
 
     def check(self) -> None:
-        """Raise MissingExtra where BoTorch is not installed."""
+        """Raise MissingExtra if BoTorch is not installed."""
         botorch.check_installed()
 
     def scheduler(self, problem: Problem) -> FullTraining:
-        """Return the scheduler of these settings."""
+        """Build the scheduler."""
         return FullTraining(
-            problem, botorch.ParEGOProposal(), _first(problem, self.trainings), 1, self.trainings
+            problem,
+            botorch.ParEGOProposal(),
+            first=_initial_design_size(problem, self.trainings),
+            batch=1,
+            trainings=self.trainings,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NSGA2:
-    """NSGA-II: generation after generation of configurations by selection, crossover and mutation, each trained to the end."""
+    """NSGA-II: evolve configurations by selection, crossover and mutation.
+
+    All configurations are trained to the end.
+
+    Args:
+        population: The size of a generation.
+        trainings: The total number of trainings.
+    """
 
     name: ClassVar[str] = "nsga2"
     section: ClassVar[str] = "appendix E"
@@ -356,17 +468,17 @@ class NSGA2:
 
     @property
     def max_parallel(self) -> int:
-        """Return the population: a generation may train together."""
+        """Return the population size: a generation can train at once."""
         return self.population
 
     def scheduler(self, problem: Problem) -> FullTraining:
-        """Return the scheduler of these settings."""
+        """Build the scheduler."""
         return FullTraining(
             problem,
             nsga2.NSGA2Proposal(population=self.population),
-            self.population,
-            self.population,
-            self.trainings,
+            first=self.population,
+            batch=self.population,
+            trainings=self.trainings,
         )
 
 
@@ -378,80 +490,81 @@ ALGORITHMS: dict[str, type[Any]] = {kind.name: kind for kind in _ALL}
 
 
 def options_of(algorithm: Algorithm) -> dict[str, Any]:
-    """Return an algorithm's name and settings as plain values; those that are None are left out."""
+    """Return the name and the options of an algorithm, without those that are None."""
     options = asdict(algorithm)  # type: ignore[call-overload]
-    return {
-        "name": algorithm.name,
-        **{key: value for key, value in options.items() if value is not None},
-    }
+    given = {key: value for key, value in options.items() if value is not None}
+    return {"name": algorithm.name, **given}
 
 
 def options_with_defaults(kind: type[Any]) -> dict[str, Any]:
-    """Return the options of an algorithm's class with their defaults."""
+    """Return the options of an algorithm class with their defaults."""
     return {f.name: f.default for f in fields(kind)}
 
 
 def algorithm_of(options: dict[str, Any]) -> Algorithm:
-    """Return the algorithm of a name and settings; wrong ones are errors that list the right ones."""
+    """Build an algorithm from its name and options, or raise ValueError."""
     name = options.get("name")
     if name not in ALGORITHMS:
         raise ValueError(
-            f"`algorithm` must be one of {', '.join(ALGORITHMS)}, got {name!r}{did_you_mean(name, ALGORITHMS)}"
+            f"`algorithm` must be one of {', '.join(ALGORITHMS)}, "
+            f"got {name!r}{did_you_mean(name, ALGORITHMS)}"
         )
     kind = ALGORITHMS[name]
     known = {f.name for f in fields(kind)}
     unknown = sorted(set(options) - known - {"name"})
     if unknown:
-        near = did_you_mean(unknown[0], known)
         raise ValueError(
-            f"{name} has no option {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}{near}"
+            f"{name} has no option {', '.join(map(repr, unknown))}; "
+            f"it has {', '.join(sorted(known))}{did_you_mean(unknown[0], known)}"
         )
-    made: Algorithm = kind(**{key: value for key, value in options.items() if key != "name"})
-    return made
+    algorithm: Algorithm = kind(**{key: value for key, value in options.items() if key != "name"})
+    return algorithm
 
 
-def named(name: str, suited: int | None, /, **options: Any) -> Algorithm:
-    """Return an algorithm by its name, with the population that suits the task where it would have the paper's."""
-    kind = ALGORITHMS.get(name)
-    if (
-        suited is not None
-        and kind is not None
-        and options_with_defaults(kind).get("population") == POPULATION
-    ):
-        options = {"population": suited} | options
+def algorithm_by_name(name: str, task_population: int | None, /, **options: Any) -> Algorithm:
+    """Build an algorithm from its name, with a population size that suits the task.
+
+    `task_population` replaces the default of algorithms that would use the paper's population size.
+    """
+    if task_population is not None and name in ALGORITHMS:
+        defaults = options_with_defaults(ALGORITHMS[name])
+        if defaults.get("population") == POPULATION:
+            options = {"population": task_population} | options
     return algorithm_of({"name": name, **options})
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """Raise ValueError unless this is a whole number that is large enough."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        remedy = (
-            f"; int({name}) is one"
-            if isinstance(value, Integral) and not isinstance(value, int)
-            else ""
-        )  # numpy's
-        raise ValueError(
-            f"`{name}` must be a whole number of at least {least}, got {value!r}{remedy}"
-        )
+    """Raise ValueError unless the value is a whole number of at least `least`."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return
+    # Integers of numpy are not instances of int.
+    is_convertible = isinstance(value, Integral) and not isinstance(value, int)
+    remedy = f"; pass int({name})" if is_convertible else ""
+    raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}{remedy}")
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Raise ValueError unless a value is one of those allowed."""
+    """Raise ValueError unless the value is one of the allowed ones."""
+    # Comparing by identity keeps 1 from passing as True.
     if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
-        near = did_you_mean(value, allowed)
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(map(repr, allowed))}, got {value!r}{near}"
-        )
+        choices = ", ".join(map(repr, allowed))
+        hint = did_you_mean(value, allowed)
+        raise ValueError(f"`{name}` must be one of {choices}, got {value!r}{hint}")
 
 
-def check_order(within: Any, scale: Any) -> None:
-    """Raise ValueError unless this is an order within a front."""
+def _check_order(within: Any, scale: Any) -> None:
     check_choice("within", within, get_args(Within))
     check_choice("scale", scale, (True, False))
+    # The constructor checks that the two are compatible.
     by_domination(within=within, scale=scale)
 
 
-def _first(problem: Problem, trainings: int | None) -> int:
-    """Return the size of the first design of Bayesian optimization: 2 (d + 1) points."""
+def _minimized_columns(problem: Problem) -> tuple[int, ...]:
+    directions = [objective.direction for objective in problem.objectives]
+    return tuple(k for k, direction in enumerate(directions) if direction == "min")
+
+
+def _initial_design_size(problem: Problem, trainings: int | None) -> int:
+    """Return 2 (d + 1), the size of the initial design of Bayesian optimization."""
     size = 2 * (len(problem.space) + 1)
     return size if trainings is None else min(size, trainings)

@@ -1,10 +1,12 @@
-"""Rankings: which members of a population are better than others (Alg. 1 and its alternatives).
+"""Rank a population by several objectives (Alg. 1 and alternatives).
 
-Objectives are arrays (n, K), larger is better. An *order* is an array of indices, best first; a *rank* is a number per row, 0
-for the best; a *front* is an array of indices. Rows with NaN or an infinity are left out of every sort and come last.
+Objectives are arrays (n, K), larger is better. An *order* is an array of indices, best first. A
+*rank* is a number per row, 0 for the best. A *front* is an array of indices. Rows with NaN or an
+infinity are excluded from every sort and come last.
 
-`violations` (n,) say by how much a row misses the constraints. Where they are given, domination is Deb's constraint domination:
-rows without a violation are sorted as usual, the others follow by ascending violation.
+`violations` (n,) measure by how much a row violates the constraints. If they are given, domination
+is Deb's constraint domination: feasible rows are sorted as usual, and the others follow by
+ascending violation.
 """
 
 import heapq
@@ -28,19 +30,25 @@ from mopbt.scalarization import (
 Objectives = NDArray[np.float64]
 Violations = NDArray[np.float64] | None
 Order = NDArray[np.intp]
-Cuts = (
-    tuple[int, ...] | None
-)  # the places at which an order is going to be cut: who stands on which side is all that matters
 Within = Literal["scattered", "crowded", "hypervolume"]
 
-CELLS = 128**2  # of a table of distances, so that memory grows with n and not with n squared
-MARGIN = (
-    0.1  # of a front's range, from its worst values to the reference point of the hypervolume order
-)
+# Positions at which the caller will split an order. Only the side of a split on which a row lies
+# matters, so a front that no split divides need not be ordered within.
+Cuts = tuple[int, ...] | None
+
+# The largest table of distances, in cells. It makes memory grow with n and not with n squared.
+CELLS = 128**2
+
+# Distance of the reference point of the hypervolume order from the worst values of a front, as a
+# share of the front's range.
+MARGIN = 0.1
 
 
 def dominates(a: ArrayLike, b: ArrayLike) -> bool:
-    """Tell whether a (K,) is nowhere worse than b (K,) and somewhere better (paper, section 3.1)."""
+    """Check whether a (K,) dominates b (K,) (paper, section 3.1).
+
+    It does if it is nowhere worse and somewhere better.
+    """
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"`a` and `b` must have the same shape (K,), got {a.shape} and {b.shape}")
@@ -48,15 +56,21 @@ def dominates(a: ArrayLike, b: ArrayLike) -> bool:
 
 
 def ranks(objectives: ArrayLike, violations: ArrayLike | None = None) -> NDArray[np.intp]:
-    """Return the number of the front of each row of objectives (n, K), from 0; non-finite rows get one more than the largest."""
-    return _ranks(*_checked(objectives, violations))
+    """Number the front of each row of objectives (n, K), starting at 0.
+
+    Non-finite rows form an additional last front.
+    """
+    return _ranks(*_check_inputs(objectives, violations))
 
 
 def non_dominated_sort(objectives: ArrayLike, violations: ArrayLike | None = None) -> list[Order]:
-    """Return the fronts of objectives (n, K), best first; non-finite rows are the last front."""
+    """Sort objectives (n, K) into fronts, best first.
+
+    Non-finite rows are the last front.
+    """
     numbers = ranks(objectives, violations)
     order = np.argsort(numbers, kind="stable")
-    return [order[begin:end] for begin, end in _spans(_ends(numbers[order]))]
+    return [order[begin:end] for begin, end in _spans(_front_ends(numbers[order]))]
 
 
 def scattered_order(
@@ -66,39 +80,43 @@ def scattered_order(
     scale: bool = False,
     cuts: Cuts = None,
 ) -> Order:
-    """Return the order (n,) of objectives (n, K): by fronts, and within them by greedy scattered subset selection (Alg. 1).
+    """Order rows by front, then by greedy scattered subset selection (Alg. 1).
 
     Args:
         objectives: Larger is better, (n, K).
-        violations: Of the constraints, (n,).
-        scale: Divide each objective by its range before distances are taken; the paper does not.
-        cuts: Where the order is going to be cut. A front that no cut divides is left in the order of descending f1.
+        violations: Constraint violations, (n,).
+        scale: Divide each objective by its range before computing distances. The paper does not.
+        cuts: Where the caller splits the order. Fronts that no cut divides stay sorted by f1.
     """
-    order, points, ends = _by_front(*_checked(objectives, violations))
-    points = _to_unit_range(points) if scale else points
+    order, points, ends = _sort_by_front(*_check_inputs(objectives, violations))
+    if scale:
+        points = _to_unit_range(points)
     if cuts is None:
-        picks = _scattered(points, ends)
+        picks = _scatter_all(points, ends)
         order[: len(picks)] = order[picks]
         return order
-    for begin, end in _divided(ends, cuts):
-        order[begin:end] = order[begin:end][_scattered_front(points, begin, end)]
+    for begin, end in _divided_fronts(ends, cuts):
+        order[begin:end] = order[begin:end][_scatter_front(points, begin, end)]
     return order
 
 
 def crowding_distance(objectives: ArrayLike) -> NDArray[np.float64]:
-    """Return the crowding distance (n,) of NSGA-II within one front, objectives (n, K); non-finite rows get 0."""
+    """Compute the crowding distance (n,) of NSGA-II within one front (n, K).
+
+    Non-finite rows get 0.
+    """
     front = as_objectives(objectives)
-    counted = _finite_rows(front)
+    finite = _finite_rows(front)
     distances = np.zeros(len(front))
-    distances[counted] = _crowding(front[counted])
+    distances[finite] = _crowding(front[finite])
     return distances
 
 
 def crowded_order(
     objectives: ArrayLike, violations: ArrayLike | None = None, *, cuts: Cuts = None
 ) -> Order:
-    """Return the order (n,) of objectives (n, K): by fronts, and within them by descending crowding distance (NSGA-II)."""
-    return _front_by_front(
+    """Order rows (n, K) by front, then by descending crowding distance (NSGA-II)."""
+    return _order_front_by_front(
         objectives, violations, lambda front: np.argsort(-_crowding(front), kind="stable"), cuts
     )
 
@@ -106,12 +124,12 @@ def crowded_order(
 def hypervolume_order(
     objectives: ArrayLike, violations: ArrayLike | None = None, *, cuts: Cuts = None
 ) -> Order:
-    """Return the order (n,) of objectives (n, K): by fronts, and within them by the hypervolume that each adds to those before."""
-    return _front_by_front(objectives, violations, _greedy_hypervolume, cuts)
+    """Order rows (n, K) by front, then greedily by the hypervolume they add."""
+    return _order_front_by_front(objectives, violations, _greedy_hypervolume, cuts)
 
 
 def ranks_of(order: ArrayLike) -> NDArray[np.intp]:
-    """Return the place (n,) of each row in an order (n,), 0 for the best.
+    """Invert an order (n,) into the position (n,) of each row, 0 for the best.
 
     >>> ranks_of([2, 0, 1]).tolist()
     [1, 2, 0]
@@ -123,7 +141,10 @@ def ranks_of(order: ArrayLike) -> NDArray[np.intp]:
 
 
 class Rank(Protocol):
-    """Orders rows; with `cuts` it may save the work that changes nothing on which side of a cut a row stands."""
+    """Order the rows of a population.
+
+    Given `cuts`, a ranking may skip work that does not change on which side of a cut a row lies.
+    """
 
     def __call__(
         self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
@@ -131,25 +152,30 @@ class Rank(Protocol):
         """Return the order (n,) of objectives (n, K)."""
 
 
-# Rankings as values. Like `operator.itemgetter` these are classes that are used as functions, so that they can be compared,
-# hashed, printed and sent to other processes.
+# The rankings are classes that are used as functions, like `operator.itemgetter`: they can be
+# compared, hashed, printed and sent to other processes.
 
 
 @dataclass(frozen=True, kw_only=True)
 class by_domination:
-    """Rank by fronts and, within a front, by greedy scattered subset selection, crowding distance or hypervolume."""
+    """Rank by front, and by a second criterion within a front.
+
+    Args:
+        within: Greedy scattered subset selection, crowding distance, or hypervolume.
+        scale: Divide each objective by its range before computing distances.
+    """
 
     within: Within = "scattered"
     scale: bool = False
 
     def __post_init__(self) -> None:
         if self.within not in get_args(Within):
-            raise ValueError(
-                f"`within` must be one of {', '.join(map(repr, get_args(Within)))}, got {self.within!r}"
-            )
+            allowed = ", ".join(map(repr, get_args(Within)))
+            raise ValueError(f"`within` must be one of {allowed}, got {self.within!r}")
         if self.scale and self.within != "scattered":
             raise ValueError(
-                f"`scale` must be False for within={self.within!r}, which no scale of an objective changes"
+                f"`scale` must be False for within={self.within!r}, "
+                f"which does not depend on the scale of the objectives"
             )
 
     def __call__(
@@ -158,14 +184,14 @@ class by_domination:
         """Return the order (n,) of objectives (n, K)."""
         if self.within == "scattered":
             return scattered_order(objectives, violations, scale=self.scale, cuts=cuts)
-        return (crowded_order if self.within == "crowded" else hypervolume_order)(
-            objectives, violations, cuts=cuts
-        )
+        if self.within == "crowded":
+            return crowded_order(objectives, violations, cuts=cuts)
+        return hypervolume_order(objectives, violations, cuts=cuts)
 
 
 @dataclass(frozen=True)
 class by_objective:
-    """Rank by one objective, counted from 0: single-objective PBT."""
+    """Rank by one objective, counted from 0, as in single-objective PBT."""
 
     k: int
 
@@ -177,9 +203,9 @@ class by_objective:
         self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
     ) -> Order:
         """Return the order (n,) of objectives (n, K)."""
-        return _by_score(objectives, violations, self._scores)
+        return _order_by_score(objectives, violations, self._column)
 
-    def _scores(self, objectives: Objectives) -> NDArray[np.float64]:
+    def _column(self, objectives: Objectives) -> NDArray[np.float64]:
         if self.k >= objectives.shape[1]:
             raise ValueError(
                 f"`k` must be below the number of objectives, {objectives.shape[1]}, got {self.k}"
@@ -189,30 +215,42 @@ class by_objective:
 
 @dataclass(frozen=True, kw_only=True)
 class by_random_scalarization:
-    """Rank by the ParEGO score under weights drawn anew for every ranking; `per_member`: for every row, as the authors' code."""
+    """Rank by the ParEGO score with random weights, drawn once per ranking.
+
+    Args:
+        per_member: Draw weights for every row instead, as the authors' code does.
+        minimized: The columns of objectives that are minimized.
+    """
 
     per_member: bool = False
-    minimized: tuple[int, ...] = ()  # the columns of objectives whose scores are minimized
+    minimized: tuple[int, ...] = ()
 
     def __call__(
         self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
     ) -> Order:
         """Return the order (n,) of objectives (n, K)."""
-        return _by_score(objectives, violations, lambda f: self._scores(f, rng))
-
-    def _scores(self, objectives: Objectives, rng: Generator) -> NDArray[np.float64]:
-        return random_scalarization(
-            above_zero(objectives, self.minimized), rng, per_member=self.per_member
+        return _order_by_score(
+            objectives,
+            violations,
+            lambda rows: random_scalarization(
+                above_zero(rows, self.minimized), rng, per_member=self.per_member
+            ),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class by_max_scalarization:
-    """Rank by the largest Golovin score over many random weights; `published`: as the authors' code."""
+    """Rank by the largest Golovin score over many random weights.
+
+    Args:
+        vectors: The number of weight vectors, |W|.
+        authors_variant: Follow the authors' code where it differs from the paper.
+        minimized: The columns of objectives that are minimized.
+    """
 
     vectors: int = VECTORS
     authors_variant: bool = False
-    minimized: tuple[int, ...] = ()  # the columns of objectives whose scores are minimized
+    minimized: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_vectors(self.vectors)
@@ -221,7 +259,7 @@ class by_max_scalarization:
         self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
     ) -> Order:
         """Return the order (n,) of objectives (n, K)."""
-        return _by_score(objectives, violations, lambda f: self._scores(f, rng))
+        return _order_by_score(objectives, violations, lambda rows: self._scores(rows, rng))
 
     def _scores(self, objectives: Objectives, rng: Generator) -> NDArray[np.float64]:
         positive = above_zero(objectives, self.minimized)
@@ -231,7 +269,7 @@ class by_max_scalarization:
 
 
 def as_objectives(objectives: ArrayLike) -> Objectives:
-    """Return objectives as an array of floats (n, K), or raise ValueError."""
+    """Convert objectives to an array of floats (n, K), or raise ValueError."""
     array = np.asarray(objectives, dtype=float)
     if array.ndim != 2 or array.shape[1] == 0:
         raise ValueError(f"`objectives` must have shape (n, K), got {array.shape}")
@@ -239,12 +277,15 @@ def as_objectives(objectives: ArrayLike) -> Objectives:
 
 
 def all_finite(values: NDArray[np.float64]) -> bool:
-    """Tell that no value is NaN or infinite; False is a suspicion only, as huge values raise it too."""
-    if values.size > 4096:  # BLAS would start threads
+    """Check quickly that no value is NaN or infinite.
+
+    True is certain. False may also mean that values are so large that their squares overflow.
+    """
+    # The dot product takes a third of the time of `np.isfinite`, but on larger arrays BLAS would
+    # start threads for it.
+    if values.size > 4096:
         return bool(np.isfinite(values).all())
-    return bool(
-        np.vdot(values, values) < np.inf
-    )  # a third of the cost, and a guard must cost nothing
+    return bool(np.vdot(values, values) < np.inf)
 
 
 def _finite_rows(objectives: Objectives) -> NDArray[np.bool_]:
@@ -253,51 +294,53 @@ def _finite_rows(objectives: Objectives) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(objectives).all(axis=1))
 
 
-def _checked(objectives: ArrayLike, violations: ArrayLike | None) -> tuple[Objectives, Violations]:
+def _check_inputs(
+    objectives: ArrayLike, violations: ArrayLike | None
+) -> tuple[Objectives, Violations]:
     array = as_objectives(objectives)
     if violations is None:
         return array, None
-    missed = np.asarray(violations, dtype=float)
-    if missed.shape != array.shape[:1]:
+    amounts = np.asarray(violations, dtype=float)
+    if amounts.shape != array.shape[:1]:
         raise ValueError(
-            f"`violations` must have shape ({len(array)},) like the objectives' rows, got {missed.shape}"
+            f"`violations` must have shape ({len(array)},) like the objectives' rows, "
+            f"got {amounts.shape}"
         )
-    if (missed < 0).any():
-        raise ValueError(f"`violations` must not be negative, got {missed.min()}")
-    return array, missed
+    if (amounts < 0).any():
+        raise ValueError(f"`violations` must not be negative, got {amounts.min()}")
+    return array, amounts
 
 
-def _counted(objectives: Objectives, violations: Violations) -> NDArray[np.bool_]:
+def _rankable_rows(objectives: Objectives, violations: Violations) -> NDArray[np.bool_]:
     finite = _finite_rows(objectives)
     return finite if violations is None else finite & ~np.isnan(violations)
 
 
 def _ranks(objectives: Objectives, violations: Violations) -> NDArray[np.intp]:
-    counted = _counted(objectives, violations)
-    if violations is None and counted.all():
+    rankable = _rankable_rows(objectives, violations)
+    if violations is None and rankable.all():
         return _pareto_ranks(objectives)
-    feasible = counted if violations is None else counted & (violations == 0)
+    feasible = rankable if violations is None else rankable & (violations == 0)
     numbers = np.full(len(objectives), -1, dtype=np.intp)
-    numbers[feasible] = _pareto_ranks(
-        objectives[feasible]
-    )  # NaN would change the ranks of the finite rows
+    # NaN in any row would change the ranks of the finite ones.
+    numbers[feasible] = _pareto_ranks(objectives[feasible])
     if violations is not None:
-        infeasible = counted & ~feasible
-        numbers[infeasible] = (
-            1 + numbers.max(initial=-1) + np.unique(violations[infeasible], return_inverse=True)[1]
-        )
-    numbers[~counted] = 1 + numbers.max(initial=-1)
+        infeasible = rankable & ~feasible
+        _, levels = np.unique(violations[infeasible], return_inverse=True)
+        numbers[infeasible] = 1 + numbers.max(initial=-1) + levels
+    numbers[~rankable] = 1 + numbers.max(initial=-1)
     return numbers
 
 
 def _pareto_ranks(objectives: Objectives) -> NDArray[np.intp]:
     if not len(objectives):
         return np.empty(0, dtype=np.intp)
-    return np.asarray(moocore.pareto_rank(-objectives), dtype=np.intp)  # cheaper than maximize=True
+    # Negating the objectives is cheaper than passing `maximise=True`.
+    return np.asarray(moocore.pareto_rank(-objectives), dtype=np.intp)
 
 
-def _ends(sorted_ranks: NDArray[np.intp]) -> list[int]:
-    """Return the end of each front in rows that are sorted by rank."""
+def _front_ends(sorted_ranks: NDArray[np.intp]) -> list[int]:
+    """Return where each front ends in rows sorted by rank."""
     inner: list[int] = (np.flatnonzero(sorted_ranks[1:] != sorted_ranks[:-1]) + 1).tolist()
     return [*inner, len(sorted_ranks)] if len(sorted_ranks) else []
 
@@ -306,118 +349,134 @@ def _spans(ends: list[int]) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-def _by_front(
+def _sort_by_front(
     objectives: Objectives, violations: Violations
 ) -> tuple[Order, Objectives, list[int]]:
-    """Return all rows front after front, each by descending f1; the points that count in this order; their fronts' ends."""
-    counted = _counted(objectives, violations)
+    """Sort rows by front, and within a front by descending f1.
+
+    Returns:
+        The order of all rows, the rankable points (m, K) in this order, and the end of each of
+        their fronts.
+    """
+    rankable = _rankable_rows(objectives, violations)
     numbers = _ranks(objectives, violations)
-    first = np.where(counted, -objectives[:, 0], 0.0)
+    first = np.where(rankable, -objectives[:, 0], 0.0)
     order = np.lexsort((first, numbers))
-    points = objectives[order[: np.count_nonzero(counted)]]
-    return order, points, _ends(numbers[order[: len(points)]])
+    points = objectives[order[: np.count_nonzero(rankable)]]
+    return order, points, _front_ends(numbers[order[: len(points)]])
 
 
-def _scattered(points: Objectives, ends: list[int]) -> Order:
-    """Return the picks (m,) of Alg. 1 from points (m, K) that stand front after front, each by descending f1."""
+def _scatter_all(points: Objectives, ends: list[int]) -> Order:
+    """Apply Alg. 1 to points (m, K) sorted by front and descending f1."""
     columns = np.ascontiguousarray(points.T)
     picks = np.empty(len(points), dtype=np.intp)
-    with np.errstate(over="ignore"):  # an infinite distance is a large one
-        for fronts in _blocks(_spans(ends)):
+    # An overflow to infinity is harmless: it is a large distance.
+    with np.errstate(over="ignore"):
+        for fronts in _group_fronts(_spans(ends)):
             begin, end = fronts[0][0], fronts[-1][1]
-            nearest = _nearest(
-                columns[:, begin:end], columns[:, :begin]
-            )  # earlier fronts count too
-            picks[begin:end] = _farthest_first(
-                columns[:, begin:end], nearest, [e - begin for _, e in fronts]
-            )
+            here = columns[:, begin:end]
+            # Alg. 1 measures distances to all points ranked so far, earlier fronts included.
+            nearest = _nearest_squares(here, columns[:, :begin])
+            picks[begin:end] = _farthest_first(here, nearest, [e - begin for _, e in fronts])
             picks[begin:end] += begin
     return picks
 
 
-def _blocks(spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Group fronts so that all distances within a group fit a table; a front that is too large stands alone."""
-    blocks: list[list[tuple[int, int]]] = []
+def _scatter_front(points: Objectives, begin: int, end: int) -> Order:
+    """Apply Alg. 1 to one front only and return its picks (m,).
+
+    The order within earlier fronts makes no difference, because all of their points are ranked.
+    """
+    columns = np.ascontiguousarray(points.T)
+    here = columns[:, begin:end]
+    with np.errstate(over="ignore"):
+        nearest = _nearest_squares(here, columns[:, :begin])
+        return np.array(_farthest_first(here, nearest, [end - begin]), dtype=np.intp)
+
+
+def _group_fronts(spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Group fronts whose distances fit one table; too large a front stays alone."""
+    groups: list[list[tuple[int, int]]] = []
     for span in spans:
-        if blocks and (span[1] - blocks[-1][0][0]) ** 2 <= CELLS:
-            blocks[-1].append(span)
+        if groups and (span[1] - groups[-1][0][0]) ** 2 <= CELLS:
+            groups[-1].append(span)
         else:
-            blocks.append([span])
-    return blocks
+            groups.append([span])
+    return groups
 
 
 def _farthest_first(
     columns: Objectives, nearest: NDArray[np.float64], ends: list[int]
 ) -> list[int]:
-    """Return the picks of Alg. 1 from fronts of points (K, m), given their squared distances (m,) to all ranked before."""
+    """Pick the point farthest from all picked so far, front by front (Alg. 1).
+
+    Args:
+        columns: The points of one or more fronts, (K, m).
+        nearest: Squared distances (m,) to the closest point ranked so far. It is updated in place.
+        ends: Where each front ends.
+    """
     table = _squares(columns, columns) if len(nearest) ** 2 <= CELLS else None
     picks = []
     for begin, end in _spans(ends):
         front = nearest[begin:end]
         for _ in range(begin, end):
-            pick = begin + int(
-                front.argmax()
-            )  # nextToAdd: the first of equals, so the very first has the largest f1
+            # nextToAdd of Alg. 1. `argmax` returns the first of equals, and fronts are sorted by
+            # descending f1, so the very first pick has the largest f1.
+            pick = begin + int(front.argmax())
             picks.append(pick)
-            squares = (
-                _squares(columns, columns[:, pick : pick + 1])[0] if table is None else table[pick]
-            )
+            if table is None:
+                squares = _squares(columns, columns[:, pick : pick + 1])[0]
+            else:
+                squares = table[pick]
             np.minimum(nearest, squares, out=nearest)
-            nearest[pick] = -1.0  # ranked; a duplicate of it still has 0
+            # A negative distance marks a ranked point; an unranked duplicate of it has 0.
+            nearest[pick] = -1.0
     return picks
 
 
-def _nearest(columns: Objectives, others: Objectives) -> NDArray[np.float64]:
-    """Return the squared distances (m,) of points (K, m) to the closest of others (K, r)."""
+def _nearest_squares(columns: Objectives, others: Objectives) -> NDArray[np.float64]:
+    """Compute squared distances (m,) of points (K, m) to the closest of (K, r)."""
     nearest = np.full(columns.shape[1], np.inf)
     step = max(1, CELLS // len(nearest))
     for begin in range(0, others.shape[1], step):
-        np.minimum(
-            nearest, _squares(columns, others[:, begin : begin + step]).min(axis=0), out=nearest
-        )
+        squares = _squares(columns, others[:, begin : begin + step])
+        np.minimum(nearest, squares.min(axis=0), out=nearest)
     return nearest
 
 
 def _squares(columns: Objectives, others: Objectives) -> NDArray[np.float64]:
-    """Return the squared distances (r, m) between points (K, m) and others (K, r)."""
-    # Differences, not |a|^2 - 2ab + |b|^2, which loses all digits far from the origin.
+    """Compute the squared distances (r, m) between points (K, m) and others (K, r)."""
+    # Differences are exact; |a|^2 - 2ab + |b|^2 loses all digits far from the origin.
     gaps = others[:, :, None] - columns[:, None, :]
     np.multiply(gaps, gaps, out=gaps)
     return np.asarray(np.add.reduce(gaps, axis=0))
 
 
-def _scattered_front(points: Objectives, begin: int, end: int) -> Order:
-    """Return the picks (m,) of Alg. 1 from one front alone: earlier fronts count as a whole, in whatever order they are."""
-    columns = np.ascontiguousarray(points.T)
-    with np.errstate(over="ignore"):
-        nearest = _nearest(columns[:, begin:end], columns[:, :begin])
-        return np.array(
-            _farthest_first(columns[:, begin:end], nearest, [end - begin]), dtype=np.intp
-        )
+def _divided_fronts(ends: list[int], cuts: Cuts) -> list[tuple[int, int]]:
+    """Return the spans of the fronts that a cut divides; without cuts, of all."""
+    if cuts is None:
+        return _spans(ends)
+    return [(begin, end) for begin, end in _spans(ends) if any(begin < cut < end for cut in cuts)]
 
 
-def _divided(ends: list[int], cuts: Cuts) -> list[tuple[int, int]]:
-    """Return the spans of the fronts that a cut divides; all of them where no cuts are known."""
-    return [(b, e) for b, e in _spans(ends) if cuts is None or any(b < cut < e for cut in cuts)]
-
-
-def _front_by_front(
+def _order_front_by_front(
     objectives: ArrayLike,
     violations: ArrayLike | None,
-    within: Callable[[Objectives], Order],
+    order_front: Callable[[Objectives], Order],
     cuts: Cuts,
 ) -> Order:
-    order, points, ends = _by_front(*_checked(objectives, violations))
-    for begin, end in _divided(ends, cuts):
-        order[begin:end] = order[begin:end][within(points[begin:end])]
+    order, points, ends = _sort_by_front(*_check_inputs(objectives, violations))
+    for begin, end in _divided_fronts(ends, cuts):
+        order[begin:end] = order[begin:end][order_front(points[begin:end])]
     return order
 
 
 def _to_unit_range(points: Objectives) -> Objectives:
-    """Shift and scale each objective to [0, 1]; one that does not vary becomes 0."""
+    """Shift and scale each objective to [0, 1]; a constant one becomes 0."""
     if not len(points):
         return points
-    halves = points * 0.5  # so that the range of huge values is still a number
+    # The range of huge values would overflow; that of their halves does not.
+    halves = points * 0.5
     lowest = halves.min(axis=0)
     span = halves.max(axis=0) - lowest
     return np.asarray((halves - lowest) / np.where(span > 0, span, 1.0))
@@ -428,8 +487,9 @@ def _crowding(front: Objectives) -> NDArray[np.float64]:
     if len(front) <= 2:
         return distances + np.inf
     for column in _to_unit_range(front).T:
+        # A constant objective has no extreme points.
         if not column.any():
-            continue  # an objective that does not vary has no ends
+            continue
         order = np.argsort(column, kind="stable")
         distances[order[[0, -1]]] = np.inf
         distances[order[1:-1]] += column[order[2:]] - column[order[:-2]]
@@ -437,40 +497,51 @@ def _crowding(front: Objectives) -> NDArray[np.float64]:
 
 
 def _greedy_hypervolume(front: Objectives) -> Order:
-    """Return the members of a front (m, K), by descending f1 before, each as the one that then adds the most hypervolume."""
-    # The order is the same on any scale, so the front's best values become 0, its worst 1 and the reference point 1.1.
+    """Order a front (m, K) greedily by the hypervolume that each member adds.
+
+    Of equal members the first comes first; the caller sorts them by descending f1.
+    """
+    # The order does not depend on the scale, so the best values of the front become 0, the worst
+    # become 1, and the reference point is 1.1.
     losses = 1.0 - _to_unit_range(front)
-    picked, order = np.empty_like(losses), np.empty(len(front), dtype=np.intp)
-    # What a member adds only falls as others are picked: a gain from earlier is a bound, and most need not be renewed.
-    heap = [(-_added(loss, picked[:0]), member, 0) for member, loss in enumerate(losses)]
+    picked = np.empty_like(losses)
+    order = np.empty(len(front), dtype=np.intp)
+    # What a member adds only shrinks as others are picked. An outdated gain is therefore an upper
+    # bound, and most gains need not be recomputed.
+    heap = [(-_hypervolume_gain(loss, picked[:0]), i, 0) for i, loss in enumerate(losses)]
     heapq.heapify(heap)
     for place in range(len(front)):
         while heap[0][2] < place:
             member = heap[0][1]
-            heapq.heapreplace(heap, (-_added(losses[member], picked[:place]), member, place))
+            gain = _hypervolume_gain(losses[member], picked[:place])
+            heapq.heapreplace(heap, (-gain, member, place))
         order[place] = heapq.heappop(heap)[1]
         picked[place] = losses[order[place]]
     return order
 
 
-def _added(loss: Objectives, picked: Objectives) -> float:
-    """Return what a point adds to the hypervolume of those picked; to 12 decimals, so that equals are equal."""
+def _hypervolume_gain(loss: Objectives, picked: Objectives) -> float:
+    """Compute the hypervolume that a point (K,) adds to the picked ones (m, K).
+
+    It is rounded to 12 decimals, so that equal gains compare equal.
+    """
     volume = float(np.prod(1 + MARGIN - loss))
     if len(picked):
         volume -= float(moocore.hypervolume(np.maximum(picked, loss), ref=1 + MARGIN))
     return round(volume, 12)
 
 
-def _by_score(
+def _order_by_score(
     objectives: ArrayLike,
     violations: ArrayLike | None,
     score: Callable[[Objectives], NDArray[np.float64]],
 ) -> Order:
-    """Return the order of descending score, first of the feasible rows, then by ascending violation."""
-    array, missed = _checked(objectives, violations)
-    counted = _counted(array, missed)
-    # Rows that do not count are scored as zeros, not left out: a row's random weights must not depend on other rows.
-    with np.errstate(over="ignore"):  # an infinite score is a large one
-        scores = score(np.where(counted[:, None], array, 0.0))
-    missed = np.zeros(len(array)) if missed is None else np.where(counted, missed, 0.0)
-    return np.lexsort((-scores, missed, ~counted))
+    """Order rows by ascending violation, then by descending score."""
+    array, amounts = _check_inputs(objectives, violations)
+    rankable = _rankable_rows(array, amounts)
+    # Other rows are scored as zeros instead of being left out, because the random weights of a row
+    # must not depend on other rows. An overflow to infinity is a large score.
+    with np.errstate(over="ignore"):
+        scores = score(np.where(rankable[:, None], array, 0.0))
+    amounts = np.zeros(len(array)) if amounts is None else np.where(rankable, amounts, 0.0)
+    return np.lexsort((-scores, amounts, ~rankable))

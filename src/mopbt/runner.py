@@ -10,7 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mopbt.algorithms import ALGORITHMS, MOPBT, POPULATION, Algorithm, named, options_of
+from mopbt.algorithms import (
+    ALGORITHMS,
+    MOPBT,
+    POPULATION,
+    Algorithm,
+    algorithm_by_name,
+    options_of,
+)
 from mopbt.engines.auto import ENGINES, EngineSpec, check_stackable, engine_spec
 from mopbt.engines.base import Engine, InProcessEngine, RunContext, StackingEngine
 from mopbt.errors import RunMismatch
@@ -323,7 +330,7 @@ def _with_population(
     algorithm: Algorithm | str, population: int | None, *, suited: int | None
 ) -> Algorithm:
     if isinstance(algorithm, str):
-        algorithm = named(algorithm, suited)
+        algorithm = algorithm_by_name(algorithm, suited)
     if isinstance(algorithm, type) or not hasattr(algorithm, "scheduler"):
         remedy = f"; pass {algorithm.__name__}()" if isinstance(algorithm, type) else ""
         names = f"the name of one ({', '.join(ALGORITHMS)})"

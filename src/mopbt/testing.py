@@ -1,16 +1,14 @@
-"""For those who write a task, a scheduler, an engine or a store: a toy with a known front, and suites of what a run relies on.
+"""Conformance suites for custom schedulers, tasks, engines and stores.
 
-A suite is a class with `test_` methods; inherit it in a test module, say how to make the thing under test, and run pytest.
+A suite is a class with `test_` methods. Inherit it in a test module, override `make` so that it
+returns the object under test, and run pytest.
 """
 
 import pickle
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from mopbt import serialization
 from mopbt.engines.base import Engine, RunContext
 from mopbt.engines.execution import check_scores
 from mopbt.engines.seeding import global_seeds
@@ -19,158 +17,116 @@ from mopbt.objectives import signed
 from mopbt.problem import Hyperparameters, Problem, Task, problem_of
 from mopbt.rng import stream
 from mopbt.schedulers.base import Scheduler
-from mopbt.space import Domain, Grid, LogGrid
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
 from mopbt.stores.base import Exchange, Store, checksum_of
 from mopbt.stores.memory import MemoryCheckpoints
-
-
-@dataclass(frozen=True)
-class ToyTask:
-    """Two bowls that pull a point towards their own bottoms; trained by noisy gradient steps with momentum, in microseconds.
-
-    `near` and `far` are 1 less the squared distance to (1, 0) and (0, 1). The best trade-offs lie on the segment between the two,
-    so the front is sqrt(1 - near) + sqrt(1 - far) = sqrt(2), and `weight` says where on it a member ends.
-    """
-
-    name: str = "toy"
-    interval: int = 2
-    steps: int = 20
-    noise: float = 0.05
-
-    @property
-    def space(self) -> Mapping[str, Domain]:
-        """Return the weight of the two bowls and the learning rate."""
-        return {"weight": Grid(0, 1, 11), "lr": LogGrid(0.001, 1, 10)}
-
-    @property
-    def objectives(self) -> Mapping[str, Any]:
-        """Return the two objectives."""
-        return {"near": "max", "far": "max"}
-
-    def init(self, seed: int) -> dict[str, Any]:
-        """Start at a random place near the origin."""
-        rng = stream(seed, "toy")
-        return {"place": rng.normal(0, 0.1, 2), "speed": np.zeros(2)}
-
-    def train(
-        self, model: dict[str, Any], hp: Mapping[str, Any], begin: int, end: int, seed: int
-    ) -> dict[str, Any]:
-        """Take noisy gradient steps on the weighted sum of the two bowls."""
-        rng = stream(seed, "toy")
-        goal = hp["weight"] * np.array([1.0, 0.0]) + (1 - hp["weight"]) * np.array([0.0, 1.0])
-        for _ in range(begin, end):
-            downhill = goal - model["place"] + rng.normal(0, self.noise, 2)
-            model["speed"] = 0.5 * model["speed"] + hp["lr"] * downhill
-            model["place"] = model["place"] + model["speed"]
-        return model
-
-    def evaluate(self, model: dict[str, Any]) -> dict[str, float]:
-        """Measure the height in both bowls."""
-        x, y = model["place"]
-        return {"near": 1 - float((x - 1) ** 2 + y**2), "far": 1 - float(x**2 + (y - 1) ** 2)}
-
-    def dump(self, model: dict[str, Any]) -> bytes:
-        """Return place and speed as bytes."""
-        return serialization.dumps(model)
-
-    def load(self, data: bytes) -> dict[str, Any]:
-        """Read place and speed back."""
-        loaded: dict[str, Any] = serialization.loads(data)
-        return loaded
-
-    @staticmethod
-    def distance_to_front(scores: Mapping[str, float]) -> float:
-        """Return how far scores are from the known front; 0 is on it."""
-        return float(
-            np.sqrt(max(1 - scores["near"], 0)) + np.sqrt(max(1 - scores["far"], 0)) - np.sqrt(2)
-        )
+from mopbt.tasks.toy import FailingToy, ToyTask
 
 
 class SchedulerConformance:
-    """What a run relies on in every scheduler. Say how to make one in `make`."""
+    """Check what a run relies on in every scheduler. Override `make`."""
 
     problem = problem_of(ToyTask(steps=6))
 
     def make(self) -> Scheduler:
-        """Return the scheduler under test, for `self.problem`, with settings that make it finish within 2,000 jobs."""
-        raise AssertionError(
-            f"{type(self).__name__} must say how to make a scheduler: override `make`"
-        )
+        """Return the scheduler under test, for `self.problem`.
+
+        Choose settings with which it finishes within 2,000 jobs.
+        """
+        raise AssertionError(f"{type(self).__name__} must override `make` to return a scheduler")
 
     def answer(self, job: Job, seed: int) -> Report:
-        """Return an invented report of a job."""
+        """Return a report of the job with random objectives."""
         values = stream(seed, "answer", job.id).random(len(self.problem.objectives))
         return Report(job.id, tuple(float(v) for v in values), checksum="0")
 
     def play(
         self, slots: int, *, seed: int = 0, fails: Iterable[int] = (), nans: Iterable[int] = ()
     ) -> list[State]:
-        """Play a whole run with `slots` jobs at a time and return all its states, checking the contract on the way."""
-        scheduler, state, fails, nans = self.make(), State(seed), set(fails), set(nans)
+        """Simulate a run with `slots` jobs at a time and check each step of it.
+
+        Args:
+            slots: How many jobs are outstanding at most.
+            seed: Random seed of the run.
+            fails: Ids of the jobs that fail.
+            nans: Ids of the jobs that report NaN.
+
+        Returns:
+            All states of the run, the first one empty.
+        """
+        scheduler = self.make()
+        failing = set(fails)
+        diverging = set(nans)
+        state = State(seed)
         states = [state]
         while not scheduler.done(state):
-            jobs = scheduler.ask(state, slots - len(state.outstanding))
-            self._check_jobs(state, jobs, slots - len(state.outstanding))
-            assert jobs == scheduler.ask(state, slots - len(state.outstanding)), (
-                "asking twice must give the same jobs"
+            free = slots - len(state.outstanding)
+            jobs = scheduler.ask(state, free)
+            self._check_jobs(state, jobs, free)
+            assert jobs == scheduler.ask(state, free), (
+                "`ask` returned other jobs for the same state"
             )
             assert jobs or state.outstanding, (
-                "no work is ordered, none is outstanding, and it is not done"
+                "`ask` returned no jobs although none is outstanding and `done` is False"
             )
             state = with_jobs(state, jobs)
             job = next(iter(state.outstanding.values()))
             report = self.answer(job, seed)
-            if job.id in fails:
-                report = Report(job.id, error="invented")
-            elif job.id in nans:
+            if job.id in failing:
+                report = Report(job.id, error="simulated failure")
+            elif job.id in diverging:
                 report = replace(report, objectives=(float("nan"),) * len(self.problem.objectives))
             state = scheduler.tell(state, report)
             states.append(state)
-            assert state.jobs < 2000, "it does not end"
+            assert state.jobs < 2000, "the run did not finish within 2,000 jobs"
         return states
 
     def _check_jobs(self, state: State, jobs: tuple[Job, ...], slots: int) -> None:
-        assert len(jobs) <= max(slots, 0), "more jobs than slots"
-        assert [job.id for job in jobs] == list(range(state.jobs, state.jobs + len(jobs))), (
-            "ids must go on from `state.jobs`"
+        assert len(jobs) <= max(slots, 0), f"{len(jobs)} jobs for {slots} free slots"
+        ids = [job.id for job in jobs]
+        assert ids == list(range(state.jobs, state.jobs + len(jobs))), (
+            f"job ids must count up from `state.jobs` = {state.jobs}, got {ids}"
         )
         busy = {job.trial for job in state.outstanding.values()}
         assert len({job.trial for job in jobs} | busy) == len(jobs) + len(busy), (
-            "a trial can have one outstanding job only"
+            "a trial has more than one outstanding job"
         )
         for job in jobs:
             assert job.start is None or job.start in required_checkpoints(state), (
-                "it starts from a checkpoint that may be gone"
+                f"job {job.id} starts from checkpoint {job.start}, which may have been deleted"
             )
-            assert job.end - job.begin == self.problem.interval, "a job is one interval long"
-            assert self.problem.space.contains(job.config), "a value left its domain"
+            assert job.end - job.begin == self.problem.interval, (
+                f"job {job.id} is {job.end - job.begin} steps long, not one interval"
+            )
+            assert self.problem.space.contains(job.config), (
+                f"job {job.id} has a value outside its domain: {job.config}"
+            )
 
-    def test_plays_by_the_rules_with_one_and_with_many_slots(self) -> None:
-        """The contract holds from the first job to the last."""
+    def test_keeps_the_contract_with_one_and_with_many_slots(self) -> None:
+        """Every job of a run is valid, whatever the number of slots."""
         for slots in (1, 3, 100):
             assert self.play(slots)[-1].jobs > 0
 
     def test_survives_failures_and_nan(self) -> None:
-        """Failed and NaN reports end somewhere; no job starts from a failed job's checkpoint, as it wrote none."""
+        """A run with failures and NaN finishes without using their checkpoints."""
         fails, nans = set(range(0, 2000, 5)), set(range(1, 2000, 7))
         for state in self.play(4, fails=fails, nans=nans):
             assert not required_checkpoints(state) & fails
             starts = {t.checkpoint for t in state.trials if t.status == "ready" and t.step}
-            assert not starts & nans - {None}, "a NaN result was taken over or kept"
+            assert not starts & nans - {None}, "a trial continues from a model with NaN metrics"
 
     def test_survives_when_everything_fails(self) -> None:
-        """A run in which nothing works comes to an end as well."""
+        """A run finishes even if all its jobs fail."""
         assert self.play(4, fails=range(2000))[-1].jobs > 0
 
     def test_is_pure_and_can_be_pickled(self) -> None:
-        """The same seed gives the same run, another seed another one; settings survive pickling."""
+        """Only the seed decides the course of a run, and settings survive pickling."""
         assert self.play(3) == self.play(3)
         assert self.play(3)[-1].trials != self.play(3, seed=1)[-1].trials
         assert pickle.loads(pickle.dumps(self.make())) == self.make()
 
     def test_folding_the_exchanges_gives_the_same_state(self) -> None:
-        """What happened can be folded again from jobs and reports alone."""
+        """Folding the recorded jobs and reports rebuilds the state of the run."""
         scheduler, live, exchanges = self.make(), State(0), []
         while not scheduler.done(live):
             jobs = scheduler.ask(live, 3 - len(live.outstanding))
@@ -188,33 +144,34 @@ class SchedulerConformance:
 
 
 class TaskConformance:
-    """What a run relies on in every task. Say how to make one in `make`."""
+    """Check what a run relies on in every task. Override `make`.
 
-    sometimes: frozenset[str] = (
-        frozenset()
-    )  # hyperparameters that matter only together with certain others
+    Name in `conditional` the hyperparameters that take effect only for certain values of others.
+    """
+
+    conditional: frozenset[str] = frozenset()
 
     def make(self) -> Task[Any]:
         """Return the task under test."""
-        raise AssertionError(f"{type(self).__name__} must say how to make a task: override `make`")
+        raise AssertionError(f"{type(self).__name__} must override `make` to return a task")
 
-    def _values(self, problem: Problem, seed: int = 0) -> dict[str, Any]:
+    def _sample_hp(self, problem: Problem, seed: int = 0) -> dict[str, Any]:
         return problem.space.decode(problem.space.sample(stream(seed, "conformance")))
 
-    def _trained(self, task: Task[Any], model: Any, begin: int, seed: int = 7) -> Any:
-        problem = problem_of(task)
-        with global_seeds(seed):  # as a run does
-            trained = task.train(
-                model, Hyperparameters(self._values(problem)), begin, begin + problem.interval, seed
-            )
-        return model if trained is None else trained
-
-    def _fresh(self, task: Task[Any]) -> Any:
+    def _init(self, task: Task[Any]) -> Any:
         with global_seeds(0):
             return task.init(0)
 
+    def _train(self, task: Task[Any], model: Any, begin: int, seed: int = 7) -> Any:
+        problem = problem_of(task)
+        hp = Hyperparameters(self._sample_hp(problem))
+        # A run seeds the global generators before each job as well.
+        with global_seeds(seed):
+            trained = task.train(model, hp, begin, begin + problem.interval, seed)
+        return model if trained is None else trained
+
     def test_describes_a_problem(self) -> None:
-        """Space, objectives and lengths are sound."""
+        """Space, objectives and lengths are valid."""
         assert problem_of(self.make()).steps >= 1
 
     def test_reads_all_hyperparameters(self) -> None:
@@ -222,80 +179,83 @@ class TaskConformance:
         task = self.make()
         problem = problem_of(task)
         for seed in range(3):
-            values = Hyperparameters(self._values(problem, seed))
-            task.train(self._fresh(task), values, 0, problem.interval, 0)
-            values.check_read()
+            hp = Hyperparameters(self._sample_hp(problem, seed))
+            task.train(self._init(task), hp, 0, problem.interval, 0)
+            hp.check_read()
 
     def test_new_values_take_effect_after_a_restore(self) -> None:
-        """A restored model trains differently with another value of any hyperparameter, except those named in `sometimes`."""
-        task = self.make()
-        problem, begin = problem_of(task), problem_of(task).interval
-        values, data = self._values(problem), task.dump(self._trained(task, task.init(0), 0))
-        usual = self._restored_and_trained(task, data, values, begin)
-        for name in problem.space.keys() - self.sometimes:
-            others = [self._values(problem, seed)[name] for seed in range(1, 40)]
-            changed = [values | {name: other} for other in others if other != values[name]][:8]
-            assert any(
-                self._restored_and_trained(task, data, new, begin) != usual for new in changed
-            ), f"{name!r} has no effect"
+        """Another value of any hyperparameter changes how a restored model trains.
 
-    def _restored_and_trained(
-        self, task: Task[Any], data: bytes, hp: Mapping[str, Any], begin: int
-    ) -> bytes:
+        Those named in `conditional` are not checked.
+        """
+        task = self.make()
+        problem = problem_of(task)
+        hp = self._sample_hp(problem)
+        data = task.dump(self._train(task, task.init(0), 0))
+        usual = self._restore_and_train(task, data, hp)
+        for name in problem.space.keys() - self.conditional:
+            others = [self._sample_hp(problem, seed)[name] for seed in range(1, 40)]
+            changed = [hp | {name: other} for other in others if other != hp[name]][:8]
+            assert any(self._restore_and_train(task, data, new) != usual for new in changed), (
+                f"hyperparameter {name!r} has no effect on a restored model"
+            )
+
+    def _restore_and_train(self, task: Task[Any], data: bytes, hp: Mapping[str, Any]) -> bytes:
+        """Train a checkpoint of the first interval for another one."""
+        interval = problem_of(task).interval
         model = task.load(data)
-        trained = task.train(
-            model, Hyperparameters(hp), begin, begin + problem_of(task).interval, 7
-        )
+        trained = task.train(model, Hyperparameters(hp), interval, 2 * interval, 7)
         return task.dump(model if trained is None else trained)
 
     def test_measures_its_objectives(self) -> None:
-        """`evaluate` gives a number for each objective."""
+        """`evaluate` returns a number for each objective."""
         task = self.make()
-        scores = check_scores(task.evaluate(self._trained(task, self._fresh(task), 0)))
+        scores = check_scores(task.evaluate(self._train(task, self._init(task), 0)))
         assert len(signed(problem_of(task).objectives, scores)) == len(problem_of(task).objectives)
 
     def test_same_seed_same_model(self) -> None:
-        """Training again from the same start with the same seed gives the same bytes."""
+        """Training twice from the same model with the same seed gives the same bytes."""
         task = self.make()
-        assert task.dump(self._trained(task, self._fresh(task), 0)) == task.dump(
-            self._trained(task, self._fresh(task), 0)
-        )
+        first = self._train(task, self._init(task), 0)
+        second = self._train(task, self._init(task), 0)
+        assert task.dump(first) == task.dump(second)
 
-    def test_a_checkpoint_holds_all(self) -> None:
-        """A model that went through a checkpoint trains on exactly as one that stayed in memory."""
+    def test_a_checkpoint_is_complete(self) -> None:
+        """A model restored from a checkpoint trains exactly like one kept in memory."""
         task = self.make()
-        warm = self._trained(task, self._fresh(task), 0)
-        loaded = task.load(task.dump(warm))
-        assert task.dump(loaded) == task.dump(warm)
+        kept = self._train(task, self._init(task), 0)
+        restored = task.load(task.dump(kept))
+        assert task.dump(restored) == task.dump(kept)
         begin = problem_of(task).interval
-        assert task.dump(self._trained(task, loaded, begin)) == task.dump(
-            self._trained(task, warm, begin)
-        )
+        restored = self._train(task, restored, begin)
+        kept = self._train(task, kept, begin)
+        assert task.dump(restored) == task.dump(kept)
 
     def test_evaluating_changes_nothing(self) -> None:
-        """`evaluate` leaves the model as it was."""
+        """`evaluate` does not change the model."""
         task = self.make()
-        model = self._trained(task, self._fresh(task), 0)
+        model = self._train(task, self._init(task), 0)
         before = task.dump(model)
         task.evaluate(model)
         assert task.dump(model) == before
 
 
 class EngineConformance:
-    """What a run relies on in every engine. Say how to make one in `make`."""
+    """Check what a run relies on in every engine. Override `make`."""
 
     def make(self) -> Engine:
         """Return the engine under test."""
-        raise AssertionError(
-            f"{type(self).__name__} must say how to make an engine: override `make`"
-        )
+        raise AssertionError(f"{type(self).__name__} must override `make` to return an engine")
 
     def checkpoints(self) -> Any:
-        """Return checkpoints that the engine can use; override where they must be visible to other processes."""
+        """Return the checkpoints that the engine uses.
+
+        Override it if other processes must be able to read them.
+        """
         return MemoryCheckpoints()
 
     def execute(self, jobs: Iterable[Job], task: Task[Any] | None = None) -> dict[int, Report]:
-        """Carry out jobs that do not depend on each other, and return their reports by job."""
+        """Execute independent jobs and return their reports by job id."""
         reports, _ = self._execute([list(jobs)], task or ToyTask())
         return reports
 
@@ -308,9 +268,9 @@ class EngineConformance:
                 engine.submit(wave, {job: report.checksum for job, report in reports.items()})
                 while not {job.id for job in wave} <= set(reports):
                     for report in engine.collect():
-                        assert report.job not in reports, "a job was reported twice"
+                        assert report.job not in reports, f"job {report.job} was reported twice"
                         assert report.objectives is None or report.job in checkpoints.kept(), (
-                            "reported before it was saved"
+                            f"job {report.job} was reported before its checkpoint was saved"
                         )
                         reports[report.job] = report
         finally:
@@ -318,23 +278,23 @@ class EngineConformance:
         return reports, checkpoints
 
     def test_reports_every_job_once_and_after_its_checkpoint(self) -> None:
-        """All jobs report, with scores, and their checkpoints are there."""
+        """Every job reports metrics and durations, after its checkpoint is saved."""
         reports = self.execute([Job(i, i, (i, 3), None, 0, 2) for i in range(5)])
         assert sorted(reports) == [0, 1, 2, 3, 4]
-        assert all(
-            set(r.scores) == {"near", "far"} and r.duration >= 0 and r.seconds >= 0
-            for r in reports.values()
-        )
+        for report in reports.values():
+            assert set(report.scores) == {"near", "far"}
+            assert report.duration >= 0
+            assert report.seconds >= 0
 
     def test_result_depends_on_the_job_alone(self) -> None:
-        """The same jobs give the same scores and bytes, in any company and on any engine."""
+        """A job gives the same metrics and bytes whichever jobs run beside it."""
         jobs = [Job(i, i, (i, 3), None, 0, 2) for i in range(4)]
         together, alone = self.execute(jobs), self.execute(jobs[2:3])
         assert together[2].checksum == alone[2].checksum
         assert together[2].objectives == alone[2].objectives
 
-    def test_goes_on_from_a_checkpoint(self) -> None:
-        """Two members may start from one checkpoint, and neither disturbs the other."""
+    def test_continues_from_a_checkpoint(self) -> None:
+        """Several trials can start from one checkpoint without affecting each other."""
         first = [Job(0, 0, (2, 6), None, 0, 2)]
         second = [
             Job(1, 0, (2, 6), 0, 2, 4),
@@ -346,7 +306,7 @@ class EngineConformance:
         assert checksum_of(checkpoints.load(1, reports[1].checksum)) == reports[1].checksum
 
     def test_a_failure_is_a_report(self) -> None:
-        """An exception in a task's code is reported with its traceback, and the next job is carried out."""
+        """An exception is reported with its traceback, and other jobs still run."""
         reports = self.execute(
             [Job(0, 0, (10, 3), None, 0, 2), Job(1, 1, (0, 3), None, 0, 2)], FailingToy()
         )
@@ -355,38 +315,26 @@ class EngineConformance:
         assert reports[1].objectives is not None
 
     def test_a_missing_checkpoint_is_a_report(self) -> None:
-        """A job that cannot start because its checkpoint is gone fails, and nothing else."""
+        """A job whose checkpoint is missing fails, and other jobs still run."""
         reports = self.execute([Job(5, 0, (1, 3), 4, 2, 4), Job(6, 1, (0, 3), None, 0, 2)])
         assert reports[5].objectives is None
         assert "checkpoint" in reports[5].error
         assert reports[6].objectives is not None
 
 
-@dataclass(frozen=True)
-class FailingToy(ToyTask):
-    """A toy that fails wherever the weight is 1."""
-
-    def train(
-        self, model: dict[str, Any], hp: Mapping[str, Any], begin: int, end: int, seed: int
-    ) -> dict[str, Any]:
-        """Divide by zero at the end of the domain."""
-        1 / (1 - hp["weight"])
-        return super().train(model, hp, begin, end, seed)
-
-
 class StoreConformance:
-    """What a run relies on in every store. Say how to make one in `make`, and how to open it again in `reopen`."""
+    """Check what a run relies on in every store. Override `make` and `reopen`."""
 
     def make(self) -> Store:
         """Return an empty store."""
-        raise AssertionError(f"{type(self).__name__} must say how to make a store: override `make`")
+        raise AssertionError(f"{type(self).__name__} must override `make` to return a store")
 
     def reopen(self, store: Store) -> Store:
-        """Return the same store as another process would find it."""
+        """Open the store again, as another process would."""
         return store
 
-    def test_gives_back_what_was_appended(self) -> None:
-        """Exchanges come back equal and in order, with NaN, infinities and any text in them."""
+    def test_reads_what_was_appended(self) -> None:
+        """Exchanges are read back in order, including NaN, infinity and any text."""
         report = Report(
             0, (float("inf"), -0.0, 0.1), 0.5, {"ü ∞": float("nan"), "f": 1 / 3}, "ab", 1.5, 0.25
         )
@@ -399,9 +347,10 @@ class StoreConformance:
         assert repr(again.read()) == repr(tuple(exchanges))
         again.close()
 
-    def test_takes_back_what_came_after_a_mark(self) -> None:
-        """What was appended after it is gone, also for others, and what comes then stands in its place."""
-        store, jobs = self.make(), [Exchange(jobs=(Job(i, i, (0,), None, 0, 2),)) for i in range(4)]
+    def test_rewinds_to_a_mark(self) -> None:
+        """Rewinding deletes all exchanges after the mark; appending continues there."""
+        store = self.make()
+        jobs = [Exchange(jobs=(Job(i, i, (0,), None, 0, 2),)) for i in range(4)]
         store.append(jobs[0])
         mark = store.mark()
         store.append(jobs[1])
@@ -413,7 +362,7 @@ class StoreConformance:
         again.close()
 
     def test_keeps_and_drops_checkpoints(self) -> None:
-        """Bytes come back whole until they are dropped; dropping what is not there is harmless."""
+        """Checkpoints load until they are dropped; dropping a missing one is harmless."""
         store = self.make()
         first, second = store.checkpoints.save(0, b"zero"), store.checkpoints.save(11, b"")
         store = self.reopen(store)
@@ -424,8 +373,8 @@ class StoreConformance:
         assert store.checkpoints.kept() == {11}
         store.close()
 
-    def test_notices_a_checkpoint_that_is_gone_or_another(self) -> None:
-        """Loading checks what it gives back."""
+    def test_detects_a_missing_or_wrong_checkpoint(self) -> None:
+        """A missing checkpoint or a wrong checksum raises CorruptCheckpoint."""
         store = self.make()
         checksum = store.checkpoints.save(0, b"zero")
         store.checkpoints.save(1, b"one")
@@ -434,7 +383,5 @@ class StoreConformance:
                 store.checkpoints.load(id, checksum)
             except CorruptCheckpoint:
                 continue
-            raise AssertionError(
-                f"checkpoint {id} was given back though it is not what was asked for"
-            )
+            raise AssertionError(f"checkpoint {id} was loaded despite a wrong checksum")
         store.close()

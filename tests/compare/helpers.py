@@ -21,7 +21,7 @@ import mopbt
 from mopbt.errors import DataMissing
 from mopbt.tasks.synthetic import Annealing, TwoQuadratics
 from mopbt.tasks import registry
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from toys import SlowToy
 
 class Mixed:

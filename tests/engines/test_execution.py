@@ -19,7 +19,7 @@ from mopbt.space import Grid
 from mopbt.state import Job
 from mopbt.stores.base import checksum_of
 from mopbt.stores.memory import MemoryCheckpoints
-from mopbt.testing import FailingToy, ToyTask
+from mopbt.tasks.toy import FailingToy, ToyTask
 
 
 def draw():

@@ -18,7 +18,8 @@ from mopbt.errors import MissingScore, StoreError, TaskError, UnreadHyperparamet
 from mopbt.problem import problem_of
 from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
-from mopbt.testing import EngineConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import EngineConformance
 from toys import SlowToy, SuicidalToy, UnstackableToy
 
 

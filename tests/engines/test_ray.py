@@ -21,7 +21,8 @@ from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.stores.fsspec import RemoteCheckpoints
 from mopbt.stores.journal import read_journal
-from mopbt.testing import EngineConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import EngineConformance
 from toys import SlowToy, SuicidalToy, UnstackableToy
 
 pytestmark = [

@@ -15,7 +15,8 @@ from mopbt.engines.pool import PoolEngine
 from mopbt.engines.simulated import Lognormal, Measured, PerConfiguration, PerStep, SimulatedEngine
 from mopbt.results import Results
 from mopbt.stores.journal import read_journal
-from mopbt.testing import EngineConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import EngineConformance
 
 TOY = ToyTask(steps=12)  # six intervals of two steps
 
@@ -198,7 +199,7 @@ KILLED = """
 import os, signal, sys
 from mopbt import MOPBT, run
 from mopbt.engines.simulated import Lognormal, SimulatedEngine
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 def watch(progress):
     if progress.reported >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)

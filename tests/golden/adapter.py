@@ -39,7 +39,7 @@ from mopbt.state import Job, State, required_checkpoints, with_jobs
 from mopbt.stores.journal import read_journal
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.tasks.synthetic import Annealing, ThreeSkills
-from mopbt.testing import FailingToy, ToyTask
+from mopbt.tasks.toy import FailingToy, ToyTask
 
 # --- tasks -----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import mopbt
 from mopbt.html import dashboard
 from mopbt.html.dashboard import Dashboard, RunIndex, choose_token, is_own_host
 from mopbt.results import Results
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = [sys.executable, "-c", "from mopbt.cli import main; main()"]

@@ -21,7 +21,7 @@ from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryStore
 from mopbt.stores.journal import encode_line
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import mopbt
 from mopbt.errors import StoreError
 from mopbt.html.report import read_run, report, write_report
 from mopbt.results import Results
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from toys import NanToy
 
 PROGRAM = [sys.executable, "-c", "from mopbt.cli import main; main()"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mopbt
-from mopbt.algorithms import named
+from mopbt.algorithms import algorithm_by_name
 from mopbt.errors import CorruptJournal
 from mopbt.history import History, read_history
 from mopbt.html.run_data import (
@@ -35,7 +35,7 @@ from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal, read_lines
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from toys import NanToy
 
 
@@ -459,5 +459,5 @@ def test_algorithms_say_how_many_intervals_there_are():
     assert (
         RunData(settings, History(settings.problem), name="x", path="x").total
         == 5 * 20
-        == named("mo-pbt", None, population=5).scheduler(story.problem).total_jobs
+        == algorithm_by_name("mo-pbt", None, population=5).scheduler(story.problem).total_jobs
     )

@@ -14,7 +14,7 @@ from mopbt import Categorical, Float, Grid, Int, LogGrid, Ordinal  # noqa: E402
 from mopbt.cli import app  # noqa: E402
 from mopbt.errors import MissingExtra  # noqa: E402
 from mopbt.integrations.optuna import distribution_of, to_optuna  # noqa: E402
-from mopbt.testing import ToyTask  # noqa: E402
+from mopbt.tasks.toy import ToyTask  # noqa: E402
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -14,7 +14,7 @@ from mopbt.results import Results
 from mopbt.run_config import RunConfig
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 GAIN = (Objective("gain", "max"), Objective("cost", "min"))
 

@@ -16,7 +16,7 @@ from mopbt.plots.front import plot_front
 from mopbt.results import Results
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 
 
 @dataclass(frozen=True)

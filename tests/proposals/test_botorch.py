@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from mopbt.errors import MissingExtra
 from mopbt.metrics import hypervolume
 from mopbt.proposals import botorch
-from mopbt.proposals.base import History
+from mopbt.proposals.base import Trials
 from mopbt.rng import stream
 from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal, Space
 from mopbt.state import Result
@@ -55,9 +55,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tried(space, n, outcome, *, pending=(), seed=0):
-    """Return a history of n configurations drawn at random."""
+    """Evaluate n random configurations."""
     configs = tuple(space.sample(stream(seed, "tried", i)) for i in range(n))
-    return History(configs, tuple(outcome(config) for config in configs), pending)
+    return Trials(configs, tuple(outcome(config) for config in configs), pending)
 
 
 def conflict(config):
@@ -66,7 +66,7 @@ def conflict(config):
     return Result((x - (1 - y) ** 2, 1 - x - (1 - y) ** 2))
 
 
-# --- before there is a model -------------------------------------------------------------------------------------------------
+# --- Before there is a model ------------------------------------------------------------------
 
 
 @BOTH
@@ -77,13 +77,13 @@ def test_a_missing_botorch_is_named_with_what_to_install(propose, call, monkeypa
         MissingExtra, match=r"qNEHVI and ParEGO need BoTorch: pip install 'mopbt\[bo\]'"
     ):
         botorch.check_installed() if call == "check_installed" else propose(
-            SQUARE, History(), 2, stream(0, "gp")
+            SQUARE, Trials(), 2, stream(0, "gp")
         )
 
 
 @BOTH
 def test_the_first_configurations_fill_the_space(propose):
-    # Of 2^k points of a Sobol sequence each column has one in each of 2^k equal parts, scrambled or not.
+    # Every column of 2^k Sobol points has one point in each of 2^k equal parts, scrambled or not.
     space = Space(
         {
             "a": Float(0, 1),
@@ -92,7 +92,7 @@ def test_the_first_configurations_fill_the_space(propose):
             "d": Ordinal(list("abcdefgh")),
         }
     )
-    first = propose(space, History(), 16, stream(0, "gp"))
+    first = propose(space, Trials(), 16, stream(0, "gp"))
     shares = np.array(
         [[d.to_unit(p) for d, p in zip(space.values(), config, strict=True)] for config in first]
     )
@@ -101,8 +101,8 @@ def test_the_first_configurations_fill_the_space(propose):
             np.bincount((column * parts).astype(int), minlength=parts).tolist()
             == [16 // parts] * parts
         )
-    assert first == propose(space, History(), 16, stream(0, "gp"))
-    assert first != propose(space, History(), 16, stream(1, "gp"))
+    assert first == propose(space, Trials(), 16, stream(0, "gp"))
+    assert first != propose(space, Trials(), 16, stream(1, "gp"))
 
 
 @pytest.mark.parametrize(("initial", "least"), [(None, 6), (4, 4)])
@@ -114,12 +114,12 @@ def test_models_begin_when_enough_was_tried(kind, initial, least, monkeypatch):
     def model(*arguments):
         raise ModelAsked
 
-    monkeypatch.setattr(botorch, "_model", model)
+    monkeypatch.setattr(botorch, "_fit_models", model)
     propose = kind(initial=initial)
     assert len(propose(SQUARE, tried(SQUARE, least - 1, conflict), 3, stream(0, "gp"))) == 3
     with pytest.raises(ModelAsked):
         propose(SQUARE, tried(SQUARE, least, conflict), 3, stream(0, "gp"))
-    failures = tried(SQUARE, least, lambda _: Result(None))  # of which no model can be made
+    failures = tried(SQUARE, least, lambda _: Result(None))
     assert len(propose(SQUARE, failures, 3, stream(0, "gp"))) == 3
 
 
@@ -133,7 +133,7 @@ def test_what_is_not_a_number_of_first_configurations_is_refused(kind, initial):
     assert str(caught.value).endswith(f"got {initial!r}")
 
 
-# --- rescaling ---------------------------------------------------------------------------------------------------------------
+# --- Rescaling --------------------------------------------------------------------------------
 
 
 @given(
@@ -159,38 +159,40 @@ def test_rescaling_worked_by_hand():
             [[8.0, 3.0, 1.0], [0.0, 3.0, 1.0], [10.0, 3.0, 1.0], [9.0, 3.0, 0.5], [-1e30, 3.0, 0.0]]
         )
     )
-    # First the median is 8 and the best is 10, so that nothing counts as worse than 10 - 5 * 2; at last the median is the best.
+    # In the first column the median is 8 and the best is 10, so values are clipped at 10 - 5 * 2.
+    # In the last column the median is the best.
     np.testing.assert_allclose(
         rescaled.T, [[0.8, 0.0, 1.0, 0.9, 0.0], [0.0] * 5, [1.0, 1.0, 1.0, 0.5, 0.0]]
     )
 
 
 def test_slack_worked_by_hand():
-    assert botorch._slack(np.zeros(3)) == []
-    (slack,) = botorch._slack(np.array([0.0, 4.0, 0.0, 1.0, 2.0]))  # the median violation is 2
+    assert botorch._constraint_slack(np.zeros(3)) == []
+    # The median violation is 2.
+    (slack,) = botorch._constraint_slack(np.array([0.0, 4.0, 0.0, 1.0, 2.0]))
     assert slack.tolist() == [-1.0, 2.0, -1.0, 0.5, 1.0]
-    (slack,) = botorch._slack(np.array([1e300, 1e-300, 2e-300]))
+    (slack,) = botorch._constraint_slack(np.array([1e300, 1e-300, 2e-300]))
     assert slack.tolist() == [5.0, 0.5, 1.0]
 
 
 def test_parego_models_the_score_of_knowles_with_new_weights_for_every_configuration(monkeypatch):
-    targets, fitted = [], botorch._fitted
+    targets, fitted = [], botorch._fit_process
     monkeypatch.setattr(
         botorch,
-        "_fitted",
+        "_fit_process",
         lambda space, points, target: targets.append(target) or fitted(space, points, target),
     )
-    history = History(
+    trials = Trials(
         ((0.1, 0.2), (0.5, 0.9), (0.8, 0.3)),
         (Result((10.0, -3.0)), Result((30.0, -5.0)), Result((20.0, -4.5))),
     )
     rng = stream(0, "gp")
-    botorch.ParEGOProposal(initial=1)(SQUARE, history, 2, rng)
-    loss = np.array(
-        [[1.0, 0.0], [0.0, 1.0], [0.5, 0.75]]
-    )  # from the best of each objective, by its range
+    botorch.ParEGOProposal(initial=1)(SQUARE, trials, 2, rng)
+    # Distances from the best of each objective, divided by its range.
+    loss = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.75]])
     for target in targets:
-        w = -target[1] / 1.05  # of the second objective: the middle row loses nothing else
+        # The middle row loses in the second objective only.
+        w = -target[1] / 1.05
         weights = np.array([1 - w, w])
         knowles = (weights * loss).max(axis=1) + 0.05 * (weights * loss).sum(axis=1)
         np.testing.assert_allclose(target, -knowles)
@@ -199,7 +201,7 @@ def test_parego_models_the_score_of_knowles_with_new_weights_for_every_configura
     assert abs(targets[0] - targets[1]).max() > 0.01
 
 
-# --- the search, against brute force -----------------------------------------------------------------------------------------
+# --- The search, against brute force ----------------------------------------------------------
 
 GRIDS = Space(
     {
@@ -212,7 +214,10 @@ GRIDS = Space(
 
 
 def two_hills(points):
-    """A surface with a wide low hill and a narrow high one, whose places differ by category: (n, 1, d) -> (n,)."""
+    """Return a surface (n,) with a wide low hill and a narrow high one.
+
+    Their heights depend on the category.
+    """
     x = points[:, 0]
     category = x[:, 1] * 5
     low = 1.0 - ((x[:, [0, 2, 3]] - 0.25) ** 2).sum(-1) - 0.1 * (category - 1.5).abs()
@@ -222,14 +227,14 @@ def two_hills(points):
 
 def found(space, surface, taken=frozenset(), seed=0):
     rng = stream(seed, "search")
-    starts = botorch._starts(space, [space.sample(rng)], taken, rng)
+    starts = botorch._start_candidates(space, [space.sample(rng)], taken, rng)
     return botorch._search(botorch._Landscape(space, surface), starts, taken, rng)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_search_finds_the_best_of_all_configurations(seed):
     everything = list(itertools.product(range(12), range(5), range(-4, 6), range(7)))
-    values = two_hills(botorch._encoded(GRIDS, everything)[:, None]).tolist()
+    values = two_hills(botorch._encode(GRIDS, everything)[:, None]).tolist()
     ranked = sorted(
         everything, key=dict(zip(everything, values, strict=True)).__getitem__, reverse=True
     )
@@ -259,7 +264,7 @@ def test_the_search_sets_real_numbers_beside_categories_and_lists(seed):
     assert p == pytest.approx(3 + 2.5 / 12, abs=1e-3)
 
 
-def test_what_is_valued_is_what_would_be_trained():
+def test_configurations_are_evaluated_as_they_are_trained():
     space = Space({"n": Int(1, 6), "x": Grid(0, 1, 40), "y": Float(0, 1)})
     asked = []
 
@@ -268,23 +273,24 @@ def test_what_is_valued_is_what_would_be_trained():
         return -((points[:, 0] - 0.37) ** 2).sum(-1)
 
     best = found(space, surface)
-    assert best[0] == 3  # whose cell is [2/6, 3/6)
-    assert best[1] == 14  # whose cell is [14/40, 15/40)
-    at_best = botorch._encoded(space, [best])[0]
+    # The maximum, 0.37, lies in the cells [2/6, 3/6) and [14/40, 15/40).
+    assert best[0] == 3
+    assert best[1] == 14
+    at_best = botorch._encode(space, [best])[0]
     assert any((points == at_best).all(-1).any() for points in asked)
 
 
-# --- proposals ---------------------------------------------------------------------------------------------------------------
+# --- Proposals --------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @BOTH
-def test_the_same_history_and_generator_give_the_same_and_touch_nothing_else(propose):
-    history = tried(KINDS, 6, lambda c: Result((c[1] + c[0], -(c[1] ** 2) + c[0])))
+def test_the_same_trials_and_generator_give_the_same_and_touch_nothing_else(propose):
+    trials = tried(KINDS, 6, lambda c: Result((c[1] + c[0], -(c[1] ** 2) + c[0])))
     torch.manual_seed(7)
     before, filters = torch.get_rng_state(), list(warnings.filters)
     compiler = logei._load_attempted, logei._C
-    first = propose(KINDS, history, 2, stream(0, "gp"))
+    first = propose(KINDS, trials, 2, stream(0, "gp"))
     assert torch.equal(torch.get_rng_state(), before)
     assert warnings.filters == filters
     assert (logei._load_attempted, logei._C) == compiler
@@ -292,11 +298,11 @@ def test_the_same_history_and_generator_give_the_same_and_touch_nothing_else(pro
     torch.set_num_threads(2)
     torch.set_default_device("meta")  # as a user's script may set "cuda"
     try:
-        assert propose(KINDS, history, 2, stream(0, "gp")) == first
+        assert propose(KINDS, trials, 2, stream(0, "gp")) == first
     finally:
         torch.set_default_device(None)
     assert torch.get_num_threads() == 2
-    assert propose(KINDS, history, 2, stream(1, "gp")) != first
+    assert propose(KINDS, trials, 2, stream(1, "gp")) != first
     assert all(KINDS.contains(config) for config in first)
 
 
@@ -311,43 +317,40 @@ def test_nothing_is_compiled(monkeypatch):
 @BOTH
 def test_proposals_go_where_the_objectives_are_good(propose):
     proposed = propose(SQUARE, tried(SQUARE, 12, conflict), 4, stream(0, "gp"))
-    heights = [y for _, y in proposed]  # both objectives want y = 1; x is a matter of taste
+    # Both objectives are best at y = 1; x trades them off.
+    heights = [y for _, y in proposed]
     assert min(heights) > 0.7
     assert np.mean(heights) > 0.85
 
 
 @BOTH
 def test_a_training_that_diverged_does_not_hide_the_others(propose):
-    history = tried(SQUARE, 12, conflict)
-    diverged = History((*history.configs, (0.5, 0.1)), (*history.results, Result((-1e30, -1e30))))
+    trials = tried(SQUARE, 12, conflict)
+    diverged = Trials((*trials.configs, (0.5, 0.1)), (*trials.results, Result((-1e30, -1e30))))
     assert np.mean([y for _, y in propose(SQUARE, diverged, 3, stream(0, "gp"))]) > 0.8
 
 
 @BOTH
-def test_a_batch_is_spread_out_and_away_from_what_is_on_the_way(propose):
-    history = tried(SQUARE, 12, conflict)
-    first = propose(SQUARE, history, 3, stream(0, "gp"))
+def test_a_batch_is_spread_out_and_away_from_pending_configurations(propose):
+    trials = tried(SQUARE, 12, conflict)
+    first = propose(SQUARE, trials, 3, stream(0, "gp"))
     assert min(math.dist(a, b) for a, b in itertools.combinations(first, 2)) > 0.05
-    knowing = History(history.configs, history.results, pending=tuple(first))
+    knowing = Trials(trials.configs, trials.results, pending=tuple(first))
     after = propose(SQUARE, knowing, 1, stream(0, "gp"))
     assert min(math.dist(after[0], config) for config in first) > 0.05
-    assert (
-        propose(SQUARE, history, 1, stream(0, "gp"))[0] == first[0]
-    )  # where it would have gone otherwise
+    # Without pending configurations it would have been proposed again.
+    assert propose(SQUARE, trials, 1, stream(0, "gp"))[0] == first[0]
 
 
 @pytest.mark.slow
 @BOTH
 def test_new_configurations_are_proposed_as_long_as_there_are_any(propose):
     everything = list(itertools.product(range(3), range(2)))
-    results = (
-        Result((1.0, 3.0)),
-        Result(None),
-        Result((3.0, 1.0)),
-    )  # one that failed is not tried again either
-    history = History(tuple(everything[:3]), results, pending=(everything[3],))
-    assert sorted(propose(SMALL, history, 2, stream(0, "gp"))) == everything[4:]
-    more = propose(SMALL, history, 3, stream(0, "gp"))
+    # A configuration that failed is not proposed again either.
+    results = (Result((1.0, 3.0)), Result(None), Result((3.0, 1.0)))
+    trials = Trials(tuple(everything[:3]), results, pending=(everything[3],))
+    assert sorted(propose(SMALL, trials, 2, stream(0, "gp"))) == everything[4:]
+    more = propose(SMALL, trials, 3, stream(0, "gp"))
     assert set(everything[4:]) == set(more[:2])
     assert len(more) == 3
     assert all(SMALL.contains(config) for config in more)
@@ -356,16 +359,16 @@ def test_new_configurations_are_proposed_as_long_as_there_are_any(propose):
 @BOTH
 def test_the_first_configurations_are_new_too(propose):
     everything = list(itertools.product(range(3), range(2)))
-    history = History((everything[0],), (Result(None),), pending=(everything[1],))
-    assert sorted(propose(SMALL, history, 4, stream(0, "gp"))) == everything[2:]
-    assert len(propose(SMALL, history, 9, stream(0, "gp"))) == 9
+    trials = Trials((everything[0],), (Result(None),), pending=(everything[1],))
+    assert sorted(propose(SMALL, trials, 4, stream(0, "gp"))) == everything[2:]
+    assert len(propose(SMALL, trials, 9, stream(0, "gp"))) == 9
 
 
 @BOTH
-def test_a_place_that_failed_is_left_for_others(propose):
-    history = tried(SQUARE, 10, conflict)
-    (wanted,) = propose(SQUARE, history, 1, stream(0, "gp"))
-    failed = History((*history.configs, wanted), (*history.results, Result(None)))
+def test_a_failed_configuration_is_avoided(propose):
+    trials = tried(SQUARE, 10, conflict)
+    (wanted,) = propose(SQUARE, trials, 1, stream(0, "gp"))
+    failed = Trials((*trials.configs, wanted), (*trials.results, Result(None)))
     (other,) = propose(SQUARE, failed, 1, stream(0, "gp"))
     assert math.dist(other, wanted) > 0.05
 
@@ -384,31 +387,39 @@ def test_constraints_bound_what_is_proposed(propose):
 
 
 @BOTH
-def test_where_nothing_is_allowed_yet_proposals_lead_towards_it(propose):
-    history = tried(SQUARE, 12, lambda c: Result((c[0], 1 - c[0]), violation=0.2 + c[1]))
-    proposed = propose(SQUARE, history, 2, stream(0, "gp"))
-    assert all(y < min(y for _, y in history.configs) for _, y in proposed)
+def test_without_feasible_trials_proposals_approach_feasibility(propose):
+    trials = tried(SQUARE, 12, lambda c: Result((c[0], 1 - c[0]), violation=0.2 + c[1]))
+    proposed = propose(SQUARE, trials, 2, stream(0, "gp"))
+    assert all(y < min(y for _, y in trials.configs) for _, y in proposed)
 
 
 DUPLICATE = ((0.3, 0.6),) * 8
 TROUBLES = {
     "all objectives equal": tried(SQUARE, 6, lambda _: Result((1.0, 2.0))),
     "one objective equal": tried(SQUARE, 6, lambda c: Result((1.0, c[1]))),
-    "one sound row": History(((0.2, 0.3), (0.4, 0.5)), (Result((1.0, 2.0)), Result((math.nan, 1.0)))),
-    "the same row many times": History(DUPLICATE, (Result((1.0, 2.0)),) * 8),
-    "one configuration with different results": History(DUPLICATE, tuple(Result((float(i), -float(i))) for i in range(8))),
-    "the largest and the smallest numbers": tried(SQUARE, 6, lambda c: Result((1.7e308 * (2 * c[0] - 1), 1e-323 * int(9 * c[1])))),
+    "one finite row": Trials(
+        ((0.2, 0.3), (0.4, 0.5)), (Result((1.0, 2.0)), Result((math.nan, 1.0)))
+    ),
+    "the same row many times": Trials(DUPLICATE, (Result((1.0, 2.0)),) * 8),
+    "one configuration with different results": Trials(
+        DUPLICATE, tuple(Result((float(i), -float(i))) for i in range(8))
+    ),
+    "the largest and the smallest numbers": tried(
+        SQUARE, 6, lambda c: Result((1.7e308 * (2 * c[0] - 1), 1e-323 * int(9 * c[1])))
+    ),
     "one objective": tried(SQUARE, 6, lambda c: Result((c[0],))),
     "three objectives": tried(SQUARE, 4, lambda c: Result((c[0], c[1], -c[0] * c[1]))),
     "equal violations": tried(SQUARE, 6, lambda c: Result((c[0], -c[0]), violation=1.0)),
-    "huge and tiny violations": tried(SQUARE, 6, lambda c: Result((c[0], -c[0]), violation=1e300 if c[0] > 0.5 else 1e-300)),
-}  # fmt: skip
+    "huge and tiny violations": tried(
+        SQUARE, 6, lambda c: Result((c[0], -c[0]), violation=1e300 if c[0] > 0.5 else 1e-300)
+    ),
+}
 
 
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_numerical_troubles_end_nothing(propose, trouble):
+def test_numerical_problems_do_not_end_a_run(propose, trouble):
     (proposed,) = propose(SQUARE, TROUBLES[trouble], 1, stream(0, "gp"))
     assert SQUARE.contains(proposed)
     assert proposed not in TROUBLES[trouble].configs
@@ -424,62 +435,71 @@ def test_a_process_that_cannot_be_fitted_keeps_its_prior(propose, monkeypatch):
 
 
 @BOTH
-def test_where_the_linear_algebra_fails_the_user_is_told_and_the_space_filled(propose, monkeypatch):
+def test_if_the_linear_algebra_fails_a_warning_says_so_and_the_space_is_filled(
+    propose, monkeypatch
+):
     def model(*arguments):
         raise NotPSDError("not positive definite")
 
-    monkeypatch.setattr(botorch, "_model", model)
+    monkeypatch.setattr(botorch, "_fit_models", model)
     with pytest.warns(
         UserWarning,
-        match=r"no configuration could be valued by a model \(NotPSDError: not positive definite\)",
+        match=r"\(NotPSDError: not positive definite\); .* space-filling",
     ):
         proposed = propose(SQUARE, tried(SQUARE, 8, conflict), 8, stream(0, "gp"))
-    assert sorted(int(x * 8) for x, _ in proposed) == list(range(8))  # Sobol points again
+    # These are Sobol points.
+    assert sorted(int(x * 8) for x, _ in proposed) == list(range(8))
 
 
 @BOTH
-def test_a_mistake_in_the_program_is_not_taken_for_numerical_trouble(propose, monkeypatch):
-    monkeypatch.setattr(botorch, "_model", lambda *_: 1 / 0)
+def test_a_programming_error_is_not_taken_for_a_numerical_one(propose, monkeypatch):
+    monkeypatch.setattr(botorch, "_fit_models", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         propose(SQUARE, tried(SQUARE, 8, conflict), 1, stream(0, "gp"))
 
 
-# --- against plain BoTorch, and against chance -------------------------------------------------------------------------------
+# --- Against plain BoTorch, and against chance ------------------------------------------------
 
 
 def hypervolume_found(
     space, outcome, reference, propose, *, first=0, batch, total, seed=0, start=()
 ):
-    """Return the hypervolume after `total` evaluations: of `start`, or the `first` that are proposed from an empty history."""
-    history = History(tuple(start), tuple(Result(outcome(config)) for config in start))
-    while len(history.configs) < total:
-        tried = len(history.configs)
+    """Return the hypervolume after `total` evaluations.
+
+    They begin with `start`, or with `first` proposals without trials.
+    """
+    trials = Trials(tuple(start), tuple(Result(outcome(config)) for config in start))
+    while len(trials.configs) < total:
+        tried = len(trials.configs)
         configs = propose(
             space,
-            history,
+            trials,
             min(batch if tried else first, total - tried),
             stream(seed, "race", tried),
         )
         results = tuple(Result(outcome(config)) for config in configs)
-        history = History((*history.configs, *configs), (*history.results, *results))
-    return hypervolume(history.objectives(history.is_finite), reference)
+        trials = Trials((*trials.configs, *configs), (*trials.results, *results))
+    return hypervolume(trials.objectives(trials.finite_rows), reference)
 
 
-def at_random(space, history, n, rng):
+def at_random(space, trials, n, rng):
     return [space.sample(rng) for _ in range(n)]
 
 
-def plain_botorch(space, history, n, rng):
-    """Propose as BoTorch's tutorial on multi-objective optimization does, for a space of floats from 0 to 1."""
+def plain_botorch(space, trials, n, rng):
+    """Propose as BoTorch's tutorial on multi-objective optimization does.
+
+    The space must consist of floats from 0 to 1.
+    """
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double).expand(2, len(space))
     seed = int(rng.integers(2**31))
-    if not history.configs:
+    if not trials.configs:
         return [
             tuple(point) for point in draw_sobol_samples(bounds, n, q=1, seed=seed)[:, 0].tolist()
         ]
     X, Y = (
-        torch.tensor(history.configs, dtype=torch.double),
-        torch.tensor(history.objectives(history.is_finite)),
+        torch.tensor(trials.configs, dtype=torch.double),
+        torch.tensor(trials.objectives(trials.finite_rows)),
     )
     model = ModelListGP(
         *(
@@ -503,13 +523,14 @@ def plain_botorch(space, history, n, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # plain BoTorch is as loud as it likes
+@pytest.mark.filterwarnings("ignore")  # of plain BoTorch
 def test_on_branin_and_currin_qnehvi_is_as_good_as_plain_botorch_and_much_better_than_space_filling(
     monkeypatch,
 ):
     monkeypatch.setattr(logei, "_load_attempted", True)
     problem = BraninCurrin(negate=True).to(dtype=torch.double)
     race = {"first": 6, "batch": 5, "total": 26}
+    # The last one draws Sobol points only.
     found = {
         propose: hypervolume_found(
             SQUARE,
@@ -522,7 +543,7 @@ def test_on_branin_and_currin_qnehvi_is_as_good_as_plain_botorch_and_much_better
             botorch.QNEHVIProposal(),
             plain_botorch,
             botorch.QNEHVIProposal(initial=100),
-        )  # the last one draws Sobol points all along
+        )
     }
     ours, plain, sobol = found.values()
     assert ours > 0.9 * plain
@@ -530,7 +551,7 @@ def test_on_branin_and_currin_qnehvi_is_as_good_as_plain_botorch_and_much_better
 
 
 def tuning(config):
-    """A toy of tuning: speed against accuracy, where the best rate and size of a network depend on its kind."""
+    """Trade off speed and accuracy; the best rate and size depend on the kind."""
     kind, lr, dropout, steps = config
     miss = (math.log10(lr) + (3.0, 2.0, 1.0)[kind]) ** 2 + 0.1 * (dropout - 3) ** 2 / 9
     effort = math.log10(steps) / 6
@@ -538,7 +559,10 @@ def tuning(config):
 
 
 def share_of_chance_beaten(propose, batch, seed):
-    """Return the share of random searches that find less than a proposal from the same ten configurations of a mixed space."""
+    """Return the share of random searches with less hypervolume.
+
+    Both begin with the same ten configurations of a mixed space.
+    """
     start = _spread_out(MIXED, 10, stream(seed, "race", 0))
     race = {
         "space": MIXED,
@@ -557,18 +581,16 @@ def share_of_chance_beaten(propose, batch, seed):
 
 
 def _spread_out(space, n, rng):
-    return botorch.QNEHVIProposal()(
-        space, History(), n, rng
-    )  # of an empty history, it proposes Sobol points
+    # Without trials, it proposes Sobol points.
+    return botorch.QNEHVIProposal()(space, Trials(), n, rng)
 
 
 @pytest.mark.slow
 def test_in_a_mixed_space_both_are_much_better_than_chance():
-    """Of several races, as a process that is fitted to the last digit differs from one processor to the next."""
+    """Several races are run, because fitted processes differ between processors."""
     assert (
         min(share_of_chance_beaten(botorch.QNEHVIProposal(), 4, seed) for seed in range(2)) >= 0.9
     )
-    assert (
-        np.median([share_of_chance_beaten(botorch.ParEGOProposal(), 1, seed) for seed in range(3)])
-        >= 0.9
-    )  # one in six is stuck
+    # One in six runs of ParEGO stagnates, so the median counts.
+    shares = [share_of_chance_beaten(botorch.ParEGOProposal(), 1, seed) for seed in range(3)]
+    assert np.median(shares) >= 0.9

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from mopbt.metrics import hypervolume, non_dominated
-from mopbt.proposals.base import History
+from mopbt.proposals.base import Trials
 from mopbt.proposals.nsga2 import (
     INDEX,
     NSGA2Proposal,
-    moved,
-    mutated,
-    polynomial,
-    standing,
-    survivors,
-    swapped,
-    winner,
+    mutate,
+    mutate_position,
+    polynomial_mutation,
+    select_survivors,
+    tournament,
+    tournament_places,
+    uniform_crossover,
 )
 from mopbt.ranking import dominates
 from mopbt.rng import stream
@@ -47,39 +47,39 @@ FAILED = (
 )
 
 
-def history_of(configs, objectives, violations=None):
+def trials_of(configs, objectives, violations=None):
     violations = [0.0] * len(objectives) if violations is None else violations
     outcomes = (
         Result(tuple(map(float, f)), float(v)) for f, v in zip(objectives, violations, strict=True)
     )
-    return History(tuple(configs), tuple(outcomes))
+    return Trials(tuple(configs), tuple(outcomes))
 
 
 def random_history(space, n, seed, failures=0.0, infeasible=0.0):
     rng = np.random.default_rng(seed)
-    history = history_of(
+    trials = trials_of(
         [space.sample(rng) for _ in range(n)],
         rng.normal(size=(n, 2)),
         rng.random(n).round(1) * (rng.random(n) < infeasible),
     )
     outcomes = (
         FAILED[rng.integers(4)] if rng.random() < failures else outcome
-        for outcome in history.results
+        for outcome in trials.results
     )
-    return History(history.configs, tuple(outcomes))
+    return Trials(trials.configs, tuple(outcomes))
 
 
-# --- who survives ------------------------------------------------------------------------------------------------------------
+# --- Survivors ------------------------------------------------------------------------------
 
 
-def slow_places(history, rows):
-    """Rank and crowding distance of each row by brute force, as a key that sorts the best first."""
+def slow_places(trials, rows):
+    """Compute the rank and crowding distance of each row as a sort key, best first."""
     left, keys, number = set(rows), {}, 0
     while left:
         front = [
-            i for i in left if not any(beats(history.results[j], history.results[i]) for j in left)
+            i for i in left if not any(beats(trials.results[j], trials.results[i]) for j in left)
         ]
-        keys |= {i: (number, -slow_crowding(history, front)[i]) for i in front}
+        keys |= {i: (number, -slow_crowding(trials, front)[i]) for i in front}
         left, number = left - set(front), number + 1
     return keys
 
@@ -90,11 +90,11 @@ def beats(a, b):
     return dominates(a.objectives, b.objectives)
 
 
-def slow_crowding(history, front):
+def slow_crowding(trials, front):
     distances = dict.fromkeys(front, 0.0)
     for k in range(2):
-        row = sorted(front, key=lambda i: history.results[i].objectives[k])
-        values = [history.results[i].objectives[k] for i in row]
+        row = sorted(front, key=lambda i: trials.results[i].objectives[k])
+        values = [trials.results[i].objectives[k] for i in row]
         for place, i in enumerate(row):
             inner = 0 < place < len(row) - 1
             distances[i] += (
@@ -105,15 +105,13 @@ def slow_crowding(history, front):
     return distances
 
 
-def slow_survivors(history, population):
+def slow_survivors(trials, population):
     kept = []
-    for begin in range(0, len(history.configs), population):
-        block = range(begin, min(begin + population, len(history.configs)))
-        kept += [i for i in block if i in history.is_finite]
-        keys = slow_places(history, kept)
-        kept = sorted(kept, key=lambda i: (*keys[i], -history.results[i].objectives[0]))[
-            :population
-        ]
+    for begin in range(0, len(trials.configs), population):
+        block = range(begin, min(begin + population, len(trials.configs)))
+        kept += [i for i in block if i in trials.finite_rows]
+        keys = slow_places(trials, kept)
+        kept = sorted(kept, key=lambda i: (*keys[i], -trials.results[i].objectives[0]))[:population]
     return kept
 
 
@@ -125,38 +123,37 @@ def slow_survivors(history, population):
     st.sampled_from([0.0, 0.3]),
     st.sampled_from([0.0, 0.4]),
 )
-def test_the_survivors_are_those_of_a_slow_fold_generation_after_generation(
-    n, population, seed, failures, infeasible
-):
-    history = random_history(MIXED, n, seed, failures, infeasible)
-    assert set(survivors(history, population)) == set(slow_survivors(history, population))
+def test_the_survivors_are_those_of_a_slow_fold(n, population, seed, failures, infeasible):
+    trials = random_history(MIXED, n, seed, failures, infeasible)
+    assert set(select_survivors(trials, population)) == set(slow_survivors(trials, population))
 
 
 def test_a_row_that_was_crowded_out_does_not_come_back():
-    # Row 3 is the most crowded of the second generation's front; row 6 then makes it one of three that nothing dominates.
-    history = history_of(
+    # Row 3 is the most crowded of the second generation's front. With row 6, it would be one of
+    # three non-dominated rows.
+    trials = trials_of(
         [(i,) for i in range(7)], [(0, 10), (5, 5), (10, 0), (6, 4), (-1, -1), (-2, -2), (5, 10)]
     )
-    assert set(survivors(history, 3)) == {6, 2, 1}
-    assert set(non_dominated(history.objectives(history.is_finite))) == {6, 2, 3}
+    assert set(select_survivors(trials, 3)) == {6, 2, 1}
+    assert set(non_dominated(trials.objectives(trials.finite_rows))) == {6, 2, 3}
 
 
 def test_rows_that_failed_never_survive():
-    history = random_history(MIXED, 40, 1, failures=0.5)
-    kept = survivors(history, 32)
-    assert set(kept) == set(history.is_finite)
+    trials = random_history(MIXED, 40, 1, failures=0.5)
+    kept = select_survivors(trials, 32)
+    assert set(kept) == set(trials.finite_rows)
     assert 0 < len(kept) < 32
-    assert survivors(History(history.configs[:4], FAILED), 4) == []
+    assert select_survivors(Trials(trials.configs[:4], FAILED), 4) == []
 
 
 @settings(max_examples=60)
 @given(st.integers(1, 25), st.integers(0, 2**32), st.sampled_from([0.0, 0.4]))
-def test_the_standing_is_by_front_and_then_by_crowding_distance(n, seed, infeasible):
-    history = random_history(MIXED, n, seed, infeasible=infeasible)
+def test_places_are_by_front_and_then_by_crowding_distance(n, seed, infeasible):
+    trials = random_history(MIXED, n, seed, infeasible=infeasible)
     rows = list(range(n))
     places, keys = (
-        standing(history.objectives(rows), history.violations(rows)),
-        slow_places(history, rows),
+        tournament_places(trials.objectives(rows), trials.violations(rows)),
+        slow_places(trials, rows),
     )
     for i in rows:
         for j in rows:
@@ -166,7 +163,9 @@ def test_the_standing_is_by_front_and_then_by_crowding_distance(n, seed, infeasi
 
 
 def test_both_ends_of_a_front_share_the_first_place():
-    assert standing(np.array([[0.0, 9.0], [4, 5], [9, 0], [-1, -1]]), np.zeros(4)).tolist() == [
+    assert tournament_places(
+        np.array([[0.0, 9.0], [4, 5], [9, 0], [-1, -1]]), np.zeros(4)
+    ).tolist() == [
         0,
         1,
         0,
@@ -174,23 +173,22 @@ def test_both_ends_of_a_front_share_the_first_place():
     ]
 
 
-# --- how children are made ---------------------------------------------------------------------------------------------------
+# --- Reproduction ----------------------------------------------------------------------------
 
 
 def test_a_tournament_has_two_contestants_and_the_better_wins():
-    # Of nine equally likely pairs from three rows the best is in five, and the worst is alone in one.
+    # Of nine equally likely pairs of three rows, five contain the best, and one only the worst.
     n, rng = 9000, stream(0, "tournament")
-    won = Counter(winner(np.array([1, 0, 2]), rng) for _ in range(n))
-    assert [won[i] / n for i in range(3)] == pytest.approx(
-        [3 / 9, 5 / 9, 1 / 9], abs=0.026
-    )  # five standard deviations
-    even = Counter(winner(np.zeros(4, dtype=int), rng) for _ in range(n))
+    won = Counter(tournament(np.array([1, 0, 2]), rng) for _ in range(n))
+    # The tolerance is five standard deviations.
+    assert [won[i] / n for i in range(3)] == pytest.approx([3 / 9, 5 / 9, 1 / 9], abs=0.026)
+    even = Counter(tournament(np.zeros(4, dtype=int), rng) for _ in range(n))
     assert [even[i] / n for i in range(4)] == pytest.approx([0.25] * 4, abs=0.023)
 
 
 def test_crossover_takes_each_hyperparameter_from_either_parent_alike():
     rng = stream(0, "crossover")
-    children = np.array([swapped((0, 0, 0), (1, 1, 1), rng) for _ in range(4000)])
+    children = np.array([uniform_crossover((0, 0, 0), (1, 1, 1), rng) for _ in range(4000)])
     assert children.mean(axis=0) == pytest.approx([0.5] * 3, abs=0.04)
     assert len({tuple(child) for child in children.tolist()}) == 8
 
@@ -198,7 +196,7 @@ def test_crossover_takes_each_hyperparameter_from_either_parent_alike():
 def test_mutation_changes_one_hyperparameter_on_average():
     rng = stream(0, "mutation")
     space = Space({f"x{i}": Categorical([str(v) for v in range(50)]) for i in range(8)})
-    changes = [sum(p != 7 for p in mutated(space, (7,) * 8, rng)) for _ in range(3000)]
+    changes = [sum(p != 7 for p in mutate(space, (7,) * 8, rng)) for _ in range(3000)]
     assert np.mean(changes) == pytest.approx(
         49 / 50, abs=5 * math.sqrt(8 * (1 / 8) * (7 / 8) / 3000)
     )
@@ -207,7 +205,7 @@ def test_mutation_changes_one_hyperparameter_on_average():
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.95, 1.0])
 def test_a_move_is_distributed_as_the_polynomial_mutation_of_another_library(share):
-    ours = [polynomial(share, u) for u in np.random.default_rng(1).random(3000).tolist()]
+    ours = [polynomial_mutation(share, u) for u in np.random.default_rng(1).random(3000).tolist()]
     theirs = [
         pygmo.polynomial_mutation([share], [[0.0], [1.0]], 0, 1.0, INDEX, seed)[0]
         for seed in range(3000)
@@ -217,10 +215,10 @@ def test_a_move_is_distributed_as_the_polynomial_mutation_of_another_library(sha
 
 @given(st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
 def test_a_move_stays_in_the_range_and_rises_with_its_random_number(share, u, v):
-    low, high = sorted((polynomial(share, u), polynomial(share, v)))
+    low, high = sorted((polynomial_mutation(share, u), polynomial_mutation(share, v)))
     assert -1e-12 <= low <= high <= 1 + 1e-12
     assert (low, high) == pytest.approx(
-        (polynomial(share, min(u, v)), polynomial(share, max(u, v))), abs=1e-12
+        (polynomial_mutation(share, min(u, v)), polynomial_mutation(share, max(u, v))), abs=1e-12
     )
 
 
@@ -228,7 +226,7 @@ def test_a_move_stays_in_the_range_and_rises_with_its_random_number(share, u, v)
 def test_a_move_reaches_other_positions_of_the_domain_nearby_ones_first(domain):
     rng = stream(0, "moves")
     start = domain.from_unit(0.45)
-    found = [moved(domain, start, rng) for _ in range(2000)]
+    found = [mutate_position(domain, start, rng) for _ in range(2000)]
     assert all(map(domain.contains, found))
     assert len(set(found)) > 2
     shares = np.array([domain.to_unit(p) for p in found])
@@ -236,7 +234,7 @@ def test_a_move_reaches_other_positions_of_the_domain_nearby_ones_first(domain):
     assert mean > 0.2 if isinstance(domain, Categorical) else 0.01 < mean < 0.15
 
 
-# --- the proposals -----------------------------------------------------------------------------------------------------------
+# --- The proposals ----------------------------------------------------------------------------
 
 domains = st.sampled_from(
     [
@@ -262,68 +260,67 @@ spaces = st.lists(domains, min_size=1, max_size=5).map(
     st.sampled_from([0.0, 0.5, 1.0]),
 )
 def test_proposals_are_always_inside_the_space(space, rows, population, n, seed, failures):
-    history = random_history(space, rows, seed, failures)
-    configs = NSGA2Proposal(population)(space, history, n, stream(seed, "nsga2"))
+    trials = random_history(space, rows, seed, failures)
+    configs = NSGA2Proposal(population)(space, trials, n, stream(seed, "nsga2"))
     assert len(configs) == n
     assert all(map(space.contains, configs))
-    assert configs == NSGA2Proposal(population)(space, history, n, stream(seed, "nsga2"))
+    assert configs == NSGA2Proposal(population)(space, trials, n, stream(seed, "nsga2"))
 
 
 def test_the_first_generation_is_stratified_and_so_is_one_after_failures_only():
     model, first = NSGA2Proposal(8), MIXED.stratified(8, stream(0, "first"))
-    assert model(MIXED, History(), 8, stream(0, "first")) == first
+    assert model(MIXED, Trials(), 8, stream(0, "first")) == first
     some = random_history(MIXED, 7, 0)
     assert model(MIXED, some, 8, stream(0, "first")) == first
-    assert model(MIXED, History(some.configs[:4] * 3, FAILED * 3), 8, stream(0, "first")) == first
+    assert model(MIXED, Trials(some.configs[:4] * 3, FAILED * 3), 8, stream(0, "first")) == first
     assert (
-        model(MIXED, History(some.configs, some.results, some.configs[:1]), 8, stream(0, "first"))
+        model(MIXED, Trials(some.configs, some.results, some.configs[:1]), 8, stream(0, "first"))
         != first
     )
     assert model(MIXED, random_history(MIXED, 8, 0), 8, stream(0, "first")) != first
 
 
-def test_children_come_from_the_sound_rows_alone():
+def test_children_come_from_finite_rows_only():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
-    history = History(
+    trials = Trials(
         ((1,) * 6, (2,) * 6, (3,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0)), Result(None))
     )
     values = Counter(
         v
         for s in range(50)
-        for child in NSGA2Proposal(2)(space, history, 8, stream(s, "x"))
+        for child in NSGA2Proposal(2)(space, trials, 8, stream(s, "x"))
         for v in child
     )
     inherited, failed = values[1] + values[2], values[3]
     assert inherited / values.total() == pytest.approx(5 / 6 + 1 / 6 * 2 / 40, abs=0.05)
-    assert failed < 0.01 * inherited  # what mutation draws by chance
+    assert failed < 0.01 * inherited
 
 
 def test_a_feasible_parent_beats_an_infeasible_one_with_better_objectives():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
-    history = History(((1,) * 6, (2,) * 6), (Result((0.0, 0.0)), Result((5.0, 5.0), 0.1)))
+    trials = Trials(((1,) * 6, (2,) * 6), (Result((0.0, 0.0)), Result((5.0, 5.0), 0.1)))
     children = [
         c
         for s in range(40)
-        for c in NSGA2Proposal(2, crossover=0)(space, history, 8, stream(s, "x"))
+        for c in NSGA2Proposal(2, crossover=0)(space, trials, 8, stream(s, "x"))
     ]
     from_feasible = np.mean([child.count(1) > child.count(2) for child in children])
-    assert from_feasible == pytest.approx(
-        3 / 4, abs=5 * math.sqrt(3 / 16 / len(children))
-    )  # both contestants are infeasible in 1/4
+    # In a quarter of the tournaments both contestants are infeasible.
+    assert from_feasible == pytest.approx(3 / 4, abs=5 * math.sqrt(3 / 16 / len(children)))
 
 
 def test_without_crossover_a_child_has_one_parent():
     space = Space({f"x{i}": Categorical([str(v) for v in range(40)]) for i in range(6)})
-    history = History(((1,) * 6, (2,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0))))
+    trials = Trials(((1,) * 6, (2,) * 6), (Result((0.0, 1.0)), Result((1.0, 0.0))))
     alone = [
         set(c)
         for s in range(20)
-        for c in NSGA2Proposal(2, crossover=0)(space, history, 8, stream(s, "x"))
+        for c in NSGA2Proposal(2, crossover=0)(space, trials, 8, stream(s, "x"))
     ]
     pairs = [
         set(c)
         for s in range(20)
-        for c in NSGA2Proposal(2, crossover=1)(space, history, 8, stream(s, "x"))
+        for c in NSGA2Proposal(2, crossover=1)(space, trials, 8, stream(s, "x"))
     ]
     assert np.mean([values >= {1, 2} for values in alone]) < 0.05
     assert np.mean([values >= {1, 2} for values in pairs]) > 0.8
@@ -331,20 +328,20 @@ def test_without_crossover_a_child_has_one_parent():
 
 def test_children_are_neither_copies_of_each_other_nor_of_any_row_before():
     space = Space({"x": Grid(0, 1, 10), "y": Grid(0, 1, 10), "z": Grid(0, 1, 10)})
-    history = random_history(space, 16, 0)
+    trials = random_history(space, 16, 0)
     pending = tuple(space.sample(stream(i, "pending")) for i in range(100))
     for seed in range(20):
         children = NSGA2Proposal(8)(
-            space, History(history.configs, history.results, pending), 12, stream(seed, "nsga2")
+            space, Trials(trials.configs, trials.results, pending), 12, stream(seed, "nsga2")
         )
         assert len({*children}) == 12
-        assert not {*children} & {*history.configs, *pending}
+        assert not {*children} & {*trials.configs, *pending}
 
 
-def test_a_space_that_is_used_up_is_no_obstacle():
+def test_an_exhausted_space_gives_duplicates():
     space = Space({"x": Ordinal([1, 2]), "y": Ordinal([1, 2])})
-    history = history_of([(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)])
-    children = NSGA2Proposal(4)(space, history, 6, stream(0, "nsga2"))
+    trials = trials_of([(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)])
+    children = NSGA2Proposal(4)(space, trials, 6, stream(0, "nsga2"))
     assert len(children) == 6
     assert all(map(space.contains, children))
 
@@ -371,7 +368,7 @@ def test_wrong_options_are_errors_that_say_what_is_allowed(options, message):
         NSGA2Proposal(**options)
 
 
-# --- held against other implementations --------------------------------------------------------------------------------------
+# --- Comparison with other libraries --- -------------------------------------------------------
 
 SIX = Space({f"x{i}": Float(0, 1) for i in range(6)})
 TWO = Space({"x": Float(0, 1), "y": Float(0, 1)})
@@ -404,7 +401,10 @@ def branin_currin(values):
 
 
 def training(values):
-    """Something like a training: a trade-off by one hyperparameter, and a loss that is lowest at certain values of the others."""
+    """Simulate a training.
+
+    One hyperparameter sets the trade-off, and the others have best values.
+    """
     trade = values["trade"] / 0.8
     loss = (
         (math.log10(values["lr"]) + 2.5) ** 2 / 4
@@ -431,18 +431,18 @@ PROBLEMS = {
 
 def ours(problem, population, generations, seed):
     space, function, reference = PROBLEMS[problem]
-    history = History()
+    trials = Trials()
     for g in range(generations):
         configs = tuple(
-            NSGA2Proposal(population)(space, history, population, stream(seed, "propose", g))
+            NSGA2Proposal(population)(space, trials, population, stream(seed, "propose", g))
         )
         outcomes = tuple(Result(function(space.decode(config))) for config in configs)
-        history = History(history.configs + configs, history.results + outcomes)
-    return hypervolume(history.objectives(history.is_finite), reference)
+        trials = Trials(trials.configs + configs, trials.results + outcomes)
+    return hypervolume(trials.objectives(trials.finite_rows), reference)
 
 
 class Continuous:
-    """A problem of real numbers as pygmo wants it, which remembers what was evaluated."""
+    """A continuous problem for pygmo that records its evaluations."""
 
     def __init__(self, problem):
         self.space, self.function, _ = PROBLEMS[problem]
@@ -487,7 +487,7 @@ def optunas(problem, population, generations, seed):
 
 
 def distribution(domain):
-    """A domain's positions in the terms of Optuna."""
+    """Suggest a position of a domain with Optuna."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(domain, Float):
@@ -503,7 +503,7 @@ def distribution(domain):
 
 
 def assert_comparable(found, others):
-    """Not worse by more than two standard errors of the difference of the means."""
+    """Check that the means differ by at most two standard errors to our disadvantage."""
     error = math.sqrt(np.var(found, ddof=1) / len(found) + np.var(others, ddof=1) / len(others))
     assert np.mean(found) > np.mean(others) - 2 * error, (np.mean(found), np.mean(others), error)
 

@@ -11,7 +11,8 @@ from mopbt.problem import problem_of
 from mopbt.ranking import dominates
 from mopbt.rng import stream
 from mopbt.state import Report, State, required_checkpoints, with_jobs
-from mopbt.testing import SchedulerConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import SchedulerConformance
 
 PROBLEM = problem_of(ToyTask(interval=2, steps=100))  # rungs at 2, 6, 18 and 54, as in the paper
 
@@ -38,7 +39,7 @@ class TestWithProposals(SchedulerConformance):
 
 
 def played(scheduler, scores, slots=4, seed=0, jobs=600):
-    """Play with scores by (trial, step), and return the states after each report with the job that reported."""
+    """Simulate a run and return each job with the state after its report."""
     state, steps = State(seed), []
     while not scheduler.done(state) and state.jobs < jobs:
         state = with_jobs(state, scheduler.ask(state, slots - len(state.outstanding)))
@@ -56,8 +57,8 @@ def by_random_points(job):
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32), st.sampled_from(["scattered", "crowded", "hypervolume"]))
-def test_the_best_goes_on_and_the_worst_stops_at_every_rung(seed, within):
-    """What a peer gets wrong: it reads an order as ranks, and stops most of its best trials."""
+def test_the_best_continues_and_the_worst_stops_at_every_rung(seed, within):
+    """Reading an order as ranks would stop most of the best trials."""
     scheduler = MOASHA(trials=60, within=within).scheduler(PROBLEM)
     seen = {step: [] for step in scheduler.rungs}
     for job, state in played(
@@ -70,14 +71,14 @@ def test_the_best_goes_on_and_the_worst_stops_at_every_rung(seed, within):
         dominated = sum(dominates(other, point) for other in others)
         dominating = sum(dominates(point, other) for other in others)
         if dominating == len(others):
-            assert status == "ready", "it dominates everything at its rung and was stopped"
+            assert status == "ready", "a trial that dominates its rung was stopped"
         if dominated >= -(-(len(others) + 1) // 3):
-            assert status == "stopped", "enough others dominate it and it went on"
+            assert status == "stopped", "a trial that enough others dominate continued"
         others.append(point)
 
 
-def test_totally_ordered_trials_as_successive_halving_has_it():
-    """Scores that only grow: each arrival is the best so far, and none may be stopped; and the other way round."""
+def test_totally_ordered_trials_follow_successive_halving():
+    """None stops if each is the best so far; all but one do if each is the worst."""
     growing = played(
         MOASHA(trials=27).scheduler(PROBLEM), lambda job: (job.trial, job.trial), slots=1
     )
@@ -86,14 +87,14 @@ def test_totally_ordered_trials_as_successive_halving_has_it():
         MOASHA(trials=27).scheduler(PROBLEM), lambda job: (-job.trial, -job.trial), slots=1
     )
     last = falling[-1][1]
-    # With one slot each trial is over before the next begins. The n-th at a rung stays only if ceil(n / 3) >= n: the first.
+    # With one slot, each trial is over before the next begins. The n-th at a rung stays only if
+    # ceil(n / 3) >= n, which holds for the first.
     assert [t.status for t in last.trials] == ["finished"] + ["stopped"] * 26
 
 
 def test_about_one_of_three_survives_a_rung():
-    last = played(MOASHA(trials=270).scheduler(PROBLEM), by_random_points, slots=9, jobs=5000)[-1][
-        1
-    ]
+    scheduler = MOASHA(trials=270).scheduler(PROBLEM)
+    _, last = played(scheduler, by_random_points, slots=9, jobs=5000)[-1]
     reached = Counter(max(t.results) for t in last.trials)
     at_least = [sum(n for step, n in reached.items() if step > rung) for rung in (0, 2, 6, 18)]
     assert at_least[0] == 270
@@ -101,7 +102,7 @@ def test_about_one_of_three_survives_a_rung():
 
 
 def test_rung_decisions_are_not_revised():
-    """Stopping: who was stopped stays so, whatever comes later."""
+    """With stopping, a stopped trial never continues."""
     stopped = set()
     for _, state in played(MOASHA(trials=60).scheduler(PROBLEM), by_random_points):
         now = {t.id for t in state.trials if t.status == "stopped"}
@@ -114,21 +115,19 @@ def test_promotion_waits_until_a_third_has_come_and_then_takes_the_best():
     scheduler = MOASHA(kind="promotion").scheduler(PROBLEM)
     steps = played(scheduler, lambda job: (job.trial % 5, job.trial % 5), slots=1, jobs=8)
     jobs = [(job.trial, job.begin, job.end) for job, _ in steps]
-    # Two rest at the first rung; the third makes one of three good enough: trial 2, which trains to the next rung at once.
+    # Two trials wait at the first rung. With the third there is one place, for trial 2, which then
+    # trains to the next rung.
     assert jobs[:5] == [(0, 0, 2), (1, 0, 2), (2, 0, 2), (2, 2, 4), (2, 4, 6)]
-    assert jobs[5:8] == [
-        (3, 0, 2),
-        (3, 2, 4),
-        (3, 4, 6),
-    ]  # trial 3 is better than all: floor(4 / 3) = 1 place, and it is its
+    # Trial 3 is better than all others and takes the only place, floor(4 / 3) = 1.
+    assert jobs[5:8] == [(3, 0, 2), (3, 2, 4), (3, 4, 6)]
 
 
 def test_promotion_revises_what_stopping_does_not():
-    """A trial that waits can be promoted later, when more have come."""
+    """A waiting trial can be promoted when more results are known."""
     scheduler = MOASHA(kind="promotion", trials=9).scheduler(PROBLEM)
     steps = played(scheduler, lambda job: (10 - job.trial, 10 - job.trial), slots=1)
     begun = [job.trial for job, _ in steps if job.begin == 2]
-    assert begun == [0, 1, 2]  # the best three of nine, as they became known
+    assert begun == [0, 1, 2]
     waited = [i for i, (job, _) in enumerate(steps) if job.trial == 1]
     assert waited[1] > waited[0] + 1
 
@@ -136,13 +135,13 @@ def test_promotion_revises_what_stopping_does_not():
 def test_promotion_serves_the_highest_rung_first():
     scheduler = MOASHA(kind="promotion").scheduler(PROBLEM)
     for _, state in played(scheduler, by_random_points, slots=1, jobs=300):
-        waiting = scheduler._promoted(state, 99)
+        waiting = scheduler._promotable(state)
         assert [t.step for t in waiting] == sorted((t.step for t in waiting), reverse=True)
         if waiting and not any(t.status == "ready" for t in state.trials):
             assert scheduler.ask(state, 1)[0].trial == waiting[0].id
 
 
-def test_trials_under_way_come_before_new_ones_and_the_deepest_first():
+def test_running_trials_come_before_new_ones_most_steps_first():
     scheduler = MOASHA().scheduler(PROBLEM)
     for _, state in played(scheduler, by_random_points, jobs=200):
         jobs = scheduler.ask(state, 50)
@@ -151,7 +150,7 @@ def test_trials_under_way_come_before_new_ones_and_the_deepest_first():
         assert len(jobs) == 50  # there is always something to do
 
 
-def test_it_is_endless_without_a_number_of_trials_and_keeps_no_checkpoint_of_a_stopped_trial():
+def test_it_needs_a_budget_without_a_number_of_trials_and_drops_checkpoints_of_stopped_trials():
     scheduler = MOASHA().scheduler(PROBLEM)
     assert scheduler.needs_budget
     assert not MOASHA(trials=3).scheduler(PROBLEM).needs_budget
@@ -171,9 +170,8 @@ def test_a_nan_at_a_rung_stops_the_trial_and_does_not_count_there():
         slots=1,
     )
     last = steps[-1][1]
-    assert [t.status for t in last.trials] == ["stopped"] * 3 + [
-        "finished"
-    ] * 3  # 3, 4 and 5 are each the best so far
+    # Trials 3, 4 and 5 are each the best so far.
+    assert [t.status for t in last.trials] == ["stopped"] * 3 + ["finished"] * 3
 
 
 def test_infeasible_trials_stop_before_feasible_ones():
@@ -187,7 +185,7 @@ def test_infeasible_trials_stop_before_feasible_ones():
     assert state.trials[5].status == "ready"
 
 
-def test_new_trials_are_the_same_whatever_happened_to_the_others():
+def test_new_trials_do_not_depend_on_the_results_of_others():
     configs = [
         [
             t.config
@@ -201,16 +199,16 @@ def test_new_trials_are_the_same_whatever_happened_to_the_others():
 class TestProposals:
     def test_they_learn_from_the_highest_rung_with_enough_results(self):
         scheduler = BOMOASHA(trials=80).scheduler(PROBLEM)
-        assert scheduler.enough == 2 * 2 + 2
+        assert scheduler.min_results == 2 * 2 + 2
         state = played(scheduler, by_random_points, slots=1)[-1][1]
-        history = scheduler._history(state)
+        known = scheduler._known_trials(state)
         step = max(
             s
             for s in scheduler.rungs
-            if sum(s in t.results for t in state.trials) >= scheduler.enough
+            if sum(s in t.results for t in state.trials) >= scheduler.min_results
         )
         assert step > 2
-        assert [r.objectives for r in history.results] == [
+        assert [r.objectives for r in known.results] == [
             t.results[step].objectives for t in state.trials if step in t.results
         ]
 
@@ -219,7 +217,7 @@ class TestProposals:
         theirs = played(MOASHA(trials=6).scheduler(PROBLEM), by_random_points, slots=6)[-1][1]
         assert [t.config for t in mine.trials] == [t.config for t in theirs.trials]
 
-    def test_they_go_where_it_is_good(self):
+    def test_they_concentrate_on_good_values(self):
         space = PROBLEM.space
 
         def score(job):

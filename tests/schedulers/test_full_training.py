@@ -12,19 +12,20 @@ from mopbt.rng import stream
 from mopbt.schedulers import full_training
 from mopbt.schedulers.full_training import FullTraining
 from mopbt.state import Report, State, with_jobs
-from mopbt.testing import SchedulerConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import SchedulerConformance
 
 PROBLEM = problem_of(ToyTask(steps=6))  # three intervals
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Proposes at random, and remembers what it was shown."""
+    """Propose at random and record the calls."""
 
     seen: tuple = ()
 
-    def __call__(self, space, history, n, rng):
-        CALLS.append((history, n))
+    def __call__(self, space, trials, n, rng):
+        CALLS.append((trials, n))
         return [space.sample(rng) for _ in range(n)]
 
 
@@ -34,7 +35,7 @@ CALLS = []
 @pytest.fixture(autouse=True)
 def _forget():
     CALLS.clear()
-    full_training._proposed.cache_clear()
+    full_training._propose_block.cache_clear()
 
 
 class TestRandomSearch(SchedulerConformance):
@@ -77,14 +78,14 @@ def play(scheduler, slots, score=None, jobs=1000, seed=0):
     return states
 
 
-def test_random_search_trains_what_mo_pbt_begins_with():
+def test_random_search_trains_the_initial_population_of_mo_pbt():
     for start in ("stratified", "iid"):
         mine = RandomSearch(population=8, start=start).scheduler(PROBLEM).ask(State(3), 99)
         theirs = MOPBT(population=8, start=start).scheduler(PROBLEM).ask(State(3), 99)
         assert mine == theirs
 
 
-def test_nobody_takes_over_from_anybody():
+def test_trials_keep_their_configurations():
     last = play(RandomSearch(population=6).scheduler(PROBLEM), 4)[-1]
     first = RandomSearch(population=6).scheduler(PROBLEM).ask(State(0), 99)
     assert [t.config for t in last.trials] == [job.config for job in first]
@@ -95,17 +96,13 @@ def test_a_block_is_proposed_from_all_trainings_before_it_and_only_when_they_are
     scheduler = FullTraining(PROBLEM, Recorder(), first=4, batch=2, trainings=9)
     states = play(scheduler, slots=3)
     sizes = [(len(h.configs), len(h.pending), n) for h, n in CALLS]
-    assert sizes == [
-        (0, 0, 4),
-        (4, 0, 2),
-        (6, 0, 2),
-        (8, 0, 1),
-    ]  # each once, though rows waited for room
+    # Each block is proposed once, although rows waited for a slot.
+    assert sizes == [(0, 0, 4), (4, 0, 2), (6, 0, 2), (8, 0, 1)]
     last = states[-1]
-    for history, _ in CALLS:
-        n = len(history.configs)
-        assert history.configs == tuple(t.config for t in last.trials[:n])
-        assert [r.objectives for r in history.results] == [
+    for known, _ in CALLS:
+        n = len(known.configs)
+        assert known.configs == tuple(t.config for t in last.trials[:n])
+        assert [r.objectives for r in known.results] == [
             t.results[6].objectives for t in last.trials[:n]
         ]
     for state in states:
@@ -115,7 +112,7 @@ def test_a_block_is_proposed_from_all_trainings_before_it_and_only_when_they_are
             assert all(over[: 4 + (begun - 5) // 2 * 2])
 
 
-def test_asynchronously_those_on_the_way_are_pending():
+def test_asynchronously_running_trials_are_pending():
     scheduler = FullTraining(PROBLEM, Recorder(), first=3, batch=2, trainings=8, asynchronous=True)
     play(scheduler, slots=3)
     assert len(CALLS) > 3
@@ -125,39 +122,28 @@ def test_asynchronously_those_on_the_way_are_pending():
     assert any(h.pending for h, _ in later)
 
 
-def test_what_came_of_a_training_that_failed_is_known_as_such():
+def test_proposals_see_failed_trainings_as_failed():
     scheduler = FullTraining(PROBLEM, Recorder(), first=3, batch=3, trainings=6)
-    nan = float("nan")
-    last = play(
-        scheduler,
-        3,
-        lambda job: (
-            None if (job.trial, job.end) == (1, 4) else (nan, 0) if job.trial == 2 else (1, 2)
-        ),
-    )[-1]
-    history = CALLS[1][0]
-    assert [r.objectives for r in history.results] == [(1.0, 2.0), None, None]
-    assert [t.status for t in last.trials] == [
-        "finished",
-        "stopped",
-        "stopped",
-        "finished",
-        "finished",
-        "finished",
-    ]
-    assert list(last.trials[1].results) == [
-        2,
-        4,
-    ]  # what it measured before still counts for the front
+
+    def score(job):
+        if (job.trial, job.end) == (1, 4):
+            return None
+        return (float("nan"), 0) if job.trial == 2 else (1, 2)
+
+    last = play(scheduler, 3, score)[-1]
+    known = CALLS[1][0]
+    assert [r.objectives for r in known.results] == [(1.0, 2.0), None, None]
+    statuses = [t.status for t in last.trials]
+    assert statuses == ["finished", *["stopped"] * 2, *["finished"] * 3]
+    # The metrics from before the failure still count for the front.
+    assert list(last.trials[1].results) == [2, 4]
 
 
 def test_the_lowest_step_comes_first_so_that_all_train_side_by_side():
     scheduler = RandomSearch(population=7).scheduler(PROBLEM)
     for state in play(scheduler, 2):
-        jobs, ready = (
-            scheduler.ask(state, 2),
-            sorted(t.step for t in state.trials if t.status == "ready"),
-        )
+        jobs = scheduler.ask(state, 2)
+        ready = [t.step for t in state.trials if t.status == "ready"]
         news = [0] * (7 - len(state.trials))
         assert [job.begin for job in jobs] == sorted(news + ready)[:2]
 
@@ -169,7 +155,7 @@ def test_the_lowest_step_comes_first_so_that_all_train_side_by_side():
     more=st.integers(0, 3),
 )
 def test_no_worker_is_idle_for_longer_than_it_must_be(workers, first, batch, more):
-    """With intervals of one length a block takes as long as its jobs shared among all workers do, or one training."""
+    """A block takes as long as its jobs divided by the workers, or as one training."""
     scheduler = FullTraining(
         PROBLEM, Uniform(), first=first, batch=batch, trainings=first + more * batch
     )
@@ -181,7 +167,7 @@ def test_no_worker_is_idle_for_longer_than_it_must_be(workers, first, batch, mor
         turns += 1
         half_trained = max(half_trained, sum(0 < t.step < 6 for t in state.trials))
     assert turns == sum(max(3, math.ceil(3 * n / workers)) for n in (first, *[batch] * more))
-    assert half_trained <= 2 * workers, "nor are more models half trained than that takes"
+    assert half_trained <= 2 * workers, "too many models are half trained"
 
 
 def test_how_many_jobs_there_are():

@@ -11,7 +11,8 @@ from mopbt.problem import problem_of
 from mopbt.ranking import by_domination, by_objective
 from mopbt.schedulers.pbt import Pbt, initial_configs
 from mopbt.state import Job, Report, State, Trial, required_checkpoints, with_jobs
-from mopbt.testing import SchedulerConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import SchedulerConformance
 
 PROBLEM = problem_of(ToyTask(steps=6))
 
@@ -45,7 +46,7 @@ class TestBySingleObjective(SchedulerConformance):
 
 
 def generation(scheduler, state, scores):
-    """Train one generation: every member gets the scores of its trial."""
+    """Train one generation with the given scores of each trial."""
     jobs = scheduler.ask(state, 100)
     state = with_jobs(state, jobs)
     for job in jobs:
@@ -60,7 +61,8 @@ def answer(job, score):
 
 
 def test_a_generation_worked_by_hand():
-    # Front 1 is {2, 5}; of the rest 0 dominates 1, 3 and 4, and 7 and 6 are the worst: with a quarter of 8 two are replaced.
+    # The first front is {2, 5}. Of the rest, 0 dominates 1, 3 and 4, and 7 and 6 are the worst. A
+    # quarter of 8 members is replaced.
     scores = [(5, 5), (4, 4), (9, 6), (3.5, 3.5), (3, 3), (6, 9), (1, 1), (2, 2)]
     scheduler = MOPBT(population=8).scheduler(PROBLEM)
     first, state = generation(scheduler, State(0), scores)
@@ -78,8 +80,8 @@ def test_a_generation_worked_by_hand():
         assert PROBLEM.space.contains(second[loser].config)
 
 
-def test_an_exploit_takes_over_the_donors_hyperparameters():
-    """Algorithm 2: what explore changes is a copy of them, not the loser's own."""
+def test_an_exploit_copies_the_donors_hyperparameters():
+    """Explore perturbs the donor's configuration, not the loser's (Algorithm 2)."""
     scores = [(5, 5), (4, 4), (9, 6), (3.5, 3.5), (3, 3), (6, 9), (1, 1), (2, 2)]
     scheduler = Pbt(PROBLEM, by_domination(), lambda space, config, rng: config, population=8)
     first, state = generation(scheduler, State(0), scores)
@@ -88,7 +90,7 @@ def test_an_exploit_takes_over_the_donors_hyperparameters():
         assert second[loser].config == first[second[loser].start].config
 
 
-def test_donors_are_drawn_from_the_whole_top_and_differ_between_seeds():
+def test_donors_are_drawn_from_the_entire_top_and_differ_between_seeds():
     scores = [(i, i) for i in range(8)]
     donors = Counter()
     for seed in range(60):
@@ -128,15 +130,15 @@ def test_nan_and_failed_members_are_replaced_and_never_donate():
         assert jobs[trial].start == trial
 
 
-def test_nan_does_not_change_who_else_is_replaced():
-    sound = [(5, 1), (4, 2), (3, 3), (2, 2), (1, 1), (0, 0)]
+def test_nan_does_not_change_which_others_are_replaced():
+    finite = [(5, 1), (4, 2), (3, 3), (2, 2), (1, 1), (0, 0)]
     scheduler = MOPBT(population=8).scheduler(PROBLEM)
-    _, state = generation(scheduler, State(0), [*sound, (math.nan, 7), (7, math.nan)])
+    _, state = generation(scheduler, State(0), [*finite, (math.nan, 7), (7, math.nan)])
     replaced = {job.trial for job in scheduler.ask(state, 100) if job.start != job.trial}
     assert replaced == {6, 7}
 
 
-def test_when_everybody_fails_each_tries_again_with_another_configuration():
+def test_when_all_members_fail_each_retries_with_another_configuration():
     scheduler = MOPBT(population=4).scheduler(PROBLEM)
     _, state = generation(scheduler, State(0), [(1, 1), (2, 2), (3, 3), (4, 4)])
     second, state = generation(scheduler, state, [None] * 4)
@@ -150,13 +152,14 @@ def test_a_flat_metric_ends_like_any_other():
     scheduler = MOPBT(population=6).scheduler(PROBLEM)
     state, jobs = State(0), 0
     while not scheduler.done(state):
-        ordered_now, state = generation(scheduler, state, [(1, 1)] * 6)
-        jobs += len(ordered_now)
+        trained, state = generation(scheduler, state, [(1, 1)] * 6)
+        jobs += len(trained)
     assert jobs == 6 * 3 == scheduler.total_jobs
 
 
 def test_after_an_exploit_the_old_result_ranks_until_the_next_report():
-    # Asynchronous: 0 duration over from 1; while it trains, its old, bad result still counts when others are ranked.
+    # Trial 0 has copied trial 1. While it trains, its old, bad result still counts when others are
+    # ranked.
     scheduler = MOPBT(population=4, asynchronous=True).scheduler(PROBLEM)
     jobs = scheduler.ask(State(0), 100)
     state = with_jobs(State(0), jobs)
@@ -169,7 +172,7 @@ def test_after_an_exploit_the_old_result_ranks_until_the_next_report():
     state = with_jobs(state, tuple(again.values()))
     state = scheduler.tell(state, answer(again[3], (0.5, 0.5)))
     assert state.trials[3].checkpoint == again[3].id, (
-        "not replaced: the worst of four is still the old result of 0"
+        "trial 3 was replaced although the old result of trial 0 is worse"
     )
 
 
@@ -185,7 +188,7 @@ def test_asynchronous_members_decide_when_they_report():
     assert follower.status == "ready"
     assert follower.checkpoint == 1
     assert follower.step == 2
-    # Each was ranked among those who had reported by then: 2 was the worse of two, 3 the worst of three.
+    # Each was ranked among those that had reported: 2 was the worse of two, 3 the worst of three.
     assert [t.checkpoint for t in state.trials[1:]] == [1, 1, 1]
 
 
@@ -208,7 +211,8 @@ def test_an_exploiting_member_keeps_its_step_or_takes_the_donors(inherit, begin)
 
 
 def test_inherited_steps_never_go_back_so_that_every_run_ends():
-    # One worker: who reports is ahead of all others, so every donor is behind it; falling back would repeat for ever.
+    # With one worker, the reporting member is ahead of all others, so every donor is behind it.
+    # Falling back to the donor's step would repeat forever.
     scheduler = MOPBT(population=6, asynchronous=True, inherit_step=True, fraction=0.5).scheduler(
         PROBLEM
     )
@@ -233,14 +237,14 @@ def test_infeasible_members_are_replaced_by_feasible_ones():
 
 def test_initial_configurations_do_not_depend_on_how_many_are_handed_out_at_a_time():
     scheduler = MOPBT(population=5).scheduler(PROBLEM)
-    whole = [job.config for job in scheduler.ask(State(4), 5)]
+    together = [job.config for job in scheduler.ask(State(4), 5)]
     state, single = State(4), []
     while len(single) < 5:
         (job,) = scheduler.ask(state, 1)
         single.append(job.config)
         state = with_jobs(state, (job,))
-    assert single == whole
-    assert tuple(whole) == initial_configs(PROBLEM, 5, 4, "stratified")
+    assert single == together
+    assert tuple(together) == initial_configs(PROBLEM, 5, 4, "stratified")
 
 
 def test_no_slots_no_jobs():
@@ -250,7 +254,8 @@ def test_no_slots_no_jobs():
 
 
 def test_rank_is_an_order_and_not_a_rank():
-    # A 3-cycle: trials 0, 1, 2 are second, third and first; reading the order as ranks would replace the best.
+    # Trials 0, 1, 2 are second, third and first, a 3-cycle. Reading the order as ranks would
+    # replace the best.
     scheduler = Pbt(PROBLEM, by_domination(), Local(), population=3, fraction=0.34)
     _, state = generation(scheduler, State(0), [(2, 2), (1, 1), (3, 3)])
     jobs = {job.trial: job.start for job in scheduler.ask(state, 3)}

@@ -14,7 +14,8 @@ from mopbt.errors import CorruptCheckpoint, MissingExtra
 from mopbt.stores.base import checksum_of
 from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
-from mopbt.testing import StoreConformance, ToyTask
+from mopbt.tasks.toy import ToyTask
+from mopbt.testing import StoreConformance
 
 
 class Remote(StoreConformance):

@@ -134,7 +134,7 @@ def test_a_folder_may_have_an_at_sign_in_its_name(tmp_path, monkeypatch):
     """As homes of the kind /home/user@corp.com have."""
     folder = tmp_path / "user@corp.com"
     folder.mkdir()
-    (folder / "at_home.py").write_text("from mopbt.testing import ToyTask\ntask = ToyTask()\n")
+    (folder / "at_home.py").write_text("from mopbt.tasks.toy import ToyTask\ntask = ToyTask()\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
     reference = f"{folder / 'at_home.py'}:task"
     task, again = find_task(reference)

@@ -11,7 +11,7 @@ from mopbt.engines.pool import PoolEngine
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import CannotStack
 from mopbt.run_directory import read_run_config
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from mopbt.torch.probe import Probe
 from mopbt.torch.task import TorchTask
 

@@ -24,7 +24,7 @@ from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.stores.journal import read_journal
 from mopbt.stores.memory import MemoryCheckpoints
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from mopbt.torch import AdamW
 
 # Complete runs.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import mopbt
 from mopbt.errors import MissingExtra
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 from mopbt.trackers import services as trackers
 from mopbt.trackers.base import evaluations_of, standings_of
 from mopbt.trackers.services import (
@@ -156,7 +156,7 @@ def test_the_log_is_finished_when_the_driving_process_is_killed(tmp_path):
 import os, signal, mopbt
 from trackers.recorder import Recorder
 from mopbt.trackers.services import follow
-from mopbt.testing import ToyTask
+from mopbt.tasks.toy import ToyTask
 with follow({str(tmp_path / "run")!r}, Recorder({str(tmp_path / "said")!r}), every=60):
     mopbt.run(ToyTask(steps=4), out={str(tmp_path / "run")!r}, population=4, engine="local", progress=False)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -16,7 +16,7 @@ def list_algorithms(as_json: JsonOption = False) -> None:
     listed = [
         {
             "name": name,
-            "about": str(kind.__doc__),
+            "about": str(kind.__doc__).partition("\n")[0],
             "section": kind.section,
             "options": options_with_defaults(kind),
         }

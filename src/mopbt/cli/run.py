@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mopbt.algorithms import ALGORITHMS, algorithm_of, named, options_of
+from mopbt.algorithms import ALGORITHMS, algorithm_by_name, algorithm_of, options_of
 from mopbt.cli.app import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
 from mopbt.cli.output import out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
@@ -113,7 +113,7 @@ def run(
     """
     found, origin = find_task(task if scale is None else f"{task}@{scale}")
     chosen = _options(option or []) | ({} if population is None else {"population": population})
-    made = named(algorithm, getattr(found, "population", None), **chosen)
+    made = algorithm_by_name(algorithm, getattr(found, "population", None), **chosen)
     settings = RunConfig(
         problem_of(found), options_of(made), seed, origin, task_fingerprint=task_fingerprint(origin)
     )

@@ -1,1 +1,1 @@
-"""Proposals: which configurations to try next, from what came of those tried before."""
+"""Propose configurations to train next, given the results of earlier trials."""

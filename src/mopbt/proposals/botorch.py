@@ -1,8 +1,9 @@
-"""Gaussian-process proposals by BoTorch (extra `bo`): qNEHVI and ParEGO (paper, appendices D and E).
+"""Gaussian-process proposals with BoTorch (extra `bo`): qNEHVI and ParEGO.
 
-A configuration is a point of the unit cube with a column for each hyperparameter. Objectives are rescaled so that the worst seen
-is 0 and the best is 1. Whatever is proposed was valued as it will be trained: with every whole number, listed value and category
-in its place, and not as the point nearby that an optimizer ran to.
+See appendices D and E of the paper. A configuration is a point of the unit cube with one column per
+hyperparameter. Objectives are rescaled so that the worst one seen is 0 and the best is 1. The
+acquisition function is evaluated at configurations as they will be trained, with every integer,
+listed value and category in place, and not at the continuous point that an optimizer reached.
 """
 
 import math
@@ -19,7 +20,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from mopbt.errors import MissingExtra
-from mopbt.proposals.base import History
+from mopbt.proposals.base import Trials
 from mopbt.ranking import non_dominated_sort
 from mopbt.scalarization import parego, simplex_weights
 from mopbt.space import Categorical, Config, Float, Int, Space
@@ -31,43 +32,58 @@ if TYPE_CHECKING:
     from gpytorch.kernels import Kernel
     from torch import Size, Tensor
 
-STRETCH = (
-    5  # times the range of the better half: what is further below the best counts as being there
-)
-MARGIN = 0.1  # of the range, from the worst objectives to the reference point (authors' code)
-SAMPLES, FEWER = (
-    64,
-    16,
-)  # of the posterior; each has boxes of its own to value a hypervolume by, slow beyond two objectives
-WIDE, NEAR = (
-    192,
-    64,
-)  # configurations among which a search looks for its starts: all over the space, and beside the front
-AT_ONCE = 64  # configurations that are valued together; more take a gigabyte where there are four objectives
-STARTS = 8
-FIT = 100  # steps of fitting a process; those with categories gain nothing by the hundreds of steps that follow
-ASCENT = 25  # steps of a gradient ascent
-CLIMB = 8  # steps from neighbor to neighbor
-FEW = WIDE + NEAR  # configurations of a space that is not searched but looked at as a whole
+# Objectives are clipped at this multiple of the range of the better half below the best.
+STRETCH = 5
 
-Acquire = Callable[[list[Config]], "AcquisitionFunction"]  # from the configurations on the way
+# Distance of the reference point from the worst objectives, as a share of the range. It is the
+# value of the authors' code.
+MARGIN = 0.1
+
+# Samples of the posterior for two objectives, and for more. Each sample needs a box decomposition,
+# which is slow beyond two objectives.
+SAMPLES = 64
+FEWER_SAMPLES = 16
+
+# Configurations among which a search chooses its starts: over the entire space, and near the front.
+WIDE = 192
+NEAR = 64
+
+# Spaces with at most this many configurations are enumerated instead of searched.
+ENUMERABLE = WIDE + NEAR
+
+# Configurations evaluated at once. With four objectives, more would need a gigabyte of memory.
+CHUNK = 64
+
+# The number of starts of a search, and its steps of gradient ascent and of local search.
+STARTS = 8
+ASCENT_STEPS = 25
+CLIMB_STEPS = 8
+
+# Optimizer steps when fitting a process. Processes with categories do not improve in the hundreds
+# of steps that would follow.
+FIT_STEPS = 100
+
+# Builds the acquisition function, given the pending configurations.
+Acquire = Callable[[list[Config]], "AcquisitionFunction"]
 
 
 def check_installed() -> None:
-    """Raise MissingExtra unless BoTorch is installed; it is not imported yet."""
+    """Raise MissingExtra unless BoTorch is installed, without importing it."""
     if find_spec("botorch") is None:
         raise MissingExtra("qNEHVI and ParEGO need BoTorch: pip install 'mopbt[bo]'")
 
 
 @dataclass(frozen=True, slots=True)
 class QNEHVIProposal:
-    """Propose what promises most hypervolume under one Gaussian process for each objective: qNEHVI, in logarithms.
+    """Propose by noisy expected hypervolume improvement (qNEHVI, log version).
 
-    The reference point is below the worst objectives seen by a tenth of their range. A batch is chosen one by one, each
-    configuration as if those before it, and those on the way, were trained already.
+    Each objective is modeled by a Gaussian process. The reference point lies below the worst
+    objectives seen by a tenth of their range. A batch is chosen greedily: each configuration is
+    conditioned on those before it and on the pending ones.
 
     Args:
-        initial: How many configurations are tried before the first model, space-filling; by default 2 (d + 1) of d hyperparameters.
+        initial: The number of space-filling configurations before the first model. The default is
+            2 (d + 1) for d hyperparameters.
     """
 
     initial: int | None = None
@@ -75,19 +91,21 @@ class QNEHVIProposal:
     def __post_init__(self) -> None:
         _check_initial(self.initial)
 
-    def __call__(self, space: Space, history: History, n: int, rng: Generator) -> list[Config]:
-        """Return `n` configurations, different from each other and from all before as far as that is possible."""
-        return _proposed(space, history, n, rng, self.initial, _hypervolume_improvement)
+    def __call__(self, space: Space, trials: Trials, n: int, rng: Generator) -> list[Config]:
+        """Return `n` configurations that are new, as far as the space has any."""
+        return _propose(space, trials, n, rng, self.initial, _hypervolume_improvement)
 
 
 @dataclass(frozen=True, slots=True)
 class ParEGOProposal:
-    """Propose what promises to improve a randomly weighted augmented Chebyshev score, modeled by a Gaussian process.
+    """Propose by expected improvement of a random augmented Chebyshev score.
 
-    Every configuration has weights of its own. Scores are distances from the best of each objective, as Knowles has them.
+    The score is modeled by a Gaussian process, with new weights for every configuration. It is
+    computed from the distances to the best value of each objective, as Knowles defines it.
 
     Args:
-        initial: How many configurations are tried before the first model, space-filling; by default 2 (d + 1) of d hyperparameters.
+        initial: The number of space-filling configurations before the first model. The default is
+            2 (d + 1) for d hyperparameters.
     """
 
     initial: int | None = None
@@ -95,179 +113,188 @@ class ParEGOProposal:
     def __post_init__(self) -> None:
         _check_initial(self.initial)
 
-    def __call__(self, space: Space, history: History, n: int, rng: Generator) -> list[Config]:
-        """Return `n` configurations, different from each other and from all before as far as that is possible."""
-        return _proposed(space, history, n, rng, self.initial, _scalarized_improvement)
+    def __call__(self, space: Space, trials: Trials, n: int, rng: Generator) -> list[Config]:
+        """Return `n` configurations that are new, as far as the space has any."""
+        return _propose(space, trials, n, rng, self.initial, _scalarized_improvement)
 
 
 def _check_initial(initial: int | None) -> None:
-    if initial is not None and (
-        not isinstance(initial, int) or isinstance(initial, bool) or initial < 1
-    ):
+    if initial is None:
+        return
+    if not isinstance(initial, int) or isinstance(initial, bool) or initial < 1:
         raise ValueError(
-            f"`initial` must be a whole number of at least 1, or None for 2 (d + 1), got {initial!r}"
+            f"`initial` must be a whole number of at least 1, or None for 2 (d + 1), "
+            f"got {initial!r}"
         )
 
 
-# --- proposals ---------------------------------------------------------------------------------------------------------------
+# --- Proposals --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What models are made of: the sound rows of a history."""
+class _Data:
+    """The finite trials, as the models are fitted to them.
+
+    Args:
+        space: The search space.
+        configs: The configurations.
+        objectives: Rescaled to [0, 1], (n, K).
+        slack: Constraint values (n,), positive if violated; empty if no row violates any.
+    """
 
     space: Space
     configs: list[Config]
-    objectives: NDArray[np.float64]  # (n, K) in [0, 1]
-    slack: list[
-        NDArray[np.float64]
-    ]  # (n,) above 0 where a constraint is violated; none where no row violates any
+    objectives: NDArray[np.float64]
+    slack: list[NDArray[np.float64]]
 
 
-def _proposed(
+def _propose(
     space: Space,
-    history: History,
+    trials: Trials,
     n: int,
     rng: Generator,
     initial: int | None,
-    acquire: Callable[[_Seen, Generator], Acquire],
+    acquire: Callable[[_Data, Generator], Acquire],
 ) -> list[Config]:
     check_installed()
-    least = 2 * (len(space) + 1) if initial is None else initial
-    with _isolated(rng):
-        if len(history.configs) < least or not history.is_finite:
-            return _spread(space, history, n, rng)
+    if initial is None:
+        initial = 2 * (len(space) + 1)
+    with _isolate_torch(rng):
+        if len(trials.configs) < initial or not trials.finite_rows:
+            return _fill_space(space, trials, n, rng)
         try:
-            return _greedy(space, history, n, rng, acquire(_seen(space, history), rng))
+            return _choose_batch(space, trials, n, rng, acquire(_prepare(space, trials), rng))
         except _numerical_errors() as error:
-            trouble = f"{type(error).__name__}: {error}"
-        configs = _spread(space, history, n, rng)
+            reason = f"{type(error).__name__}: {error}"
+        configs = _fill_space(space, trials, n, rng)
     warnings.warn(
-        f"no configuration could be valued by a model ({trouble}); space-filling ones are proposed",
+        f"the Gaussian process failed ({reason}); proposing space-filling configurations instead",
         stacklevel=3,
     )
     return configs
 
 
-def _greedy(
-    space: Space, history: History, n: int, rng: Generator, acquire: Acquire
+def _choose_batch(
+    space: Space, trials: Trials, n: int, rng: Generator, acquire: Acquire
 ) -> list[Config]:
-    """Choose one by one, each as if those before it were trained already.
+    """Choose configurations one by one, each conditioned on those before it.
 
-    Rows that failed are treated as if they were still on the way: they tell nothing, but nothing more is to be learned beside them.
+    Failed trials count as pending. They carry no values, but keep proposals away from them.
     """
-    failed = [
-        config
-        for config, result in zip(history.configs, history.results, strict=True)
-        if not result.is_finite
-    ]
-    front = _front(history)
+    results = zip(trials.configs, trials.results, strict=True)
+    failed = [config for config, result in results if not result.is_finite]
+    front = _front(trials)
     chosen: list[Config] = []
     for _ in range(n):
-        taken = {*history.configs, *history.pending, *chosen}
-        landscape = _Landscape(space, acquire([*history.pending, *failed, *chosen]))
-        chosen.append(_search(landscape, _starts(space, front, taken, rng), taken, rng))
+        taken = {*trials.configs, *trials.pending, *chosen}
+        landscape = _Landscape(space, acquire([*trials.pending, *failed, *chosen]))
+        starts = _start_candidates(space, front, taken, rng)
+        chosen.append(_search(landscape, starts, taken, rng))
     return chosen
 
 
-def _spread(space: Space, history: History, n: int, rng: Generator) -> list[Config]:
-    """Return n space-filling configurations, which are new as long as the space has any."""
-    taken = {*history.configs, *history.pending}
-    points = _sobol(space, n + FEW, rng)  # more than asked for, as some may be taken
-    listed = _all(space) if _count(space) <= FEW else []
+def _fill_space(space: Space, trials: Trials, n: int, rng: Generator) -> list[Config]:
+    """Return n space-filling configurations, new ones as long as the space has any."""
+    taken = {*trials.configs, *trials.pending}
+    # Some of the points may be taken, so more are drawn than requested.
+    points = _sobol(space, n + ENUMERABLE, rng)
+    listed = _enumerate(space) if _count_configs(space) <= ENUMERABLE else []
     new = [config for config in dict.fromkeys([*points, *listed]) if config not in taken]
     return [*new, *points][:n]
 
 
-def _seen(space: Space, history: History) -> _Seen:
-    rows = history.is_finite
-    slack = _slack(history.violations(rows))
-    return _Seen(
-        space, [history.configs[i] for i in rows], _to_unit_range(history.objectives(rows)), slack
+def _prepare(space: Space, trials: Trials) -> _Data:
+    rows = trials.finite_rows
+    return _Data(
+        space,
+        [trials.configs[i] for i in rows],
+        _to_unit_range(trials.objectives(rows)),
+        _constraint_slack(trials.violations(rows)),
     )
 
 
-def _front(history: History) -> list[Config]:
-    rows = history.is_finite
-    best = non_dominated_sort(history.objectives(rows), history.violations(rows))[0]
-    return [history.configs[rows[i]] for i in best]
+def _front(trials: Trials) -> list[Config]:
+    rows = trials.finite_rows
+    best = non_dominated_sort(trials.objectives(rows), trials.violations(rows))[0]
+    return [trials.configs[rows[i]] for i in best]
 
 
 def _to_unit_range(objectives: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rescale each column of (n, K) to [0, 1]; what does not vary becomes 0.
+    """Rescale each column of (n, K) to [0, 1]; a constant one becomes 0.
 
-    What is far below the rest is raised first: beside a training that diverged, all others would look the same.
+    Values far below the others are clipped first. Next to a training that diverged, all others
+    would look the same.
     """
-    parts = objectives / (4 * STRETCH)  # whose differences cannot overflow
-    best, median = parts.max(axis=0), np.median(parts, axis=0)
-    parts = np.where(best > median, np.maximum(parts, best - STRETCH * (best - median)), parts)
-    low, span = parts.min(axis=0), np.ptp(parts, axis=0)
-    return np.asarray((parts - low) / np.where(span > 0, span, 1.0))
+    # Differences of the scaled values cannot overflow.
+    scaled = objectives / (4 * STRETCH)
+    best, median = scaled.max(axis=0), np.median(scaled, axis=0)
+    clipped = np.maximum(scaled, best - STRETCH * (best - median))
+    scaled = np.where(best > median, clipped, scaled)
+    low, span = scaled.min(axis=0), np.ptp(scaled, axis=0)
+    return np.asarray((scaled - low) / np.where(span > 0, span, 1.0))
 
 
-def _slack(violations: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """Return what a model of the constraints learns: violations by their median, and -1 for every row that violates none.
+def _constraint_slack(violations: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Compute the target of the constraint model: violations divided by their median.
 
-    A violation says how far a row is from what is allowed, but 0 does not say how far inside another one is. One typical violation
-    is the guess: it keeps the two kinds of rows apart.
+    Feasible rows get -1. A violation says how far a row is from being feasible, but 0 does not say
+    how far inside the feasible region a row is. One typical violation is a guess that separates
+    the two kinds of rows.
     """
-    broken = violations > 0
-    if not broken.any():
+    violated = violations > 0
+    if not violated.any():
         return []
-    typical = np.median(violations[broken])
-    return [np.where(broken, STRETCH * (np.minimum(violations / STRETCH, typical) / typical), -1.0)]
+    typical = np.median(violations[violated])
+    amounts = STRETCH * (np.minimum(violations / STRETCH, typical) / typical)
+    return [np.where(violated, amounts, -1.0)]
 
 
-# --- the search for the best value of an acquisition function ----------------------------------------------------------------
+# --- Optimization of an acquisition function --------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Landscape:
-    """An acquisition function over the configurations of a space, and what it was found to be where."""
+    """An acquisition function over a space, with its values found so far."""
 
     space: Space
     acquisition: "AcquisitionFunction"
     values: dict[Config, float] = field(default_factory=dict)
 
-    def value(self, configs: Iterable[Config]) -> None:
-        """Value the configurations that were not valued yet."""
+    def evaluate(self, configs: Iterable[Config]) -> None:
+        """Evaluate the configurations that have no value yet."""
         import torch
 
         new = [config for config in dict.fromkeys(configs) if config not in self.values]
-        if new:
-            with torch.no_grad():
-                found = torch.cat(
-                    [
-                        self.acquisition(points)
-                        for points in torch.split(_encoded(self.space, new)[:, None], AT_ONCE)
-                    ]
-                )
-            self.values.update(
-                zip(new, np.nan_to_num(found.numpy(), nan=-np.inf).tolist(), strict=True)
-            )
+        if not new:
+            return
+        chunks = torch.split(_encode(self.space, new)[:, None], CHUNK)
+        with torch.no_grad():
+            found = torch.cat([self.acquisition(points) for points in chunks])
+        heights = np.nan_to_num(found.numpy(), nan=-np.inf).tolist()
+        self.values.update(zip(new, heights, strict=True))
 
     def ascend(self, configs: Sequence[Config], columns: Sequence[int]) -> list[Config]:
-        """Follow the gradient in some columns, from each configuration to the one nearest to where that ends."""
+        """Follow the gradient in some columns and round the end to a configuration."""
         from botorch.generation.gen import gen_candidates_scipy
 
         if not columns:
             return list(configs)
-        start = _encoded(self.space, configs)
+        start = _encode(self.space, configs)
         fixed = {i: start[:, i] for i in range(len(self.space)) if i not in columns}
-        options = {"maxiter": ASCENT, "max_optimization_problem_aggregation_size": 1}
+        options = {"maxiter": ASCENT_STEPS, "max_optimization_problem_aggregation_size": 1}
         ends, _ = gen_candidates_scipy(
             start[:, None], self.acquisition, 0.0, 1.0, fixed_features=fixed, options=options
         )
-        found = _decoded(self.space, ends[:, 0])
-        self.value(found)
+        found = _decode(self.space, ends[:, 0])
+        self.evaluate(found)
         return found
 
     def climb(self, configs: Sequence[Config]) -> list[Config]:
-        """Go from each configuration to its best neighbor until none is better."""
+        """Move each configuration to its best neighbor until none is better."""
         here = list(configs)
-        for _ in range(CLIMB):
+        for _ in range(CLIMB_STEPS):
             around = [[config, *_neighbors(self.space, config)] for config in here]
-            self.value(config for configs in around for config in configs)
+            self.evaluate(config for configs in around for config in configs)
             higher = [max(configs, key=self.values.__getitem__) for configs in around]
             if higher == here:
                 break
@@ -276,82 +303,87 @@ class _Landscape:
 
     def best(self, taken: set[Config]) -> Config:
         """Return the best configuration that is not taken, or the best of all."""
-        return max(
-            [c for c in self.values if c not in taken] or self.values, key=self.values.__getitem__
-        )
+        free = [config for config in self.values if config not in taken]
+        return max(free or self.values, key=self.values.__getitem__)
 
 
 def _search(
     landscape: _Landscape, starts: list[Config], taken: set[Config], rng: Generator
 ) -> Config:
     space = landscape.space
-    landscape.value(starts)
-    if _count(space) > FEW:
-        numbers = [
-            i for i, domain in enumerate(space.values()) if not isinstance(domain, Categorical)
-        ]
-        floats = [i for i, domain in enumerate(space.values()) if isinstance(domain, Float)]
-        tops = landscape.ascend(_promising(landscape.values, rng), numbers)
+    landscape.evaluate(starts)
+    if _count_configs(space) > ENUMERABLE:
+        domains = list(space.values())
+        ordered = [i for i, domain in enumerate(domains) if not isinstance(domain, Categorical)]
+        floats = [i for i, domain in enumerate(domains) if isinstance(domain, Float)]
+        tops = landscape.ascend(_draw_starts(landscape.values, rng), ordered)
         if len(floats) < len(space):
             landscape.ascend(landscape.climb(tops), floats)
     return landscape.best(taken)
 
 
-def _promising(values: dict[Config, float], rng: Generator) -> list[Config]:
-    """Return the best configuration and a few others, the more likely the better they are: the best alone share one hill."""
-    configs, heights = list(values), np.array(list(values.values()))
+def _draw_starts(values: dict[Config, float], rng: Generator) -> list[Config]:
+    """Draw the best configuration and a few others, better ones more likely.
+
+    The best ones alone would often lie on the same hill.
+    """
+    configs = list(values)
+    heights = np.array(list(values.values()))
     heights = np.maximum(heights, heights[np.isfinite(heights)].min(initial=0.0))
     chances = (heights - heights.mean()) / (heights.std() or 1.0) + rng.gumbel(size=len(heights))
     chances[heights.argmax()] = np.inf
     return [configs[i] for i in np.argsort(-chances)[:STARTS]]
 
 
-def _starts(space: Space, front: list[Config], taken: set[Config], rng: Generator) -> list[Config]:
-    """Return configurations all over the space and beside the front, or all of a small space; new ones where there are any."""
-    if _count(space) <= FEW:
-        configs = _all(space)
+def _start_candidates(
+    space: Space, front: list[Config], taken: set[Config], rng: Generator
+) -> list[Config]:
+    """Return configurations over the entire space and near the front.
+
+    A small space is enumerated. Only new configurations are returned if there are any.
+    """
+    if _count_configs(space) <= ENUMERABLE:
+        configs = _enumerate(space)
     else:
         parents = [front[i] for i in rng.integers(len(front), size=NEAR)]
-        configs = [*_sobol(space, WIDE, rng), *(_moved(space, config, rng) for config in parents)]
+        configs = _sobol(space, WIDE, rng)
+        configs += [_perturb(space, config, rng) for config in parents]
     return [config for config in configs if config not in taken] or configs
 
 
-def _moved(space: Space, config: Config, rng: Generator) -> Config:
-    moved = rng.random(len(space)) < 0.5
+def _perturb(space: Space, config: Config, rng: Generator) -> Config:
+    """Move about half of the hyperparameters locally."""
+    moves = rng.random(len(space)) < 0.5
     return tuple(
-        d.nearby(p, rng) if move else p
-        for d, p, move in zip(space.values(), config, moved, strict=True)
+        domain.nearby(position, rng) if move else position
+        for domain, position, move in zip(space.values(), config, moves, strict=True)
     )
 
 
 def _neighbors(space: Space, config: Config) -> Iterator[Config]:
+    """Yield configurations that differ in one hyperparameter that is not real-valued."""
     for i, (domain, position) in enumerate(zip(space.values(), config, strict=True)):
-        if not isinstance(domain, Float):
-            others = (
-                _positions(domain)
-                if isinstance(domain, Categorical)
-                else (position - 1, position + 1)
-            )
-            yield from (
-                (*config[:i], other, *config[i + 1 :])
-                for other in others
-                if other != position and domain.contains(other)
-            )
+        if isinstance(domain, Float):
+            continue
+        others: Iterable[Any] = (position - 1, position + 1)
+        if isinstance(domain, Categorical):
+            others = _positions(domain)
+        for other in others:
+            if other != position and domain.contains(other):
+                yield (*config[:i], other, *config[i + 1 :])
 
 
 def _positions(domain: Any) -> range:
     return range(domain.lo, domain.hi + 1) if isinstance(domain, Int) else range(len(domain.values))
 
 
-def _count(space: Space) -> float:
-    """Return how many configurations a space has."""
-    return math.prod(
-        math.inf if isinstance(domain, Float) else float(len(_positions(domain)))
-        for domain in space.values()
-    )
+def _count_configs(space: Space) -> float:
+    if any(isinstance(domain, Float) for domain in space.values()):
+        return math.inf
+    return math.prod(float(len(_positions(domain))) for domain in space.values())
 
 
-def _all(space: Space) -> list[Config]:
+def _enumerate(space: Space) -> list[Config]:
     return list(product(*map(_positions, space.values())))
 
 
@@ -361,10 +393,11 @@ def _sobol(space: Space, n: int, rng: Generator) -> list[Config]:
     from botorch.utils.sampling import draw_sobol_samples
 
     cube = torch.tensor([[0.0], [1.0]], dtype=torch.double).expand(2, len(space))
-    return _decoded(space, draw_sobol_samples(cube, n, q=1, seed=_seed(rng))[:, 0])
+    return _decode(space, draw_sobol_samples(cube, n, q=1, seed=_seed(rng))[:, 0])
 
 
-def _encoded(space: Space, configs: Sequence[Config]) -> "Tensor":
+def _encode(space: Space, configs: Sequence[Config]) -> "Tensor":
+    """Map configurations to points (n, d) of the unit cube."""
     import torch
 
     rows = [
@@ -374,25 +407,27 @@ def _encoded(space: Space, configs: Sequence[Config]) -> "Tensor":
     return torch.tensor(rows, dtype=torch.double).reshape(len(rows), len(space))
 
 
-def _decoded(space: Space, points: "Tensor") -> list[Config]:
+def _decode(space: Space, points: "Tensor") -> list[Config]:
+    """Map points (n, d) of the unit cube to configurations."""
     return [
         tuple(domain.from_unit(share) for domain, share in zip(space.values(), row, strict=True))
         for row in points.tolist()
     ]
 
 
-# --- models and acquisition functions ----------------------------------------------------------------------------------------
+# --- Models and acquisition functions ---------------------------------------------------------
 
 
-def _hypervolume_improvement(seen: _Seen, rng: Generator) -> Acquire:
+def _hypervolume_improvement(data: _Data, rng: Generator) -> Acquire:
     from botorch.acquisition.multi_objective import logei
     from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
     from botorch.acquisition.multi_objective.utils import get_default_partitioning_alpha
 
-    K = seen.objectives.shape[1]
+    K = data.objectives.shape[1]
+    # In one dimension the hypervolume is a length.
     if K == 1:
-        return _scalarized_improvement(seen, rng)  # a hypervolume in one dimension is a length
-    model = _model(seen, list(seen.objectives.T))
+        return _scalarized_improvement(data, rng)
+    model = _fit_models(data, list(data.objectives.T))
 
     def acquire(pending: list[Config]) -> "AcquisitionFunction":
         return logei.qLogNoisyExpectedHypervolumeImprovement(
@@ -400,79 +435,85 @@ def _hypervolume_improvement(seen: _Seen, rng: Generator) -> Acquire:
             ref_point=[-MARGIN] * K,
             objective=IdentityMCMultiOutputObjective(outcomes=list(range(K))),
             alpha=get_default_partitioning_alpha(K),
-            **_settings(seen, pending, SAMPLES if K == 2 else FEWER, rng),
+            **_common_options(data, pending, SAMPLES if K == 2 else FEWER_SAMPLES, rng),
         )
 
     return acquire
 
 
-def _scalarized_improvement(seen: _Seen, rng: Generator) -> Acquire:
+def _scalarized_improvement(data: _Data, rng: Generator) -> Acquire:
     from botorch.acquisition.logei import qLogNoisyExpectedImprovement
     from botorch.acquisition.objective import GenericMCObjective
 
     def acquire(pending: list[Config]) -> "AcquisitionFunction":
-        weights = simplex_weights(1, seen.objectives.shape[1], rng)
-        model = _model(seen, [parego(seen.objectives - 1.0, weights)])
+        weights = simplex_weights(1, data.objectives.shape[1], rng)
+        model = _fit_models(data, [parego(data.objectives - 1.0, weights)])
         return qLogNoisyExpectedImprovement(
-            model, objective=GenericMCObjective(_score), **_settings(seen, pending, SAMPLES, rng)
+            model,
+            objective=GenericMCObjective(_first_outcome),
+            **_common_options(data, pending, SAMPLES, rng),
         )
 
     return acquire
 
 
-def _score(outcomes: "Tensor", X: "Tensor | None" = None) -> "Tensor":
-    """Return the first of the outcomes (..., m), which a model may have beside the slack."""
+def _first_outcome(outcomes: "Tensor", X: "Tensor | None" = None) -> "Tensor":
+    """Return the score; a second outcome (..., m) is the slack of the constraints."""
     return outcomes[..., 0]
 
 
-def _settings(seen: _Seen, pending: list[Config], samples: int, rng: Generator) -> dict[str, Any]:
-    """Return what both acquisition functions are told."""
+def _common_options(
+    data: _Data, pending: list[Config], samples: int, rng: Generator
+) -> dict[str, Any]:
+    """Return the options that both acquisition functions share."""
     import torch
     from botorch.sampling.normal import SobolQMCNormalSampler
 
+    # The slack is the outcome of the last model, and negative values are feasible.
+    constraints = [lambda outcomes: outcomes[..., -1]] if data.slack else None
     return {
-        # Those on the way count as tried, with the values that the model expects of them, rather than as a part of each batch
-        # that is valued: the same, but sooner done.
-        "X_baseline": _encoded(seen.space, [*seen.configs, *pending]),
+        # Pending configurations are part of the baseline, with the values that the model expects.
+        # Adding them to each evaluated batch would give the same result, but more slowly.
+        "X_baseline": _encode(data.space, [*data.configs, *pending]),
         "sampler": SobolQMCNormalSampler(torch.Size([samples]), seed=_seed(rng)),
-        "constraints": [lambda outcomes: outcomes[..., -1]]
-        if seen.slack
-        else None,  # of the last model; below 0 is allowed
+        "constraints": constraints,
         "prune_baseline": True,
     }
 
 
-def _model(seen: _Seen, targets: list[NDArray[np.float64]]) -> "ModelListGP":
-    """Return a Gaussian process for each target (n,), and a last one for the slack where there is any."""
+def _fit_models(data: _Data, targets: list[NDArray[np.float64]]) -> "ModelListGP":
+    """Fit a Gaussian process to each target (n,), and a last one to the slack, if any."""
     from botorch.models.model_list_gp_regression import ModelListGP
 
+    points = _encode(data.space, data.configs)
     return ModelListGP(
-        *(
-            _fitted(seen.space, _encoded(seen.space, seen.configs), target)
-            for target in [*targets, *seen.slack]
-        )
+        *(_fit_process(data.space, points, target) for target in [*targets, *data.slack])
     )
 
 
-def _fitted(space: Space, points: "Tensor", target: NDArray[np.float64]) -> "SingleTaskGP":
-    """Return a Gaussian process of points (n, d) and target (n,), whose noise is learned too."""
+def _fit_process(space: Space, points: "Tensor", target: NDArray[np.float64]) -> "SingleTaskGP":
+    """Fit a Gaussian process and its noise to points (n, d) and target (n,)."""
     from botorch.exceptions.errors import ModelFittingError
     from botorch.fit import fit_gpytorch_mll
     from gpytorch.mlls import ExactMarginalLogLikelihood
 
-    process = _process(space, points, target)
+    process = _build_process(space, points, target)
     try:
         fit_gpytorch_mll(
             ExactMarginalLogLikelihood(process.likelihood, process),
-            optimizer_kwargs={"options": {"maxiter": FIT}},
+            optimizer_kwargs={"options": {"maxiter": FIT_STEPS}},
         )
     except ModelFittingError:
-        process.eval()  # with the prior's hyperparameters
+        # The process keeps the hyperparameters of its prior.
+        process.eval()
     return process
 
 
-def _process(space: Space, points: "Tensor", target: NDArray[np.float64]) -> "SingleTaskGP":
-    """Return a process that is not fitted yet, with a Matern-5/2 kernel as in the authors' code, and another one for categories."""
+def _build_process(space: Space, points: "Tensor", target: NDArray[np.float64]) -> "SingleTaskGP":
+    """Build an unfitted process with a Matern-5/2 kernel, as in the authors' code.
+
+    Categories have a kernel of their own.
+    """
     import torch
     from botorch.models.gp_regression import SingleTaskGP
     from botorch.models.gp_regression_mixed import MixedSingleTaskGP
@@ -503,18 +544,22 @@ def _seed(rng: Generator) -> int:
     return int(rng.integers(2**31))
 
 
+# --- Isolation from the rest of the process ---------------------------------------------------
+
+
 @contextmanager
-def _isolated(rng: Generator) -> Iterator[None]:
-    """Let BoTorch work on one thread, with random numbers of its own, and keep its warnings of numerical trouble to itself."""
+def _isolate_torch(rng: Generator) -> Iterator[None]:
+    """Run BoTorch on one CPU thread with its own random numbers, without its warnings."""
     import torch
 
-    threads, elsewhere = torch.get_num_threads(), torch.get_default_device().type != "cpu"
-    # To name the device where it is the default already would make every operation slower by a quarter.
+    threads = torch.get_num_threads()
+    # Setting a default device slows every operation down by a quarter, even if it is the CPU.
+    device = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
     with (
-        _quiet(),
-        _nothing_compiled(),
+        _suppress_numerical_warnings(),
+        _disable_compilation(),
         torch.random.fork_rng(devices=[]),
-        torch.device("cpu") if elsewhere else nullcontext(),
+        device,
     ):
         torch.default_generator.manual_seed(_seed(rng))
         torch.set_num_threads(1)
@@ -525,17 +570,19 @@ def _isolated(rng: Generator) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep warnings of numerical trouble back, also those that BoTorch lets nobody ignore, and pass all others on."""
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.filterwarnings(
-            "ignore", "`torch.jit", DeprecationWarning
-        )  # at the first import of what BoTorch is built on
+def _suppress_numerical_warnings() -> Iterator[None]:
+    """Suppress warnings about numerical problems and pass all others on.
+
+    Some of BoTorch's warnings bypass the filters, so they are recorded and sorted afterwards.
+    """
+    with warnings.catch_warnings(record=True) as recorded:
+        # BoTorch's dependencies raise it when they are first imported.
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
         warnings.filterwarnings("ignore", "When all training points are infeasible")
         for kind in _numerical_warnings():
             warnings.simplefilter("ignore", kind)
         yield
-    for warning in heard:
+    for warning in recorded:
         if not issubclass(warning.category, _numerical_warnings()):
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
@@ -543,17 +590,17 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _nothing_compiled() -> Iterator[None]:
+def _disable_compilation() -> Iterator[None]:
     """Keep BoTorch from compiling a faster qNEHVI at its first use.
 
-    That takes a minute, waits for ever on a lock which a killed process left behind, and rounds as the compiler of the day does.
+    Compiling takes a minute, waits forever on a lock that a killed process left behind, and makes
+    results depend on the compiler.
     """
     from botorch.acquisition.multi_objective import logei
 
     wanted = {"_load_attempted": True, "_C": None}
-    before = {
-        name: getattr(logei, name) for name in wanted if hasattr(logei, name)
-    }  # before 0.18 there was nothing to compile
+    # BoTorch before 0.18 does not compile and has neither attribute.
+    before = {name: getattr(logei, name) for name in wanted if hasattr(logei, name)}
     try:
         for name in before:
             setattr(logei, name, wanted[name])

@@ -1,8 +1,9 @@
-"""The multi-objective tree-structured Parzen estimator of BO-MO-ASHA (paper, section 6.3.3).
+"""Multi-objective tree-structured Parzen estimator of BO-MO-ASHA (section 6.3.3).
 
-The tried configurations are split into the good and the bad. For each hyperparameter on its own there are two densities,
-l of its good positions and g of its bad ones: of some candidates drawn from l, the one with the largest l / g is proposed.
-A density is a mean of kernels, one around each position that was seen and one that is uniform over the domain.
+The trials are split into good and bad ones. Each hyperparameter gets two densities, l of its good
+positions and g of its bad ones. Of several candidates drawn from l, the one with the largest l / g
+is proposed. A density is the mean of one kernel around each position and one uniform kernel over
+the domain.
 """
 
 import math
@@ -14,15 +15,21 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from mopbt.proposals.base import History
+from mopbt.proposals.base import Trials
 from mopbt.ranking import hypervolume_order
 from mopbt.space import Config, Domain, Float, Int, Position, Space
 
 Density = NDArray[np.float64]
 
-CHOICE = 0.9  # what a kernel of Aitchison and Aitken leaves on its own choice; the authors' code's
-POINT = 1e-6  # the share of the range down to which a whole number's cell is more than a point; the mass of less is lost in rounding
-NARROWEST = 0.01  # kernel, as a share of the range, however many positions were seen
+# The mass that a kernel of Aitchison and Aitken leaves on its own value (authors' code).
+CHOICE = 0.9
+
+# A cell of an integer that is a smaller share of the range counts as a point, because rounding
+# would destroy its mass.
+POINT = 1e-6
+
+# The smallest width of a kernel as a share of the range, however many positions there are.
+NARROWEST = 0.01
 
 
 class Parzen(Protocol):
@@ -32,20 +39,22 @@ class Parzen(Protocol):
         """Draw `n` positions from the density."""
 
     def density(self, positions: Sequence[Position]) -> Density:
-        """Return the density (n,) at positions (n,); it is above 0 everywhere."""
+        """Return the density (n,) at positions (n,), which is positive everywhere."""
 
 
 @dataclass(frozen=True)
 class Tpe:
-    """Propose by one Parzen estimator for each hyperparameter, fitted to the good and the bad of the history.
+    """Propose from Parzen estimators of the good and the bad trials.
 
-    Several proposals are drawn independently of each other and of the pending configurations; the candidates differ.
+    Hyperparameters are independent of each other. So are the configurations of one call, which
+    ignore the pending ones; they differ because their candidates do.
 
     Args:
-        gamma: The share of the sound rows, rounded down but at least one, that are good: those that come first by fronts and,
-            within a front, by the hypervolume that each adds. All others are bad, the failed ones too.
-        candidates: How many positions are drawn from l.
-        random: The probability with which a configuration is drawn uniformly instead.
+        gamma: The share of the finite rows that are good, rounded down, but at least one. Good rows
+            come first by front and, within a front, by the hypervolume that they add. All others
+            are bad, including failed ones.
+        candidates: The number of positions drawn from l.
+        random: The probability of a uniform configuration.
     """
 
     gamma: float = 0.10
@@ -55,69 +64,74 @@ class Tpe:
     def __post_init__(self) -> None:
         if not _is_number(self.gamma) or not 0 < self.gamma < 1:
             raise ValueError(f"`gamma` must be in (0, 1), got {self.gamma!r}")
-        if (
-            not isinstance(self.candidates, int)
-            or isinstance(self.candidates, bool)
-            or self.candidates < 1
-        ):
-            raise ValueError(
-                f"`candidates` must be a whole number of at least 1, got {self.candidates!r}"
-            )
+        count = self.candidates
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ValueError(f"`candidates` must be a whole number of at least 1, got {count!r}")
         if not _is_number(self.random) or not 0 <= self.random <= 1:
             raise ValueError(f"`random` must be in [0, 1], got {self.random!r}")
 
-    def __call__(self, space: Space, history: History, n: int, rng: Generator) -> list[Config]:
-        """Return `n` configurations of the space; uniform ones as long as the history is not enough."""
-        if not self.enough(space, history):
+    def __call__(self, space: Space, trials: Trials, n: int, rng: Generator) -> list[Config]:
+        """Return `n` configurations, uniform ones while there are too few trials."""
+        if not self.can_fit(space, trials):
             return [space.sample(rng) for _ in range(n)]
-        pairs = self._fitted(space, history)
-        return [self._one(space, pairs, rng) for _ in range(n)]
+        pairs = self._fit(space, trials)
+        return [self._propose_one(space, pairs, rng) for _ in range(n)]
 
-    def enough(self, space: Space, history: History) -> bool:
-        """Tell whether densities are fitted to this history: it needs more than 2 d + 1 sound rows for d hyperparameters."""
-        return len(history.is_finite) > 2 * len(space) + 1
+    def can_fit(self, space: Space, trials: Trials) -> bool:
+        """Check for more than 2 d + 1 finite rows, for d hyperparameters."""
+        return len(trials.finite_rows) > 2 * len(space) + 1
 
-    def _fitted(self, space: Space, history: History) -> list[tuple[Parzen, Parzen]]:
+    def _fit(self, space: Space, trials: Trials) -> list[tuple[Parzen, Parzen]]:
         """Return l and g of each hyperparameter."""
-        good = good_rows(history, self.gamma)
-        bad = sorted(set(range(len(history.configs))) - set(good))
-        return [
-            (
-                parzen(domain, [history.configs[i][d] for i in good]),
-                parzen(domain, [history.configs[i][d] for i in bad]),
-            )
-            for d, domain in enumerate(space.values())
-        ]
+        good = good_rows(trials, self.gamma)
+        bad = sorted(set(range(len(trials.configs))) - set(good))
+        pairs = []
+        for d, domain in enumerate(space.values()):
+            positions = [config[d] for config in trials.configs]
+            good_density = fit_parzen(domain, [positions[i] for i in good])
+            bad_density = fit_parzen(domain, [positions[i] for i in bad])
+            pairs.append((good_density, bad_density))
+        return pairs
 
-    def _one(self, space: Space, pairs: list[tuple[Parzen, Parzen]], rng: Generator) -> Config:
+    def _propose_one(
+        self, space: Space, pairs: list[tuple[Parzen, Parzen]], rng: Generator
+    ) -> Config:
         if rng.random() < self.random:
             return space.sample(rng)
-        return tuple(self._best(good, bad, rng) for good, bad in pairs)
+        config = []
+        for good, bad in pairs:
+            candidates = good.draw(self.candidates, rng)
+            ratios = good.density(candidates) / bad.density(candidates)
+            config.append(candidates[int(np.argmax(ratios))])
+        return tuple(config)
 
-    def _best(self, good: Parzen, bad: Parzen, rng: Generator) -> Position:
-        drawn = good.draw(self.candidates, rng)
-        return drawn[int(np.argmax(good.density(drawn) / bad.density(drawn)))]
 
+def good_rows(trials: Trials, gamma: float) -> list[int]:
+    """Return the best floor(gamma n) of the n finite rows, best first.
 
-def good_rows(history: History, gamma: float) -> list[int]:
-    """Return the best floor(gamma n) of the n sound rows, at least one if there is any, best first."""
-    sound = history.is_finite
-    if not sound:
+    It is at least one row if there is any.
+    """
+    finite = trials.finite_rows
+    if not finite:
         return []
-    size = max(math.floor(round(gamma * len(sound), 9)), 1)  # 0.29 * 100 is 28.999999999999996
-    order = hypervolume_order(history.objectives(sound), history.violations(sound), cuts=(size,))
-    return [sound[i] for i in order[:size]]
+    # Rounding first corrects products such as 0.29 * 100, which is 28.999999999999996.
+    size = max(math.floor(round(gamma * len(finite), 9)), 1)
+    order = hypervolume_order(trials.objectives(finite), trials.violations(finite), cuts=(size,))
+    return [finite[i] for i in order[:size]]
 
 
-def parzen(domain: Domain, positions: Sequence[Position]) -> Parzen:
-    """Return the density of positions (m,) that were seen in a domain; without any it is uniform."""
+def fit_parzen(domain: Domain, positions: Sequence[Position]) -> Parzen:
+    """Estimate the density of positions (m,) of a domain, uniform without any."""
     if isinstance(domain, Float | Int):
-        return RangedParzen(domain, positions)
-    return ListedParzen(len(domain.values), positions)  # type: ignore[attr-defined]
+        return NumericParzen(domain, positions)
+    return DiscreteParzen(len(domain.values), positions)  # type: ignore[attr-defined]
 
 
-class ListedParzen:
-    """Kernels of Aitchison and Aitken over a list of `size` values, and one that is uniform; `chances` (size,) sum to 1."""
+class DiscreteParzen:
+    """Mix kernels of Aitchison and Aitken and a uniform one over `size` values.
+
+    The probabilities `chances` (size,) sum to 1.
+    """
 
     chances: Density
 
@@ -129,7 +143,7 @@ class ListedParzen:
         )
 
     def draw(self, n: int, rng: Generator) -> list[Position]:
-        """Draw `n` indices of the list."""
+        """Draw `n` indices of the values."""
         return [int(i) for i in rng.choice(len(self.chances), size=n, p=self.chances)]
 
     def density(self, positions: Sequence[Position]) -> Density:
@@ -137,72 +151,74 @@ class ListedParzen:
         return self.chances[np.array(positions, dtype=np.intp)]
 
 
-class RangedParzen:
-    """Gaussian kernels on the scale of a range, cut off at its ends, and one that is uniform.
+class NumericParzen:
+    """Mix Gaussian kernels truncated to a range and a uniform one.
 
     Args:
-        domain: The density is that of its scale's share in [0, 1]; a whole number owns a cell of the scale.
-        positions: The kernels' centers, (m,).
+        domain: The domain, whose scale is mapped to [0, 1]. An integer occupies a cell of it.
+        positions: The centers of the kernels, (m,).
     """
 
     def __init__(self, domain: Float | Int, positions: Sequence[Position]) -> None:
         self.domain = domain
         self.centers = np.sort(np.array([domain.to_unit(p) for p in positions], dtype=float))
         self.widths = bandwidths(self.centers)
-        self._within = _mass_below(1.0, self.centers, self.widths) - _mass_below(
-            0.0, self.centers, self.widths
-        )
+        self._mass_inside = self._mass_between(0.0, 1.0)
 
     def draw(self, n: int, rng: Generator) -> list[Position]:
         """Draw `n` positions of the domain."""
         return [self.domain.from_unit(self._draw_share(rng)) for _ in range(n)]
 
     def density(self, positions: Sequence[Position]) -> Density:
-        """Return the density (n,) of the scale at real numbers (n,), or its mean (n,) over the cells of whole numbers (n,)."""
+        """Return the density (n,) at positions (n,), for integers the mean over a cell."""
         if isinstance(self.domain, Int):
-            values, places = np.unique(
-                positions, return_inverse=True
-            )  # a short range is drawn again and again
-            return self._over_cells(values.tolist())[places]
-        return self._at(positions)
+            # Candidates from a short range repeat, so each value is computed once.
+            values, places = np.unique(positions, return_inverse=True)
+            return self._mean_over_cells(values.tolist())[places]
+        return self._density_at(positions)
 
-    def _at(self, positions: Sequence[Position]) -> Density:
+    def _density_at(self, positions: Sequence[Position]) -> Density:
         shares = np.array([[self.domain.to_unit(p)] for p in positions])
         kernels = np.exp(-0.5 * ((shares - self.centers) / self.widths) ** 2) / (
             self.widths * math.sqrt(2 * math.pi)
         )
-        return self._mixed(kernels)
+        return self._mix(kernels)
 
-    def _over_cells(self, positions: list[int]) -> Density:
-        cells = np.array(
-            [[[self.domain.to_unit(p - 0.5)], [self.domain.to_unit(p + 0.5)]] for p in positions]
-        )
-        spans = cells[:, 1] - cells[:, 0]
-        density, wide = self._at(positions), spans[:, 0] > POINT
-        masses = _mass_below(cells[wide, 1], self.centers, self.widths) - _mass_below(
-            cells[wide, 0], self.centers, self.widths
-        )
-        density[wide] = self._mixed(masses / spans[wide])
+    def _mean_over_cells(self, positions: list[int]) -> Density:
+        lower = np.array([[self.domain.to_unit(p - 0.5)] for p in positions])
+        upper = np.array([[self.domain.to_unit(p + 0.5)] for p in positions])
+        spans = upper - lower
+        density = self._density_at(positions)
+        wide = spans[:, 0] > POINT
+        density[wide] = self._mix(self._mass_between(lower[wide], upper[wide]) / spans[wide])
         return density
 
-    def _mixed(self, kernels: Density) -> Density:
-        """Return the mean (n,) of the uniform kernel and the others (n, m), scaled for what was cut off from them."""
-        return np.asarray((1.0 + (kernels / self._within).sum(axis=-1)) / (len(self.centers) + 1))
+    def _mass_between(self, lower: float | Density, upper: float | Density) -> Density:
+        return _mass_below(upper, self.centers, self.widths) - _mass_below(
+            lower, self.centers, self.widths
+        )
+
+    def _mix(self, kernels: Density) -> Density:
+        """Average the uniform kernel and others (n, m), rescaled for their truncation."""
+        total = 1.0 + (kernels / self._mass_inside).sum(axis=-1)
+        return np.asarray(total / (len(self.centers) + 1))
 
     def _draw_share(self, rng: Generator) -> float:
         kernel = int(rng.integers(len(self.centers) + 1))
         if kernel == len(self.centers):
             return float(rng.random())
-        while True:  # a center lies within the range, and so does at least a third of its kernel
+        # Every center lies inside the range, and so does at least a third of its kernel's mass.
+        while True:
             share = float(rng.normal(self.centers[kernel], self.widths[kernel]))
             if 0 <= share <= 1:
                 return share
 
 
 def bandwidths(centers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the width (m,) of the kernel at each of the sorted centers (m,): the distance to the farther of its neighbors.
+    """Compute the width (m,) of the kernel at each of the sorted centers (m,).
 
-    The ends of the range are neighbors too. No kernel is narrower than the share 1 / (m + 1) of the range, down to 0.01.
+    It is the distance to the farther of the two neighbors; the ends of the range are neighbors too.
+    No kernel is narrower than the share 1 / (m + 1) of the range, down to 0.01.
     """
     gaps = np.diff(centers, prepend=0.0, append=1.0)
     return np.maximum(np.maximum(gaps[:-1], gaps[1:]), max(NARROWEST, 1 / (len(centers) + 1)))
@@ -211,10 +227,11 @@ def bandwidths(centers: NDArray[np.float64]) -> NDArray[np.float64]:
 def _mass_below(
     share: float | Density, centers: NDArray[np.float64], widths: NDArray[np.float64]
 ) -> Density:
-    """Return which part of each Gaussian lies below a share, or below each of some shares (n, 1)."""
+    """Compute the mass of each Gaussian below one share or shares (n, 1)."""
     z = (share - centers) / (widths * math.sqrt(2))
     masses = (z > 0).astype(float)
-    near = np.abs(z) < 6  # beyond that nothing is left, and most kernels are narrow
+    # Farther out the mass is 0 or 1 to machine precision, and most kernels are narrow.
+    near = np.abs(z) < 6
     masses[near] = [0.5 + 0.5 * math.erf(v) for v in z[near].tolist()]
     return masses
 

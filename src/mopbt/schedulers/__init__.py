@@ -1,1 +1,1 @@
-"""Schedulers: frozen settings with three pure functions over the table of a run."""
+"""Decide which intervals of training to run next."""

@@ -1,15 +1,17 @@
-"""Asynchronous successive halving: many trials start, and at each rung the best of them go on (MO-ASHA, BO-MO-ASHA)."""
+"""Asynchronous successive halving (MO-ASHA, BO-MO-ASHA).
+
+Many trials start, and only the best of them continue at each rung.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from mopbt.problem import Problem
-from mopbt.proposals.base import History, Propose
+from mopbt.proposals.base import Propose, Trials
 from mopbt.ranking import Rank
 from mopbt.rng import stream
 from mopbt.schedulers.base import next_intervals
-from mopbt.space import Config
 from mopbt.state import Job, Report, State, Status, Trial, updated, with_report
 from mopbt.successive_halving import (
     ETA,
@@ -25,10 +27,22 @@ AshaKind = Literal["stopping", "promotion"]
 
 @dataclass(frozen=True)
 class Asha:
-    """Successive halving with any ranking.
+    """Run successive halving with any ranking.
 
-    Stopping: who arrives at a rung and is not among its best so far stops there, for good. Promotion: everybody waits at a rung,
-    and the best that wait go on when there is room. Free slots serve trials under way first, the deepest before the others.
+    Stopping: a trial that reaches a rung and is not among the best so far stops for good.
+    Promotion: every trial waits at a rung, and the best of them continue when a slot is free.
+    Free slots serve running trials first, those with the most steps before the others.
+
+    Args:
+        problem: The problem to solve.
+        rank: How results at a rung are compared.
+        propose: Where new configurations come from.
+        kind: Stopping or promotion.
+        eta: One of `eta` trials continues at each rung.
+        grace: The number of intervals before the first rung.
+        trials: How many trials to start; None: as many as the budget allows.
+        min_results: How many results a rung needs before proposals learn from it; None: they learn
+            from no results.
     """
 
     problem: Problem
@@ -36,11 +50,9 @@ class Asha:
     propose: Propose
     kind: AshaKind = "stopping"
     eta: int = ETA
-    grace: int = 1  # intervals before the first rung
-    trials: int | None = None  # how many to start; None: as many as the budget lets
-    enough: int | None = (
-        None  # results at a rung from which proposals can learn; None: they learn from nothing
-    )
+    grace: int = 1
+    trials: int | None = None
+    min_results: int | None = None
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -49,12 +61,12 @@ class Asha:
 
     @property
     def total_jobs(self) -> int | None:
-        """Return None: how long trials last depends on what they measure."""
+        """Return None: the length of a trial depends on its metrics."""
         return None
 
     @property
     def needs_budget(self) -> bool:
-        """Tell whether only a budget ends it."""
+        """Return whether only a budget ends a run."""
         return self.trials is None
 
     @property
@@ -63,33 +75,32 @@ class Asha:
         return False
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
-        """Order intervals: first of the trials under way, then of those that are promoted, then of new ones."""
-        under_way = sorted(
-            (t for t in state.trials if t.status == "ready"), key=lambda t: (-t.step, t.id)
-        )
-        chosen = under_way[: max(slots, 0)]
+        """Order intervals of running trials, then of promoted ones, then of new ones."""
+        ready = [t for t in state.trials if t.status == "ready"]
+        ready.sort(key=lambda t: (-t.step, t.id))
+        chosen = ready[: max(slots, 0)]
         if self.kind == "promotion" and len(chosen) < slots:
-            chosen += self._promoted(state, slots - len(chosen))
+            chosen += self._promotable(state)[: slots - len(chosen)]
         if len(chosen) < slots:
-            chosen += self._newcomers(state, slots - len(chosen))
+            chosen += self._new_trials(state, slots - len(chosen))
         return next_intervals(state, chosen, self.problem)
 
     def tell(self, state: State, report: Report) -> State:
-        """Enter a report; at a rung, decide."""
+        """Record a report and decide whether its trial continues."""
         id = state.outstanding[report.job].trial
         state = with_report(state, report, status="waiting")
-        return updated(
-            state, [replace(state.trials[id], status=self._next(state, state.trials[id]))]
-        )
+        trial = state.trials[id]
+        return updated(state, [replace(trial, status=self._next_status(state, trial))])
 
     def done(self, state: State) -> bool:
-        """Tell whether all trials have started and nobody can go on."""
+        """Return whether all trials have started and none can continue."""
         if self.trials is None or len(state.trials) < self.trials or state.outstanding:
             return False
-        going_on = any(t.status == "ready" for t in state.trials)
-        return not going_on and not (self.kind == "promotion" and self._promoted(state, 1))
+        if any(t.status == "ready" for t in state.trials):
+            return False
+        return self.kind == "stopping" or not self._promotable(state)
 
-    def _next(self, state: State, trial: Trial) -> Status:
+    def _next_status(self, state: State, trial: Trial) -> Status:
         if not trial.is_finite:
             return "stopped"
         if trial.step >= self.problem.steps:
@@ -101,40 +112,44 @@ class Asha:
         return "ready" if trial.id in self._best(state, trial.step, places_to_stay) else "stopped"
 
     def _best(self, state: State, step: int, places: Callable[[int, int], int]) -> set[int]:
+        """Return the ids of the best trials at a rung."""
         results = at_rung(state, step)
-        ids, rng = list(results), stream(state.seed, "rank", step, len(results))
-        return {
-            ids[row]
-            for row in best_of(list(results.values()), places(len(ids), self.eta), self.rank, rng)
-        }
+        ids = list(results)
+        rng = stream(state.seed, "rank", step, len(results))
+        rows = best_of(list(results.values()), places(len(ids), self.eta), self.rank, rng)
+        return {ids[row] for row in rows}
 
-    def _promoted(self, state: State, most: int) -> list[Trial]:
-        """Return trials that wait at a rung and are among its best, the highest rung first."""
+    def _promotable(self, state: State) -> list[Trial]:
+        """Return waiting trials that are among the best of their rung, highest first."""
         waiting = [t for t in state.trials if t.status == "waiting"]
-        promoted: list[Trial] = []
+        promotable: list[Trial] = []
         for step in reversed(self.rungs):
             here = [t for t in waiting if t.step == step]
-            best = self._best(state, step, places_to_promote) if here else set()
-            promoted += [t for t in here if t.id in best]
-        return promoted[:most]
+            if here:
+                best = self._best(state, step, places_to_promote)
+                promotable += [t for t in here if t.id in best]
+        return promotable
 
-    def _newcomers(self, state: State, most: int) -> list[Trial]:
+    def _new_trials(self, state: State, slots: int) -> list[Trial]:
         n = len(state.trials)
-        most = most if self.trials is None else min(most, self.trials - n)
-        history = self._history(state) if most > 0 else History()
-        return [Trial(id, self._proposed(state, history, id)) for id in range(n, n + most)]
+        count = slots if self.trials is None else min(slots, self.trials - n)
+        if count <= 0:
+            return []
+        known = self._known_trials(state)
+        trials = []
+        for id in range(n, n + count):
+            rng = stream(state.seed, "population", id)
+            (config,) = self.propose(self.problem.space, known, 1, rng)
+            trials.append(Trial(id, config))
+        return trials
 
-    def _proposed(self, state: State, history: History, id: int) -> Config:
-        return self.propose(self.problem.space, history, 1, stream(state.seed, "population", id))[0]
-
-    def _history(self, state: State) -> History:
-        """Return what is known at the highest rung that has enough results, or nothing."""
-        if self.enough is None:
-            return History()
+    def _known_trials(self, state: State) -> Trials:
+        """Return the trials of the highest rung with enough results, if there is one."""
+        if self.min_results is None:
+            return Trials()
         for step in reversed(self.rungs):
             results = at_rung(state, step)
-            if len(results) >= self.enough:
-                return History(
-                    tuple(state.trials[id].config for id in results), tuple(results.values())
-                )
-        return History()
+            if len(results) >= self.min_results:
+                configs = tuple(state.trials[id].config for id in results)
+                return Trials(configs, tuple(results.values()))
+        return Trials()

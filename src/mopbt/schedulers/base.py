@@ -1,4 +1,4 @@
-"""The `Scheduler` protocol, and the order that all schedulers give: one more interval of these trials."""
+"""The `Scheduler` protocol and the jobs that all schedulers order."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -8,18 +8,18 @@ from mopbt.state import Job, Report, State, Trial
 
 
 class Scheduler(Protocol):
-    """An algorithm: a frozen value that looks at the table and orders intervals of training.
+    """Order intervals of training, given the table of trials; a frozen value.
 
-    `mopbt.testing.SchedulerConformance` says what a run relies on.
+    `mopbt.testing.SchedulerConformance` checks what a run relies on.
     """
 
     @property
     def total_jobs(self) -> int | None:
-        """Return how many jobs a whole run has; None where that is not known beforehand."""
+        """Return how many jobs a complete run has, or None if that is unknown."""
 
     @property
     def needs_budget(self) -> bool:
-        """Tell whether only a budget ends a run."""
+        """Return whether only a budget ends a run."""
 
     @property
     def decides_together(self) -> bool:
@@ -29,25 +29,28 @@ class Scheduler(Protocol):
         """
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
-        """Return at most `slots` jobs; an empty tuple means wait. Pure: the same state gives the same jobs."""
+        """Return at most `slots` jobs; an empty tuple means wait.
+
+        It is pure: the same state gives the same jobs.
+        """
 
     def tell(self, state: State, report: Report) -> State:
-        """Return the state that knows of a report. Pure."""
+        """Return the state after a report. It is pure."""
 
     def done(self, state: State) -> bool:
-        """Tell whether nothing is left to order."""
+        """Return whether no job is left to order."""
 
 
 def next_intervals(state: State, trials: Iterable[Trial], problem: Problem) -> tuple[Job, ...]:
-    """Return a job for each of these trials: one more interval from where it stands."""
+    """Order one more interval of each trial, from its current step and checkpoint."""
     return tuple(
         Job(
-            state.jobs + i,
-            trial.id,
-            trial.config,
-            trial.checkpoint,
-            trial.step,
-            trial.step + problem.interval,
+            id=state.jobs + i,
+            trial=trial.id,
+            config=trial.config,
+            start=trial.checkpoint,
+            begin=trial.step,
+            end=trial.step + problem.interval,
         )
         for i, trial in enumerate(trials)
     )

@@ -1,11 +1,14 @@
-"""Full training: every configuration is trained from the start to the end (random search, qNEHVI, ParEGO, NSGA-II)."""
+"""Train every configuration from start to end.
+
+Random search, qNEHVI, ParEGO and NSGA-II do so.
+"""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 
 from mopbt.problem import Problem
-from mopbt.proposals.base import History, Propose
+from mopbt.proposals.base import Propose, Trials
 from mopbt.rng import stream
 from mopbt.schedulers.base import next_intervals
 from mopbt.space import Config
@@ -14,31 +17,38 @@ from mopbt.state import Job, Report, Result, State, Status, Trial, updated, with
 
 @dataclass(frozen=True)
 class FullTraining:
-    """Trains proposed configurations to the end, in blocks: the first ones, then `batch` at a time.
+    """Train proposed configurations to the end, in blocks.
 
-    A block is proposed when all before it are trained; asynchronously, a configuration is proposed whenever there is room, knowing
-    those still on the way. A training that fails or diverges ends there.
+    The first block has `first` configurations, all later ones have `batch`. A block is proposed
+    when all trials before it are over. Asynchronously, a configuration is proposed as soon as a
+    slot is free, given the pending ones. A training that fails or diverges stops.
+
+    Args:
+        problem: The problem to solve.
+        propose: Where configurations come from.
+        first: The size of the first block.
+        batch: The size of every later block.
+        trainings: The total number of trainings; None: as many as the budget allows.
+        asynchronous: Propose without waiting for the block to finish.
     """
 
     problem: Problem
     propose: Propose
     first: int
     batch: int
-    trainings: int | None = None  # how many in all; None: as many as the budget lets
+    trainings: int | None = None
     asynchronous: bool = False
 
     @property
     def total_jobs(self) -> int | None:
-        """Return how many jobs a whole run has, if no training fails."""
-        return (
-            None
-            if self.trainings is None
-            else self.trainings * self.problem.steps // self.problem.interval
-        )
+        """Return how many jobs a complete run has if no training fails."""
+        if self.trainings is None:
+            return None
+        return self.trainings * self.problem.steps // self.problem.interval
 
     @property
     def needs_budget(self) -> bool:
-        """Tell whether only a budget ends it."""
+        """Return whether only a budget ends a run."""
         return self.trainings is None
 
     @property
@@ -47,41 +57,45 @@ class FullTraining:
         return False
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
-        """Order intervals of the trials under way and, where there is room, of new ones, lowest step first.
+        """Order intervals of running trials and, in free slots, of new ones.
 
-        The last ones of a block do not wait for room: trained after all others, they would leave workers idle for a whole training.
+        Trials with the fewest steps come first. The last trials of a block do not wait for a free
+        slot: trained after all others, they would leave workers idle for an entire training.
         """
         ready = [t for t in state.trials if t.status == "ready"]
-        if len(ready) < slots or self._are_last(state, slots + len(state.outstanding)):
-            ready += self._newcomers(state, slots - len(ready))
+        workers = slots + len(state.outstanding)
+        if len(ready) < slots or self._few_left_in_block(state, workers):
+            ready += self._new_trials(state, slots - len(ready))
         ready.sort(key=attrgetter("step"))
         return next_intervals(state, ready[: max(slots, 0)], self.problem)
 
     def tell(self, state: State, report: Report) -> State:
-        """Enter a report: the training goes on, has come to its end, or failed."""
+        """Record a report; its trial continues, finishes or stops."""
         id = state.outstanding[report.job].trial
         state = with_report(state, report, status="waiting")
-        return updated(state, [replace(state.trials[id], status=self._next(state.trials[id]))])
+        trial = state.trials[id]
+        return updated(state, [replace(trial, status=self._next_status(trial))])
 
     def done(self, state: State) -> bool:
-        """Tell whether all trainings have come to their end."""
-        return (
-            self.trainings is not None
-            and len(state.trials) >= self.trainings
-            and all(_is_over(t) for t in state.trials)
-        )
+        """Return whether all trainings are over."""
+        if self.trainings is None or len(state.trials) < self.trainings:
+            return False
+        return all(_is_over(t) for t in state.trials)
 
-    def _next(self, trial: Trial) -> Status:
+    def _next_status(self, trial: Trial) -> Status:
         if not trial.is_finite:
             return "stopped"
         return "finished" if trial.step >= self.problem.steps else "ready"
 
-    def _are_last(self, state: State, workers: int) -> bool:
-        """Tell whether there are trials of the block to come, and fewer than workers."""
+    def _few_left_in_block(self, state: State, workers: int) -> bool:
+        """Check whether the block has trials left to start, but fewer than workers."""
         n = len(state.trials)
-        return not (self.asynchronous and n >= self.first) and 0 < self._block(n)[1] - n < workers
+        if self.asynchronous and n >= self.first:
+            return False
+        _, end = self._block(n)
+        return 0 < end - n < workers
 
-    def _newcomers(self, state: State, slots: int) -> list[Trial]:
+    def _new_trials(self, state: State, slots: int) -> list[Trial]:
         n = len(state.trials)
         begin, end = self._block(n)
         if end <= n:
@@ -90,23 +104,26 @@ class FullTraining:
             begin, end = n, min(end, n + slots)
         elif not all(_is_over(t) for t in state.trials[:begin]):
             return []
-        earlier = state.trials[:begin]
-        history = History(
-            configs=tuple(t.config for t in earlier if _is_over(t)),
-            results=tuple(self._outcome(t) for t in earlier if _is_over(t)),
-            pending=tuple(t.config for t in earlier if not _is_over(t)),
-        )
-        configs = _proposed(self.propose, self.problem, history, end - begin, state.seed, begin)
+        known = self._known_trials(state.trials[:begin])
+        configs = _propose_block(self.propose, self.problem, known, end - begin, state.seed, begin)
         return [Trial(id, configs[id - begin]) for id in range(n, end)]
 
     def _block(self, n: int) -> tuple[int, int]:
-        """Return the first and the last row (exclusive) of the block to which row `n` belongs."""
-        begin = 0 if n < self.first else self.first + (n - self.first) // self.batch * self.batch
-        end = self.first if n < self.first else begin + self.batch
+        """Return the first row and the end of the block that contains row `n`."""
+        if n < self.first:
+            begin, end = 0, self.first
+        else:
+            begin = self.first + (n - self.first) // self.batch * self.batch
+            end = begin + self.batch
         return begin, end if self.trainings is None else min(end, self.trainings)
 
-    def _outcome(self, trial: Trial) -> Result:
-        return trial.results.get(self.problem.steps, Result(None))
+    def _known_trials(self, earlier: tuple[Trial, ...]) -> Trials:
+        over = [t for t in earlier if _is_over(t)]
+        return Trials(
+            configs=tuple(t.config for t in over),
+            results=tuple(t.results.get(self.problem.steps, Result(None)) for t in over),
+            pending=tuple(t.config for t in earlier if not _is_over(t)),
+        )
 
 
 def _is_over(trial: Trial) -> bool:
@@ -114,9 +131,12 @@ def _is_over(trial: Trial) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _proposed(
-    propose: Propose, problem: Problem, history: History, n: int, seed: int, begin: int
+def _propose_block(
+    propose: Propose, problem: Problem, trials: Trials, n: int, seed: int, begin: int
 ) -> tuple[Config, ...]:
-    """Return a block's configurations; remembered, as a block is asked for again while its rows wait for room."""
+    """Propose the configurations of a block.
+
+    They are cached, because `ask` needs them again while some of their rows wait for a slot.
+    """
     rng = stream(seed, "propose", begin) if begin else stream(seed, "population")
-    return tuple(propose(problem.space, history, n, rng))
+    return tuple(propose(problem.space, trials, n, rng))

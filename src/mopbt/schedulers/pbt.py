@@ -1,4 +1,7 @@
-"""Population based training: a population trains side by side; the worst take over from the best (Algorithm 2)."""
+"""Population based training (Algorithm 2).
+
+A population trains in parallel, and its worst members copy its best ones.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,21 +15,32 @@ from numpy.random import Generator
 from mopbt.exploit import quantile_size, truncation
 from mopbt.explore import Explore
 from mopbt.problem import Problem
-from mopbt.proposals.base import History
+from mopbt.proposals.base import Trials
 from mopbt.proposals.uniform import Stratified, Uniform
 from mopbt.ranking import Rank
 from mopbt.rng import stream
 from mopbt.schedulers.base import next_intervals
 from mopbt.space import Config
-from mopbt.state import Job, Report, State, Trial, updated, with_report
+from mopbt.state import Job, Report, Result, State, Trial, updated, with_report
 
 
 @dataclass(frozen=True)
 class Pbt:
-    """Population based training with any ranking.
+    """Run population based training with any ranking.
 
-    Synchronous: the whole population reports, then the bottom `fraction` takes over from the top one. Asynchronous: each member
-    decides when it reports, ranked among the latest results of all.
+    Synchronous: when the entire population has reported, the bottom `fraction` copies the top one.
+    Asynchronous: each member decides when it reports, ranked among the latest results of all.
+
+    Args:
+        problem: The problem to solve.
+        rank: How members are compared.
+        explore: How a copied configuration is perturbed.
+        population: The number of members.
+        fraction: The share of the population that is replaced, and from which it is replaced.
+        asynchronous: Decide at each report.
+        inherit_step: An exploiting member continues at its donor's step if that is ahead. By
+            default it continues at its own.
+        start: Spread the initial configurations evenly, or draw them independently.
     """
 
     problem: Problem
@@ -35,23 +49,19 @@ class Pbt:
     population: int = 32
     fraction: float = 0.25
     asynchronous: bool = False
-    inherit_step: bool = (
-        False  # an exploiting member goes on at its donor's step if that is ahead; else at its own
-    )
+    inherit_step: bool = False
     start: Literal["stratified", "iid"] = "stratified"
 
     @property
     def total_jobs(self) -> int | None:
-        """Return how many jobs a whole run has."""
-        return (
-            None
-            if self.inherit_step
-            else self.population * self.problem.steps // self.problem.interval
-        )
+        """Return how many jobs a complete run has, or None with `inherit_step`."""
+        if self.inherit_step:
+            return None
+        return self.population * self.problem.steps // self.problem.interval
 
     @property
     def needs_budget(self) -> bool:
-        """Return False: a population is trained to its end."""
+        """Return False: a run ends when all members are fully trained."""
         return False
 
     @property
@@ -60,74 +70,74 @@ class Pbt:
         return not self.asynchronous
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
-        """Order intervals of the members that are ready, lowest step first, so that none starves."""
+        """Order intervals of ready members, those with the fewest steps first."""
         ready = [t for t in state.trials if t.status == "ready"]
         if len(state.trials) < self.population:
-            ready += self._newcomers(state, slots)
-        ready.sort(key=attrgetter("step"))  # stable, so of those at the same step the first
+            ready += self._new_members(state, slots)
+        # The sort is stable: of members at the same step, the first comes first.
+        ready.sort(key=attrgetter("step"))
         return next_intervals(state, ready[: max(slots, 0)], self.problem)
 
     def tell(self, state: State, report: Report) -> State:
-        """Enter a report; exploit and explore when it is time."""
+        """Record a report; exploit and explore when it is time."""
         trial = state.outstanding[report.job].trial
         state = with_report(state, report, status="waiting")
         if self.asynchronous:
             return self._decide(state, [state.trials[trial]])
-        if state.outstanding or len(state.trials) < self.population:  # first, as this is cheap
+        # The cheap test comes first.
+        if state.outstanding or len(state.trials) < self.population:
             return state
-        waiting = [t for t in state.trials if t.status == "waiting"]
-        return state if self._ready(state) else self._decide(state, waiting)
+        if any(t.status == "ready" for t in state.trials):
+            return state
+        return self._decide(state, [t for t in state.trials if t.status == "waiting"])
 
     def done(self, state: State) -> bool:
-        """Tell whether all members are fully trained."""
-        return len(state.trials) == self.population and all(
-            t.status == "finished" for t in state.trials
-        )
+        """Return whether all members are fully trained."""
+        if len(state.trials) != self.population:
+            return False
+        return all(t.status == "finished" for t in state.trials)
 
-    @staticmethod
-    def _ready(state: State) -> bool:
-        return any(t.status == "ready" for t in state.trials)
-
-    def _newcomers(self, state: State, most: int) -> list[Trial]:
+    def _new_members(self, state: State, slots: int) -> list[Trial]:
         configs = initial_configs(self.problem, self.population, state.seed, self.start)
         n = len(state.trials)
-        return [Trial(i, config) for i, config in enumerate(configs[n : n + most], n)]
+        return [Trial(i, config) for i, config in enumerate(configs[n : n + slots], n)]
 
     def _decide(self, state: State, deciding: Sequence[Trial]) -> State:
-        """Let the deciding members go on, take over from a donor, or finish."""
-        over = [t for t in deciding if t.step >= self.problem.steps]
+        """Let each deciding member continue, copy a donor, or finish."""
+        finished = [t for t in deciding if t.step >= self.problem.steps]
         deciding = [t for t in deciding if t.step < self.problem.steps]
-        donors = self._donors(state, deciding)
-        after = [replace(t, status="finished") for t in over]
+        donors = self._choose_donors(state, deciding)
+        after = [replace(t, status="finished") for t in finished]
         after += [self._successor(state, t, donors.get(t.id)) for t in deciding]
         return updated(state, after)
 
-    def _donors(self, state: State, deciding: Sequence[Trial]) -> dict[int, Trial]:
-        """Return the donor of each deciding member that is to be replaced."""
+    def _choose_donors(self, state: State, deciding: Sequence[Trial]) -> dict[int, Trial]:
+        """Return the donor of each deciding member that is replaced, by the member's id."""
         if not deciding:
             return {}
-        live = [
-            (t, latest)
-            for t in state.trials
-            if t.status != "finished" and (latest := t.latest) is not None
-        ]
-        sound, failed = (
-            [(t, r) for t, r in live if r.is_finite],
-            [t for t, r in live if not r.is_finite],
-        )
-        if not sound:
+        finite: list[tuple[Trial, Result]] = []
+        failed: list[Trial] = []
+        for trial in state.trials:
+            latest = trial.latest
+            if trial.status == "finished" or latest is None:
+                continue
+            if latest.is_finite:
+                finite.append((trial, latest))
+            else:
+                failed.append(trial)
+        if not finite:
             return {}
+        n = len(finite) + len(failed)
+        size = quantile_size(n, self.fraction)
         moment = (deciding[0].id, deciding[0].step) if self.asynchronous else (deciding[0].step,)
-        size = quantile_size(len(live), self.fraction)
         order = self.rank(
-            np.array([r.objectives for _, r in sound]),
-            np.array([r.violation for _, r in sound]),
+            np.array([result.objectives for _, result in finite]),
+            np.array([result.violation for _, result in finite]),
             stream(state.seed, "rank", *moment),
-            (size, len(live) - size),
+            (size, n - size),
         )
-        ranked = {
-            t.id: t for t in [*(sound[i][0] for i in order), *failed]
-        }  # who failed is worse than all others
+        # Failed members rank below all others.
+        ranked = {t.id: t for t in [*(finite[i][0] for i in order), *failed]}
         replaced = truncation(
             list(ranked),
             lambda id: self._stream(state, "exploit", ranked[id]),
@@ -140,15 +150,13 @@ class Pbt:
     def _successor(self, state: State, trial: Trial, donor: Trial | None) -> Trial:
         if donor is None and trial.is_finite:
             return replace(trial, status="ready")
-        source = (
-            donor or trial
-        )  # nobody is sound: try again from its last checkpoint with another configuration
-        config = self.explore(
-            self.problem.space, source.config, self._stream(state, "explore", trial)
-        )
-        step = (
-            max(source.step, trial.step) if self.inherit_step else trial.step
-        )  # going back, a run might never end
+        # Without a donor all members have failed. This one retries from its last checkpoint with
+        # another configuration.
+        source = donor or trial
+        rng = self._stream(state, "explore", trial)
+        config = self.explore(self.problem.space, source.config, rng)
+        # A member never falls back to an earlier step; otherwise a run might not end.
+        step = max(source.step, trial.step) if self.inherit_step else trial.step
         return replace(
             trial, status="ready", config=config, checkpoint=source.checkpoint, step=step
         )
@@ -162,6 +170,6 @@ class Pbt:
 def initial_configs(
     problem: Problem, n: int, seed: int, start: Literal["stratified", "iid"]
 ) -> tuple[Config, ...]:
-    """Return the first `n` configurations of a run, the same for every algorithm with this seed."""
+    """Draw the first `n` configurations of a run, the same for every algorithm."""
     propose = Stratified() if start == "stratified" else Uniform()
-    return tuple(propose(problem.space, History(), n, stream(seed, "population")))
+    return tuple(propose(problem.space, Trials(), n, stream(seed, "population")))
