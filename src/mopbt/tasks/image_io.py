@@ -1,4 +1,4 @@
-"""Read images from publishers' archives and compact files as bytes (n, 3, height, width)."""
+"""Read images from publishers' archives and compact files as uint8 (n, 3, H, W)."""
 
 import io
 import pickle
@@ -111,7 +111,10 @@ def read_celeba_part(path: Path) -> Images:
 
 
 def read_celeba(path: Path) -> Images:
-    """Read the official partitions; the first time, resizing 202,599 images takes minutes."""
+    """Read the official partitions.
+
+    The first time, resizing 202,599 images takes minutes.
+    """
     attributes = _read_celeba_attributes((path / CELEBA_ATTRIBUTES).read_text(encoding="utf-8"))
     parts: tuple[list[str], ...] = ([], [], [])
     for line in (path / CELEBA_PARTITION).read_text(encoding="utf-8").splitlines():

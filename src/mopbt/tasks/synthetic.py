@@ -33,7 +33,7 @@ Front = NDArray[np.float64]
 
 
 class Learner(NamedTuple):
-    """Hold a model: its state, its age in steps and the offsets of its measured metrics."""
+    """Hold a model: its state, its age in steps and the offsets of its metrics."""
 
     state: tuple[float, ...]
     age: int
@@ -42,7 +42,7 @@ class Learner(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic(ABC):
-    """Implement a task from a start state, a step and the metrics that a subclass defines.
+    """Implement a task from the start, step and metrics that a subclass defines.
 
     A learner learns for at most `steps` steps, including those of the learner it was copied
     from, so training longer cannot beat the front. Measured metrics include the offsets;
@@ -158,7 +158,7 @@ class Synthetic(ABC):
         ]
 
     def evaluate(self, model: Learner) -> dict[str, float]:
-        """Measure the objectives with the last interval's offsets, and ``test/...`` without."""
+        """Measure the objectives with the offsets, and ``test/...`` without."""
         truth = dict(zip(self.objectives, self._scores(model.state), strict=True))
         measured = {
             name: score + offset
@@ -372,7 +372,7 @@ class TradeOff(Arc):
 
     @property
     def space(self) -> Mapping[str, Domain]:
-        """Return the learning rate, best at 1, and the weight that sets the place on the arc."""
+        """Return the learning rate, best at 1, and the weight, the place on the arc."""
         return {"learning_rate": Grid(0, 2, 11), "weight": Float(0, 1)}
 
     def _start(self) -> tuple[float, ...]:
@@ -411,7 +411,7 @@ class ThreeSkills(Synthetic):
         return {"first": "max", "second": "max", "third": "max"}
 
     def front(self, n: int, *, constant: bool = False) -> Front:
-        """Return `n` points (n, 3) spread evenly over the octant; constants reach all of it."""
+        """Return `n` points (n, 3) spread evenly; constants reach all of the front."""
         # Slices of equal height have equal areas, and the golden ratio keeps neighbors apart.
         height = (np.arange(n) + 0.5) / n
         angle = np.pi / 2 * (np.arange(n) * (math.sqrt(5) - 1) / 2 % 1)
@@ -452,7 +452,7 @@ class LateBloomers(Synthetic):
 
     @property
     def space(self) -> Mapping[str, Domain]:
-        """Return the share of effort that scores at once, and the first objective's weight."""
+        """Return the share of effort that scores, and the first objective's weight."""
         return {"head": Grid(0, 1, 11), "weight": Float(0, 1)}
 
     def best_schedule(self) -> list[float]:

@@ -133,7 +133,10 @@ def read_openml_arff(path: Path, target: str, *, as_large_as_test: bool) -> Tabu
 
 
 def _split_in_three(x: Floats, y: Floats, *, as_large_as_test: bool) -> Tabular:
-    """Hold out a fifth for testing, then as many rows or a fifth of the rest for validation."""
+    """Hold out test rows, then validation rows, and prepare the three parts.
+
+    The test part is a fifth. The validation part has as many rows, or a fifth of the rest.
+    """
     rest, test = split(y, -(-len(y) // 5))
     train, validation = split(y[rest], len(test) if as_large_as_test else len(rest) // 5)
     parts = (rest[train], rest[validation], test)
