@@ -2,7 +2,7 @@
 
 Run it with ``python benchmarks/schedulers.py``; the exit code is 1 if the cost per job grows faster
 than n log n. Reports are made up, so that only the scheduler is measured. There is a worker for
-every ten trials, and workers report one by one. ``--whole`` simulates 10,000 members on 1,000
+every ten trials, and workers report one by one. ``--simulate`` simulates 10,000 members on 1,000
 workers for 100 intervals, a million jobs, with training, journal and front.
 """
 
@@ -122,13 +122,17 @@ def simulate(asynchronous: bool) -> None:
 if __name__ == "__main__":
     parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument(
-        "--whole", action="store_true", help="simulate a million jobs with each of two cost models"
+        "--simulate",
+        action="store_true",
+        help="simulate a million jobs with each of two cost models",
     )
     parser.add_argument(
-        "--asynchronous", action="store_true", help="with --whole, use the asynchronous algorithm"
+        "--asynchronous",
+        action="store_true",
+        help="with --simulate, use the asynchronous algorithm",
     )
     arguments = parser.parse_args()
-    if arguments.whole:
+    if arguments.simulate:
         simulate(arguments.asynchronous)
     else:
         sys.exit(show(growth(), arguments.json))

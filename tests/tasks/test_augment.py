@@ -406,16 +406,16 @@ def test_signs_are_drawn_for_moves_alone():
 
 def test_distances_shrink_with_the_images_and_nothing_else_does():
     shape, values = torch.Size([400, 3, 16, 16]), [4, 5, 1.0, 9]
-    whole, half = (replace(FULL, reach=reach)._draw(1, values, shape) for reach in (1.0, 0.5))
-    assert torch.equal(half.operations, whole.operations)
+    full, half = (replace(FULL, reach=reach)._draw(1, values, shape) for reach in (1.0, 0.5))
+    assert torch.equal(half.operations, full.operations)
     moved = torch.isin(
-        whole.operations, torch.tensor([OPERATIONS.index(f"translate_{axis}") for axis in "xy"])
+        full.operations, torch.tensor([OPERATIONS.index(f"translate_{axis}") for axis in "xy"])
     )
-    assert set(whole.strengths[moved].tolist()) == {-17.0, 17.0}
+    assert set(full.strengths[moved].tolist()) == {-17.0, 17.0}
     # 8.5 is rounded to even.
     assert set(half.strengths[moved].tolist()) == {-8.0, 8.0}
-    assert torch.equal(half.strengths[~moved], whole.strengths[~moved])
-    assert (set(whole.sides.tolist()), set(half.sides.tolist())) == ({20}, {10})
+    assert torch.equal(half.strengths[~moved], full.strengths[~moved])
+    assert (set(full.sides.tolist()), set(half.sides.tolist())) == ({20}, {10})
     assert sorted(set(half.shifts.flatten().tolist())) == list(range(-2, 3))
     with pytest.raises(
         ValueError,

@@ -144,7 +144,8 @@ def weighted(logits, y, sensitive, weight):
 @pytest.mark.parametrize("shared", [True, False])
 def test_stacked_members_have_the_losses_and_gradients_that_they_have_alone(loss, shared):
     members = [drawn(seed) for seed in range(4)]
-    members[3] = (*members[3][:2], torch.ones_like(members[3][2]))  # one group only
+    # The last batch has one group only.
+    members[3] = (*members[3][:2], torch.ones_like(members[3][2]))
     if shared:
         members = [(own[0], *members[0][1:]) for own in members]
     values = torch.linspace(0.0, 0.9, 4, dtype=torch.float64)

@@ -127,7 +127,8 @@ def test_adult_rows_are_those_of_the_published_split(real):
             np.testing.assert_array_equal(part.target, rows["income"] == ">50K")
             np.testing.assert_array_equal(part.sensitive, rows["sex"] == "Male")
             order = np.argsort(rows["age"].to_numpy(), kind="stable")
-            assert (np.diff(part.numeric[order, 0]) >= 0).all()  # quantiles keep the order
+            # Quantiles keep the order.
+            assert (np.diff(part.numeric[order, 0]) >= 0).all()
 
 
 def test_adult_codes_are_the_categories_of_training_in_order_and_0_for_others(real):
@@ -449,9 +450,8 @@ def test_cifar_as_it_is_published_packed_and_unpacked(name, monkeypatch, tmp_pat
     ):
         np.testing.assert_array_equal(part.y, labels)
         assert part.x.shape == (len(labels), 3, 32, 32)
-        assert (
-            part.x[3, 1, 5, 7] == pixels[3, 1024 + 5 * 32 + 7]
-        )  # planes of red, green and blue, row by row
+        # A row of pixels has the red, green and blue planes, each row by row.
+        assert part.x[3, 1, 5, 7] == pixels[3, 1024 + 5 * 32 + 7]
         np.testing.assert_array_equal(part.x.reshape(len(labels), -1), pixels)
 
 
@@ -493,7 +493,8 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(pickled, tmp_path
     ):
         load_images("cifar100", tmp_path)
     assert not marker.exists()
-    pickle.loads(evil, encoding="bytes")  # The standard unpickler runs the same bytes.
+    # The standard unpickler runs the same bytes.
+    pickle.loads(evil, encoding="bytes")
     assert marker.exists()
 
 
@@ -523,8 +524,10 @@ def test_only_what_arrays_are_made_of_may_be_named(named):
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
 def test_a_truncated_batch_is_an_error(share, tmp_path):
     batches = cifar_batches("cifar100")
-    whole = old_pickle(batches["train"])
-    write_unpacked(tmp_path, "cifar100", batches | {"train": whole[: int(share * len(whole))]})
+    complete = old_pickle(batches["train"])
+    write_unpacked(
+        tmp_path, "cifar100", batches | {"train": complete[: int(share * len(complete))]}
+    )
     with pytest.raises(
         DataMissing, match=r"cannot read .*cifar-100-python: .*; download it again or delete it"
     ):
@@ -591,15 +594,16 @@ def test_celeba_as_it_is_published(celeba):
         np.testing.assert_array_equal(part.sensitive, signs[rows, 4] == 1)
         for x, i in zip(part.x, rows, strict=True):
             (file,) = (place / "img_align_celeba").glob(f"{i + 1:06d}.*")
-            whole = (
+            complete = (
                 torch.from_numpy(np.array(Image.open(file).convert("RGB")))
                 .permute(2, 0, 1)[None]
                 .float()
             )
             small = torch.nn.functional.interpolate(
-                whole, (39, 32), mode="bilinear", antialias=True
+                complete, (39, 32), mode="bilinear", antialias=True
             )[0]
-            assert np.abs(x - small.numpy()).max() <= 1.01  # Pillow rounds twice
+            # Pillow rounds twice.
+            assert np.abs(x - small.numpy()).max() <= 1.01
 
 
 def test_the_short_side_of_an_image_becomes_32(tmp_path):
@@ -931,7 +935,7 @@ def test_other_files_and_other_recipes_are_prepared_again(click, celeba, monkeyp
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
 def test_a_damaged_cache_is_rebuilt(click, where, bit, cut):
-    sound = load_tabular("click", click)
+    intact = load_tabular("click", click)
     (file,) = cached()
     content = bytearray(file.read_bytes())
     at = int(where * len(content))
@@ -940,24 +944,24 @@ def test_a_damaged_cache_is_rebuilt(click, where, bit, cut):
     else:
         content[at] ^= 1 << bit
     file.write_bytes(content)
-    assert_same(sound, load_tabular("click", click))
-    assert_same(sound, load_tabular("click", click))
+    assert_same(intact, load_tabular("click", click))
+    assert_same(intact, load_tabular("click", click))
     assert cached() == [file]
 
 
 def test_a_cache_that_is_no_archive_of_arrays_is_not_unpickled(click, tmp_path):
-    sound = load_tabular("click", click)
+    intact = load_tabular("click", click)
     (file,) = cached()
     file.write_bytes(pickle.dumps(Touch(tmp_path / "was-here")))
-    assert_same(sound, load_tabular("click", click))
+    assert_same(intact, load_tabular("click", click))
     assert not (tmp_path / "was-here").exists()
 
 
 def test_without_a_writable_cache_loading_works(click, monkeypatch, tmp_path):
-    sound = load_tabular("click", click)
+    intact = load_tabular("click", click)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert_same(sound, load_tabular("click", click))
+    assert_same(intact, load_tabular("click", click))
 
 
 def test_nothing_half_written_is_left(click, monkeypatch):
@@ -1019,28 +1023,28 @@ def test_a_subset_has_the_shares_of_the_whole(seed, n, share, grouped):
     np.testing.assert_array_equal(found.target, labels[chosen])
     for label in range(3):
         for group in (0, 1) if grouped else (None,):
-            whole = (labels == label) & (True if group is None else sensitive == group)
-            assert abs(whole[chosen].sum() - whole.sum() * wanted / (n + 5)) < 1
+            complete = (labels == label) & (True if group is None else sensitive == group)
+            assert abs(complete[chosen].sum() - complete.sum() * wanted / (n + 5)) < 1
 
 
 def test_a_subset_is_the_same_each_time_and_another_with_another_seed():
-    whole = rows_of(np.arange(100) % 2)
-    ones = [subset(whole, 30, seed).numeric[:, 0].tolist() for seed in (0, 0, 1)]
+    complete = rows_of(np.arange(100) % 2)
+    ones = [subset(complete, 30, seed).numeric[:, 0].tolist() for seed in (0, 0, 1)]
     assert ones[0] == ones[1] != ones[2]
-    assert subset(whole, 100, 5).numeric[:, 0].tolist() == list(range(100))
+    assert subset(complete, 100, 5).numeric[:, 0].tolist() == list(range(100))
 
 
 def test_images_have_subsets_too():
     y, male = np.arange(40) % 2, np.arange(40) // 20
-    whole = ImageRows(np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1), y, male)
-    found = subset(whole, 8, 0)
+    complete = ImageRows(np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1), y, male)
+    found = subset(complete, 8, 0)
     assert isinstance(found, ImageRows)
     chosen = found.x.ravel()
     assert sorted(zip(found.y.tolist(), found.sensitive.tolist(), strict=True)) == sorted(
         [(0, 0), (0, 1), (1, 0), (1, 1)] * 2
     )
     np.testing.assert_array_equal(found.y, y[chosen])
-    assert whole.x.shape[0] == 40
+    assert complete.x.shape[0] == 40
 
 
 @pytest.mark.parametrize("n", [0, -1, 11])

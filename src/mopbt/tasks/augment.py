@@ -25,7 +25,7 @@ from mopbt.tasks.image_ops import MOVES, OPERATIONS, apply_operations, crop_and_
 from mopbt.torch.data import Batch
 
 MAGNITUDES = range(10)
-# Magnitude 0 is a strong change here: nearly black, gray, flat or smooth.
+# Factors of enhancement. Magnitude 0 is a strong change: nearly black, gray, flat or smooth.
 _FACTORS = tuple(0.01 + 1.99 * m / 9 for m in MAGNITUDES)
 # In bits (posterize), degrees (rotate), shares of the distance (shear), the first inverted level
 # (solarize) and pixels (translate).
@@ -168,7 +168,8 @@ class Augmentation:
 
     The images are the first tensor of the batch, (B, 3, H, W): uint8, or floats in [0, 1], which
     are rounded to 256 levels. The result is floats in [0, 1], normalized if `mean` and `deviation`
-    are given. Cutout's squares are 0 after normalization. Operations, crop, flip, normalization and Cutout apply in this order.
+    are given. Cutout's squares are 0 after normalization. Operations, crop, flip, normalization
+    and Cutout apply in this order.
 
     The result is a function of the images, their order and the hyperparameters. The augmentation
     of an image therefore depends on the other images of its batch, and batches of one image would
@@ -196,7 +197,7 @@ class Augmentation:
     def __post_init__(self) -> None:
         if not 0 < self.reach < np.inf:
             raise ValueError(
-                f"`reach` must be a positive number, such as 0.5 for images of 16 pixels, "
+                "`reach` must be a positive number, such as 0.5 for images of 16 pixels, "
                 f"got {self.reach!r}"
             )
         if not isinstance(self.crop, int) or self.crop < 0:
@@ -205,7 +206,7 @@ class Augmentation:
             )
         if (self.mean is None) != (self.deviation is None):
             raise ValueError(
-                f"`mean` and `deviation` must be given together, "
+                "`mean` and `deviation` must be given together, "
                 f"got {self.mean!r} and {self.deviation!r}"
             )
 
@@ -238,9 +239,8 @@ class Augmentation:
     def of_members(self, images: Tensor, values: Tensor) -> Tensor:
         """Augment the images of N members by their hyperparameters (N, P).
 
-        Hyperparameters are in the order of `space`.
-        Images are (N, B, 3, H, W), or (B, 3, H, W) if all members share them. The result is
-        (N, B, 3, H, W).
+        Hyperparameters are in the order of `space`. Images are (N, B, 3, H, W), or (B, 3, H, W) if
+        all members share them. The result is (N, B, 3, H, W).
         """
         n = len(values)
         levels = _to_levels(images)

@@ -57,7 +57,8 @@ def robustness(
 ) -> dict[str, float]:
     """Return the accuracy on images (n, ...) with and without a PGD attack.
 
-    Images are in [0, 1]. `seed` sets the random start of the attack, which is the same for every model.
+    Images are in [0, 1]. `seed` sets the random start of the attack, which is the same for every
+    model.
     """
     generator = torch.Generator(x.device).manual_seed(seed)
     natural: list[Tensor] = []

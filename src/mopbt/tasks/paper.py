@@ -273,7 +273,6 @@ def build_image_robustness(task: PaperTask, scale: Scale) -> Any:
     from mopbt.torch import Batches, TorchTask
 
     train, validation, test = _image_parts(task, scale)
-    # Smaller images than the paper's need smaller distances for augmentations of equal strength.
     augmentation = _augmentation(task.policy, {"reach": scale.side / PAPER_SIDE})
     held_out = [
         (augmentation.plain(torch.from_numpy(p.x)), torch.from_numpy(p.y))
@@ -350,7 +349,8 @@ def _step_size(steps: int, paper_steps: int) -> float:
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
-# Shorter side of the paper's images in pixels.
+# Shorter side of the paper's images in pixels. Distances of augmentations shrink with the images,
+# so that their strength stays the same.
 PAPER_SIDE = 32
 
 
