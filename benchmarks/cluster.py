@@ -1,7 +1,8 @@
-"""What Ray costs: whole runs against a plain loop, an interval that trains nothing, and the driver with more and more actors.
+"""Measure the overhead of Ray: complete runs, empty intervals and many actors.
 
-``python benchmarks/cluster.py [--repeats 3] [workload] [overhead] [driver]`` measures what is named (all by default) and prints
-ratios. The workload is that of `overhead.py`, on two actors of one CPU each; what is compared is measured in one run, in turns.
+``python benchmarks/cluster.py [--repeats 3] [workload] [overhead] [driver]`` measures the named
+sections, all by default, and prints ratios. The workload is that of `overhead.py`, on two actors of
+one CPU each. Compared ways take turns in one run.
 """
 
 import os
@@ -14,14 +15,18 @@ from pathlib import Path
 import overhead
 import peers
 from measuring import Row, argument_parser, show
-from population import WORKLOADS, in_turns, program, ratio
+from population import WORKLOADS, ratio, run_process, time_calls
 
 import mopbt
 from mopbt.engines.ray import Actor, RayEngine
 
 MEMORY = 200 * 2**20
-OTHERS = "Ray Tune's own PBT, reused actors"  # measured for comparison only
-HOSTS = 4  # processes in which the light actors live
+# Measured for comparison only.
+OTHERS = "Ray Tune's own PBT, reused actors"
+# Processes that run the light actors.
+HOSTS = 4
+EMPTY_SPACE = overhead.EmptyTask.space
+EMPTY_OBJECTIVES = overhead.EmptyTask.objectives
 
 
 def connect(cpus=2):
@@ -33,88 +38,94 @@ def connect(cpus=2):
     return ray
 
 
-# The whole workload, each way as a program of its own.
+# The complete workload, each way in its own process.
 
 
-def engine(stack=1):
+def run_on_engine(stack=1):
     """Run the workload on two actors, member by member or in stacks."""
-    task = (
-        WORKLOADS["L"].task(interval=overhead.EPOCHS, steps=overhead.INTERVALS * overhead.EPOCHS)
-        if stack > 1
-        else overhead.WorkloadTask()
-    )
+    task = overhead.WorkloadTask()
+    if stack > 1:
+        steps = overhead.INTERVALS * overhead.EPOCHS
+        task = WORKLOADS["L"].task(interval=overhead.EPOCHS, steps=steps)
     ray = connect()
     with tempfile.TemporaryDirectory() as folder:
-        crew = RayEngine(2, stack=stack)
         results = mopbt.run(
-            task, out=folder + "/run", engine=crew, population=overhead.POPULATION, progress=False
+            task,
+            out=folder + "/run",
+            engine=RayEngine(2, stack=stack),
+            population=overhead.POPULATION,
+            progress=False,
         )
         assert len(results) == overhead.POPULATION * overhead.INTERVALS
     ray.shutdown()
 
 
-def tune(trainable=None, samples=overhead.POPULATION, intervals=overhead.INTERVALS):
-    """Run the workload, or another Trainable, under Ray Tune with our scheduler; return the seconds of all reports."""
+def run_on_tune(trainable=None, samples=overhead.POPULATION, intervals=overhead.INTERVALS):
+    """Run a Trainable, by default the workload, on Ray Tune with our scheduler.
+
+    Returns the sorted times of all reports.
+    """
     from ray import tune
 
     from mopbt.integrations.ray_tune import MOPBT, Experiment
 
     ray = connect()
-    space, objectives = (
-        (overhead.SPACE, overhead.WorkloadTask.objectives)
-        if trainable is None
-        else (EMPTY_SPACE, EMPTY_OBJECTIVES)
-    )
+    if trainable is None:
+        space = overhead.SPACE
+        objectives = overhead.WorkloadTask.objectives
+    else:
+        space = EMPTY_SPACE
+        objectives = EMPTY_OBJECTIVES
     scheduler = MOPBT(space=space, objectives=objectives, interval=1, max_t=intervals)
     with tempfile.TemporaryDirectory() as folder:
         options = tune.TuneConfig(num_samples=samples, scheduler=scheduler, reuse_actors=True)
         run = tune.RunConfig(storage_path=folder, verbose=0)
         member = tune.with_resources(trainable or peers.member_class(), {"cpu": 1})
-        records = Experiment.open(
-            tune.Tuner(member, tune_config=options, run_config=run).fit()
-        ).results.records()
+        grid = tune.Tuner(member, tune_config=options, run_config=run).fit()
+        records = Experiment.open(grid).results.records()
     ray.shutdown()
     assert len(records) == samples * intervals
     return sorted(record["seconds"] for record in records)
 
 
 def workload(repeats):
-    """Compare whole runs with the floor."""
+    """Compare complete runs with the floor."""
     calls = {
         "floor": "overhead.floor()",
-        "RayEngine, two actors": "cluster.engine()",
-        "RayEngine, two actors with stacks of 16": "cluster.engine(16)",
+        "RayEngine, two actors": "cluster.run_on_engine()",
+        "RayEngine, two actors with stacks of 16": "cluster.run_on_engine(16)",
         "Ray Tune's own PBT, reused actors": "peers.ray()",
-        "Ray Tune with MOPBT, reused actors": "cluster.tune()",
+        "Ray Tune with MOPBT, reused actors": "cluster.run_on_tune()",
     }
-    times = in_turns({way: lambda call=call: program(call) for way, call in calls.items()}, repeats)
+    times = time_calls(calls, repeats)
+    floor = statistics.median(times["floor"])
     for way in list(calls)[1:]:
-        seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
-        against, better = ratio(times[way], times["floor"]), "" if way.endswith(OTHERS) else "lower"
-        yield Row(
-            f"MLP, 32 x 10, whole process: {way} / floor", against, detail=seconds, better=better
-        )
+        name = f"MLP, 32 x 10, whole process: {way} / floor"
+        against = ratio(times[way], times["floor"])
+        seconds = f"{statistics.median(times[way]):.1f} s against {floor:.1f} s"
+        better = "" if way.endswith(OTHERS) else "lower"
+        yield Row(name, against, detail=seconds, better=better)
 
 
-# An interval that trains nothing.
-
-EMPTY_SPACE, EMPTY_OBJECTIVES = overhead.EmptyTask.space, overhead.EmptyTask.objectives
+# Empty intervals, which train nothing.
 
 
 def per_interval(seconds, population=overhead.POPULATION):
-    """Return the seconds per member-interval of sorted reports, the first of each member left out as actors start meanwhile."""
+    """Return the seconds per member-interval from the sorted times of reports.
+
+    The first interval of each member is excluded, because actors start in it.
+    """
     return (seconds[-1] - seconds[population - 1]) / (len(seconds) - population)
 
 
-def empty_engine(name):
-    """Print the seconds per member-interval that trains nothing, on two actors or two worker processes."""
+def print_empty_on_engine(name):
+    """Print the seconds per empty member-interval on two actors or two workers."""
     ray = connect() if name == "ray" else None
     with tempfile.TemporaryDirectory() as folder:
-        crew = RayEngine(2) if ray else mopbt.PoolEngine(2)
         results = mopbt.run(
             overhead.EmptyTask(),
             out=folder + "/run",
-            engine=crew,
+            engine=RayEngine(2) if ray else mopbt.PoolEngine(2),
             population=overhead.POPULATION,
             progress=False,
         )
@@ -128,7 +139,7 @@ def empty_class():
     from ray.tune import Trainable
 
     class Empty(Trainable):
-        """A member that does nothing."""
+        """Train nothing."""
 
         def step(self):
             return {"a": self.config["x"], "b": -self.config["x"], "score": self.config["x"]}
@@ -145,17 +156,21 @@ def empty_class():
     return Empty
 
 
-def empty_tune(intervals=6):
-    """Print the seconds per member-interval that trains nothing, under Tune with our scheduler."""
-    print(per_interval(tune(empty_class(), intervals=intervals)))
+def print_empty_on_tune(intervals=6):
+    """Print the seconds per empty member-interval on Ray Tune with our scheduler."""
+    print(per_interval(run_on_tune(empty_class(), intervals=intervals)))
 
 
-def empty_tune_pbt(intervals=6):
-    """Print the seconds per member-interval that trains nothing under Tune's own PBT, its start left out by a shorter run."""
+def print_empty_on_tune_pbt(intervals=6):
+    """Print the seconds per empty member-interval on Ray Tune with its own PBT.
+
+    The time of a shorter run is subtracted, because it contains the startup.
+    """
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
 
-    ray, seconds = connect(), {}
+    ray = connect()
+    seconds = {}
     for length in (2, 2 + intervals):
         scheduler = PopulationBasedTraining(
             "training_iteration",
@@ -182,15 +197,15 @@ def empty_tune_pbt(intervals=6):
 
 
 def overheads(repeats):
-    """Compare what an interval costs that trains nothing."""
+    """Compare the cost of an empty member-interval."""
     calls = {
-        "pool, two worker processes": "cluster.empty_engine('pool')",
-        "RayEngine, two actors": "cluster.empty_engine('ray')",
-        "Ray Tune with MOPBT, reused actors": "cluster.empty_tune()",
-        "Ray Tune's own PBT, reused actors": "cluster.empty_tune_pbt()",
+        "pool, two worker processes": "cluster.print_empty_on_engine('pool')",
+        "RayEngine, two actors": "cluster.print_empty_on_engine('ray')",
+        "Ray Tune with MOPBT, reused actors": "cluster.print_empty_on_tune()",
+        "Ray Tune's own PBT, reused actors": "cluster.print_empty_on_tune_pbt()",
     }
     for way, call in calls.items():
-        cost = statistics.median(float(program(call).split()[-1]) for _ in range(repeats))
+        cost = statistics.median(float(run_process(call).split()[-1]) for _ in range(repeats))
         better = "" if way.endswith(OTHERS) else "lower"
         yield Row(f"empty member-interval: {way}, ms", 1e3 * cost, better=better)
 
@@ -199,61 +214,68 @@ def overheads(repeats):
 
 
 class Call:
-    """A method of a light actor, called as a method of a Ray actor is."""
+    """Represent a method of a light actor, with the interface of a Ray actor's method."""
 
-    def __init__(self, method, lodger):
-        self.method, self.lodger = method, lodger
+    def __init__(self, method, actor_id):
+        self.method = method
+        self.actor_id = actor_id
 
     def remote(self, *args):
-        """Send the call to the process in which the light actor lives."""
-        return self.method.remote(self.lodger, *args)
+        """Send the call to the process that runs the light actor."""
+        return self.method.remote(self.actor_id, *args)
 
 
 class Host:
-    """A process in which many light actors live."""
+    """Run many light actors in one Ray actor."""
 
     def __init__(self):
-        self.lodgers = {}
+        self.actors = {}
 
-    def prepare(self, lodger, *args):
-        """Let a light actor move in."""
-        self.lodgers[lodger] = Actor()
-        return self.lodgers[lodger].prepare(*args)
+    def prepare(self, actor_id, *args):
+        """Create and prepare a light actor."""
+        self.actors[actor_id] = Actor()
+        return self.actors[actor_id].prepare(*args)
 
-    def execute(self, lodger, stack):
-        """Let a light actor do its work."""
-        return self.lodgers[lodger].execute(stack)
+    def execute(self, actor_id, jobs):
+        """Execute jobs on a light actor."""
+        return self.actors[actor_id].execute(jobs)
 
 
-class Lodging:
-    """Hands out light actors in place of Ray actors: the driver's calls, references and answers are the same."""
+class LightActor:
+    """Offer the methods that the driver calls on a Ray actor."""
+
+    def __init__(self, host, actor_id):
+        self.prepare = Call(host.prepare, actor_id)
+        self.execute = Call(host.execute, actor_id)
+
+
+class LightActors:
+    """Create light actors in place of Ray actors.
+
+    The driver makes the same calls, and gets the same references and answers.
+    """
 
     def __init__(self, ray):
         self.hosts = [ray.remote(num_cpus=0)(Host).remote() for _ in range(HOSTS)]
         self.count = 0
 
     def remote(self):
-        """Return a light actor."""
+        """Create a light actor."""
         self.count += 1
-        host = self.hosts[self.count % HOSTS]
-        return type(
-            "Light",
-            (),
-            {name: Call(getattr(host, name), self.count) for name in ("prepare", "execute")},
-        )()
+        return LightActor(self.hosts[self.count % HOSTS], self.count)
 
 
 class LightEngine(RayEngine):
-    """The engine with light actors."""
+    """Run jobs on light actors."""
 
     def start(self, work):
         """Replace the actors by light ones."""
         super().start(work)
-        self._actor_class = Lodging(self._ray)
+        self._actor_class = LightActors(self._ray)
 
 
-def driving(actors, intervals):
-    """Print the driver's CPU seconds per job with so many light actors, all of its threads together."""
+def print_driver_cost(actors, intervals):
+    """Print the CPU seconds per job of all threads of the driver."""
     ray = connect(HOSTS)
     task = overhead.EmptyTask()
     task.steps = intervals
@@ -278,14 +300,14 @@ def driving(actors, intervals):
 
 
 def driver(repeats):
-    """Measure how the driver's work per job grows with the number of actors, each with a member of its own."""
-    sizes = {8: 64, 64: 16, 512: 4}  # actors and intervals
-    costs = {
-        n: statistics.median(
-            float(program(f"cluster.driving({n}, {t})").split()[-1]) for _ in range(repeats)
-        )
-        for n, t in sizes.items()
-    }
+    """Measure how the driver's work per job grows with the number of actors."""
+    # More actors, each with one member, train for fewer intervals.
+    sizes = {8: 64, 64: 16, 512: 4}
+    costs = {}
+    for n, intervals in sizes.items():
+        call = f"cluster.print_driver_cost({n}, {intervals})"
+        seen = [float(run_process(call).split()[-1]) for _ in range(repeats)]
+        costs[n] = statistics.median(seen)
     for n, cost in costs.items():
         detail = f"{1e3 * cost:.2f} ms"
         name = f"driver's CPU per job with {n} light actors / with 8"
@@ -296,7 +318,7 @@ SECTIONS = {"workload": workload, "overhead": overheads, "driver": driver}
 
 
 def main():
-    """Print what was measured."""
+    """Print the rows of the chosen sections."""
     parser = argument_parser(__doc__)
     parser.add_argument(
         "sections", nargs="*", choices=[*SECTIONS, []], metavar="section", help=", ".join(SECTIONS)
@@ -307,7 +329,7 @@ def main():
 
 
 def sections(names, repeats):
-    """Measure sections one after the other."""
+    """Measure the named sections."""
     for name in names:
         print(f"{name} (load {os.getloadavg()[0]:.1f} before)", flush=True)
         yield from SECTIONS[name](repeats)

@@ -1,6 +1,7 @@
-"""Hypervolume and its curve against moocore and moarchiving: ratios of CPU times, measured side by side in this run.
+"""Compare the hypervolume and its curve with moocore and moarchiving in CPU time.
 
-Run it with ``python benchmarks/hypervolume.py``; the exit code is 1 if a target is missed. Needs moarchiving.
+Run it with ``python benchmarks/hypervolume.py``; the exit code is 1 if a target is missed. It needs
+moarchiving.
 """
 
 import sys
@@ -17,17 +18,20 @@ Points = np.ndarray
 
 
 def random_points(n: int, K: int) -> Points:
+    """Return uniform points (n, K)."""
     return np.random.default_rng(0).random((n, K))
 
 
 def front_points(n: int, K: int) -> Points:
-    """Return points of which none dominates another, in random order: every one is accepted."""
+    """Return points (n, K) of one front in random order, so that each is accepted."""
     points = np.abs(np.random.default_rng(0).standard_normal((n, K)))
     return points / np.linalg.norm(points, axis=1, keepdims=True)
 
 
 def value_against_moocore(n: int, K: int) -> Row:
-    objectives, reference = random_points(n, K), np.zeros(K)
+    """Compare the hypervolume of random points with moocore's."""
+    objectives = random_points(n, K)
+    reference = np.zeros(K)
     ours, theirs = cpu_times(
         lambda: hypervolume(objectives, reference),
         lambda: moocore.hypervolume(-objectives, ref=-reference),
@@ -39,6 +43,7 @@ def value_against_moocore(n: int, K: int) -> Row:
 
 
 def curve_by_moarchiving(objectives: Points) -> list[float]:
+    """Compute the curve with moarchiving."""
     archive = BiobjectiveNondominatedSortedList(reference_point=[0, 0])
     values = []
     for losses in (-objectives).tolist():
@@ -48,9 +53,11 @@ def curve_by_moarchiving(objectives: Points) -> list[float]:
 
 
 def curve_by_recomputation(objectives: Points) -> list[float]:
-    """Compute the hypervolume again whenever the archive of non-dominated points changes, as a careful user would."""
+    """Compute the curve with moocore, once per change of the archive."""
     reference = np.zeros(objectives.shape[1])
-    archive, value, values = np.empty((0, objectives.shape[1])), 0.0, []
+    archive = np.empty((0, objectives.shape[1]))
+    value = 0.0
+    values = []
     for losses in -objectives:
         if not (archive <= losses).all(axis=1).any():
             archive = np.vstack([archive[~(losses <= archive).all(axis=1)], losses])
@@ -62,6 +69,7 @@ def curve_by_recomputation(objectives: Points) -> list[float]:
 def curve(
     name: str, objectives: Points, peer: Callable[[Points], list[float]], target: float
 ) -> Row:
+    """Compare our curve with another one."""
     reference = np.zeros(objectives.shape[1])
     assert np.allclose(hypervolume_curve(objectives, reference), peer(objectives))
     ours, theirs = cpu_times(
@@ -73,6 +81,7 @@ def curve(
 
 
 def main() -> int:
+    """Print all rows."""
     file = argument_parser(__doc__.splitlines()[0]).parse_args().json
     rows = [value_against_moocore(n, K) for n in (100, 1_000) for K in (2, 3, 4)]
     rows += [

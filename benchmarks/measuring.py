@@ -1,4 +1,4 @@
-"""What the benchmarks share: CPU times side by side, and rows that are printed and kept as JSON."""
+"""Measure CPU times side by side, and print and save rows of benchmarks."""
 
 import argparse
 import json
@@ -12,18 +12,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILE = Path("build/bench.json")
-QUIET = 0.5  # the load average up to which a machine counts as quiet
+# The load average up to which a machine counts as quiet.
+QUIET = 0.5
 
 
 class Row(NamedTuple):
-    """One measured value; without a target, `met` is None."""
+    """Hold one measured value.
+
+    Attributes:
+        name: What was measured.
+        ratio: The value.
+        target: The limit, such as "<= 1.1", if there is one.
+        met: Whether the target is met; None without a target.
+        detail: Further text to print.
+        better: "lower" or "higher", if no target says it.
+    """
 
     name: str
     ratio: float
     target: str = ""
     met: bool | None = None
     detail: str = ""
-    better: str = ""  # "lower" or "higher", where no target says it
+    better: str = ""
 
     def direction(self) -> str:
         """Return which values are better, "" if none are."""
@@ -31,7 +41,10 @@ class Row(NamedTuple):
 
 
 def cpu_times(*functions: Callable[[], object], number: int = 1, repeats: int = 3) -> list[float]:
-    """Return the median CPU seconds of one call of each function, in turns so that all meet the same machine."""
+    """Return the median CPU seconds of one call of each function.
+
+    The functions take turns, so that all meet the same conditions.
+    """
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(repeats):
         for function, seen in zip(functions, times, strict=True):
@@ -43,14 +56,14 @@ def cpu_times(*functions: Callable[[], object], number: int = 1, repeats: int = 
 
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the option that all benchmarks have."""
+    """Return a parser with the option that all benchmarks share."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", type=Path, default=FILE, help=f"keep the rows here ({FILE})")
+    parser.add_argument("--json", type=Path, default=FILE, help=f"save the rows here ({FILE})")
     return parser
 
 
 def show(rows: Iterable[Row], file: Path) -> int:
-    """Print rows as they come and keep them in a file; return 1 if a target is missed, else 0.
+    """Print and save rows as they arrive; return 1 if a target is missed, else 0.
 
     The file has one entry per benchmark, so that several scripts can share it.
     """
@@ -61,11 +74,11 @@ def show(rows: Iterable[Row], file: Path) -> int:
         detail = f"({row.detail})" if row.detail else ""
         print(f"{row.name:<74} {row.ratio:9.3f}  {verdict:<13}  {detail}".rstrip(), flush=True)
         seen.append(row)
-        _keep(seen, load, file)
+        _save(seen, load, file)
     return 1 if any(row.met is False for row in seen) else 0
 
 
-def _keep(rows: list[Row], load: float, file: Path) -> None:
+def _save(rows: list[Row], load: float, file: Path) -> None:
     entries = [{**row._asdict(), "better": row.direction()} for row in rows]
     for entry in entries:
         entry["ratio"] = float(f"{entry['ratio']:.4g}")

@@ -1,8 +1,9 @@
-"""What the engine costs: an interval that trains nothing, and a small PyTorch workload against a plain two-process loop.
+"""Measure the overhead of the pool engine, on an empty task and a small workload.
 
-The workload is the one by which peers were measured: an MLP 14-64-64-2 on 5,000 rows, four hyperparameters, precision and recall,
-two epochs an interval, 32 members, 10 intervals, two workers of one thread. The floor is the same MO-PBT loop written by hand for
-two processes, with models that stay in memory and no checkpoints, journal or seeds to keep.
+The workload, also used to measure peers, is an MLP 14-64-64-2 on 5,000 rows with four
+hyperparameters, precision and recall, two epochs per interval, 32 members, 10 intervals and two
+workers of one thread. The floor is the same MO-PBT loop written by hand for two processes. Its
+models stay in memory, and it keeps no checkpoints, journal or seeds.
 """
 
 import multiprocessing
@@ -21,7 +22,10 @@ import mopbt
 from mopbt.explore import Local
 from mopbt.ranking import scattered_order
 
-POPULATION, INTERVALS, EPOCHS, BATCH = 32, 10, 2, 256
+POPULATION = 32
+INTERVALS = 10
+EPOCHS = 2
+BATCH = 256
 SPACE = {
     "lr": mopbt.LogGrid(1e-4, 1e-2, 10),
     "decay": mopbt.LogGrid(1e-6, 0.1, 10, zero=True),
@@ -56,9 +60,10 @@ def build(values):
         nn.Dropout(p),
         nn.Linear(64, 2),
     )
-    return model, torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         model.parameters(), lr=values["lr"], weight_decay=values["decay"], fused=True
     )
+    return model, optimizer
 
 
 def epoch(model, optimizer, values):
@@ -82,9 +87,9 @@ def measure(model):
     _, _, x, y = data()
     model.eval()
     with torch.no_grad():
-        said = model(x).argmax(1)
-    hits = float((said & y).sum())
-    return {"precision": hits / max(float(said.sum()), 1), "recall": hits / float(y.sum())}
+        predicted = model(x).argmax(1)
+    hits = float((predicted & y).sum())
+    return {"precision": hits / max(float(predicted.sum()), 1), "recall": hits / float(y.sum())}
 
 
 def apply(model, optimizer, values):
@@ -96,62 +101,68 @@ def apply(model, optimizer, values):
             module.p = values["dropout"]
 
 
-# The floor: two processes that hold their members, and a parent that ranks.
+# The floor: two processes that keep their members in memory, and a parent that ranks.
 
 
 def floor_worker(pipe, members):
-    """Train the members of one process, as ordered."""
+    """Train the members of one process, one interval per message."""
     held = {}
     while (message := pipe.recv()) is not None:
-        taken, values = message
+        copied, values = message
         for member in members:
             if member not in held:
                 held[member] = build(values[member])
-            if member in taken:
-                weights, moments = pickle.loads(taken[member])
-                held[member][0].load_state_dict(weights)
-                held[member][1].load_state_dict(moments)
-            apply(*held[member], values[member])
+            model, optimizer = held[member]
+            if member in copied:
+                weights, moments = pickle.loads(copied[member])
+                model.load_state_dict(weights)
+                optimizer.load_state_dict(moments)
+            apply(model, optimizer, values[member])
             for _ in range(EPOCHS):
-                epoch(*held[member], values[member])
-        pipe.send({m: measure(held[m][0]) for m in members})
-        wanted = pipe.recv()  # sent as bytes, so that the parent need not import PyTorch
-        pipe.send(
-            {m: pickle.dumps((held[m][0].state_dict(), held[m][1].state_dict())) for m in wanted}
-        )
+                epoch(model, optimizer, values[member])
+        pipe.send({member: measure(held[member][0]) for member in members})
+        states = {}
+        for donor in pipe.recv():
+            model, optimizer = held[donor]
+            # Bytes save the parent from importing PyTorch.
+            states[donor] = pickle.dumps((model.state_dict(), optimizer.state_dict()))
+        pipe.send(states)
 
 
 def floor():
     """Run MO-PBT by hand on two processes."""
-    space, rng, explore = mopbt.Space(SPACE), np.random.default_rng(0), Local()
-    configs, taken = space.stratified(POPULATION, rng), {}
+    space = mopbt.Space(SPACE)
+    rng = np.random.default_rng(0)
+    explore = Local()
+    configs = space.stratified(POPULATION, rng)
+    copied = {}
     shares = [list(range(0, POPULATION, 2)), list(range(1, POPULATION, 2))]
-    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = (
-        "1"  # as the pool does for its workers
-    )
+    # The pool engine sets the same for its workers.
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
-    pipes, crew = [], []
+    pipes = []
+    workers = []
     for share in shares:
         mine, theirs = context.Pipe()
-        crew.append(context.Process(target=floor_worker, args=(theirs, share)))
-        crew[-1].start()
+        workers.append(context.Process(target=floor_worker, args=(theirs, share)))
+        workers[-1].start()
         pipes.append(mine)
     for _ in range(INTERVALS):
         values = {m: space.decode(c) for m, c in enumerate(configs)}
         for pipe, share in zip(pipes, shares, strict=True):
-            pipe.send(({m: taken[m] for m in share if m in taken}, values))
+            pipe.send(({m: copied[m] for m in share if m in copied}, values))
         scores = {m: s for pipe in pipes for m, s in pipe.recv().items()}
         order = scattered_order(np.array([list(scores[m].values()) for m in range(POPULATION)]))
         donors = {int(loser): int(rng.choice(order[:8])) for loser in order[-8:]}
         for pipe, share in zip(pipes, shares, strict=True):
             pipe.send([m for m in share if m in donors.values()])
         states = {m: state for pipe in pipes for m, state in pipe.recv().items()}
-        taken = {loser: states[donor] for loser, donor in donors.items()}
+        copied = {loser: states[donor] for loser, donor in donors.items()}
         configs = [
             explore(space, configs[donors[m]], rng) if m in donors else configs[m]
             for m in range(POPULATION)
         ]
-    for pipe, process in zip(pipes, crew, strict=True):
+    for pipe, process in zip(pipes, workers, strict=True):
         pipe.send(None)
         process.join()
 
@@ -160,7 +171,7 @@ def floor():
 
 
 class WorkloadTask:
-    """The workload as a task object: the model stays warm in its worker where it can."""
+    """Define the workload as a task, whose models can stay in a worker's memory."""
 
     name = "workload"
     space = SPACE
@@ -169,11 +180,11 @@ class WorkloadTask:
     steps = INTERVALS * EPOCHS
 
     def init(self, seed):
-        """Return a fresh model and optimizer."""
+        """Create a model and its optimizer."""
         return build({"lr": 1e-3, "decay": 0.0, "dropout": 0.0})
 
     def train(self, model, hp, begin, end, seed):
-        """Train from epoch to epoch."""
+        """Train for the epochs from `begin` to `end`."""
         apply(*model, hp)
         for _ in range(begin, end):
             epoch(*model, hp)
@@ -183,13 +194,13 @@ class WorkloadTask:
         return measure(model[0])
 
     def dump(self, model):
-        """Return the state of model and optimizer."""
+        """Serialize model and optimizer."""
         return mopbt.dumps(
             {"model": dict(model[0].state_dict()), "optimizer": model[1].state_dict()}
         )
 
     def load(self, data):
-        """Read them back."""
+        """Restore model and optimizer."""
         model, optimizer = self.init(0)
         state = mopbt.loads(data)
         model.load_state_dict(state["model"])
@@ -198,7 +209,7 @@ class WorkloadTask:
 
 
 def train(m):
-    """Train one interval: the workload as a training function."""
+    """Train one interval; the workload as a training function."""
     model, optimizer = build(m.hp)
     m.track(model=model, optimizer=optimizer)
     for _ in m.steps():
@@ -207,29 +218,30 @@ def train(m):
 
 
 class EmptyTask:
-    """A task that does nothing."""
+    """Define a task that does nothing."""
 
     space = {"x": mopbt.Float(0, 1)}
     objectives = {"a": "max", "b": "max"}
-    interval, steps = 1, 20
+    interval = 1
+    steps = 20
+    dump = staticmethod(mopbt.dumps)
+    load = staticmethod(mopbt.loads)
 
     def init(self, seed):
-        """Return hardly anything."""
+        """Create a minimal model."""
         return {"x": 0.0}
 
     def train(self, model, hp, begin, end, seed):
-        """Do nothing."""
+        """Only read the hyperparameter."""
         model["x"] = hp["x"]
 
     def evaluate(self, model):
-        """Measure nothing."""
+        """Return the hyperparameter as metrics."""
         return {"a": model["x"], "b": -model["x"]}
 
-    dump, load = staticmethod(mopbt.dumps), staticmethod(mopbt.loads)
 
-
-def pooled(task, **options):
-    """Run a task on the pool engine and return its results, with nothing left on disk."""
+def run_on_pool(task, **options):
+    """Run a task on the pool engine in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return mopbt.run(
             task,
@@ -242,28 +254,28 @@ def pooled(task, **options):
 
 
 def empty_interval():
-    """Return the seconds per member-interval of a task that does nothing, worker start-up left out."""
-    seconds = sorted(record["seconds"] for record in pooled(EmptyTask()).records())
+    """Return the seconds per member-interval of the empty task, without startup."""
+    seconds = sorted(record["seconds"] for record in run_on_pool(EmptyTask()).records())
     return (seconds[-1] - seconds[POPULATION - 1]) / (len(seconds) - POPULATION)
 
 
 def timed(function):
-    """Return the seconds that a call takes."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
 
 
 def main():
-    """Print what was measured against its targets."""
+    """Print all rows."""
     parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument("repeats", nargs="?", type=int, default=3)
     options = parser.parse_args()
-    return show(measured(options.repeats), options.json)
+    return show(rows(options.repeats), options.json)
 
 
-def measured(repeats):
-    """Measure an empty interval, and the workload against the floor."""
+def rows(repeats):
+    """Measure an empty interval, and compare the workload with the floor."""
     cost = 1e3 * statistics.median(empty_interval() for _ in range(repeats))
     yield Row("empty member-interval on the pool engine, ms", cost, "<= 10", cost <= 10)
     described = {
@@ -274,16 +286,19 @@ def measured(repeats):
     }
     ways = {
         "floor": floor,
-        "task": lambda: pooled(WorkloadTask()),
-        "function": lambda: pooled(train, **described),
+        "task": lambda: run_on_pool(WorkloadTask()),
+        "function": lambda: run_on_pool(train, **described),
     }
     times = {way: [] for way in ways}
-    for _ in range(repeats):  # turn about, so that a busy moment of the machine hits all alike
-        for way, go in ways.items():
-            times[way].append(timed(go))
+    # Ways take turns, so that a busy moment of the machine affects all of them.
+    for _ in range(repeats):
+        for way, function in ways.items():
+            times[way].append(timed(function))
     for way in ("task", "function"):
         ratio = statistics.median(b / a for a, b in zip(times["floor"], times[way], strict=True))
-        seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
+        own = statistics.median(times[way])
+        floor_time = statistics.median(times["floor"])
+        seconds = f"{own:.1f} s against {floor_time:.1f} s"
         name = f"workload as a {way}, 32 x 10, whole process / floor"
         yield Row(name, ratio, "<= 1.10", ratio <= 1.10, seconds)
 

@@ -1,7 +1,8 @@
-"""The workload of `overhead.py` under other tools' population based training, as their documentation asks for it at its fastest.
+"""Run the workload of `overhead.py` with population based training of other tools.
 
-Ray Tune gets a class Trainable whose actors are used again, Syne Tune a polling time of 0.1 s in place of its 5 s. Both know one
-objective here, the sum of precision and recall. A member takes part in ten intervals of two epochs, on two workers of one thread.
+Each tool has the fastest settings of its documentation. Ray Tune gets a class Trainable and reuses
+actors; Syne Tune polls every 0.1 s instead of every 5 s. Both optimize one objective, the sum of
+precision and recall. A member trains for ten intervals of two epochs, on two workers of one thread.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import overhead
 LEVELS = {name: list(domain.values) for name, domain in overhead.SPACE.items()}
 
 
-def trained(model, optimizer, values):
+def train(model, optimizer, values):
     """Train one interval and return precision, recall and their sum."""
     overhead.apply(model, optimizer, values)
     for _ in range(overhead.EPOCHS):
@@ -25,29 +26,27 @@ def trained(model, optimizer, values):
 
 
 def member_class():
-    """Return the workload as a class Trainable, as its users write it."""
+    """Return the workload as a class Trainable."""
     import torch
     from ray.tune import Trainable
 
     class Member(Trainable):
-        """A member that an actor can hold after another one."""
+        """Train a member; an actor can be reused for another one."""
 
         def setup(self, config):
             torch.set_num_threads(1)
             self.parts = overhead.build(config)
 
         def step(self):
-            return trained(*self.parts, self.config)
+            return train(*self.parts, self.config)
 
         def save_checkpoint(self, checkpoint_dir):
-            torch.save(
-                [part.state_dict() for part in self.parts], Path(checkpoint_dir) / "state.pt"
-            )
+            states = [part.state_dict() for part in self.parts]
+            torch.save(states, Path(checkpoint_dir) / "state.pt")
 
         def load_checkpoint(self, checkpoint_dir):
-            for part, state in zip(
-                self.parts, torch.load(Path(checkpoint_dir) / "state.pt"), strict=True
-            ):
+            states = torch.load(Path(checkpoint_dir) / "state.pt")
+            for part, state in zip(self.parts, states, strict=True):
                 part.load_state_dict(state)
 
         def reset_config(self, new_config):
@@ -91,7 +90,7 @@ def ray():
 
 
 def syne():
-    """Run Syne Tune's PopulationBasedTraining until as many intervals are reported as a population of 32 trains."""
+    """Run Syne Tune's PopulationBasedTraining for 32 members' intervals."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SYNETUNE_FOLDER"] = folder
@@ -106,9 +105,14 @@ def _syne(folder):
 
     scheduler = PopulationBasedTraining(
         {name: choice(levels) for name, levels in LEVELS.items()},
-        metric="score", time_attr="interval", max_t=overhead.INTERVALS, do_minimize=False, random_seed=0,
-        population_size=overhead.POPULATION, perturbation_interval=1,
-    )  # fmt: skip
+        metric="score",
+        time_attr="interval",
+        max_t=overhead.INTERVALS,
+        do_minimize=False,
+        random_seed=0,
+        population_size=overhead.POPULATION,
+        perturbation_interval=1,
+    )
     enough = StoppingCriterion(max_num_evaluations=overhead.POPULATION * overhead.INTERVALS)
     tuner = Tuner(
         LocalBackend(__file__),
@@ -124,7 +128,7 @@ def _syne(folder):
 
 
 def syne_trial():
-    """Train one member: the program that Syne Tune starts for each trial."""
+    """Train one member; Syne Tune starts this program for each trial."""
     import torch
     from syne_tune import Reporter
 
@@ -134,16 +138,18 @@ def syne_trial():
     parser.add_argument("--st_checkpoint_dir")
     arguments = vars(parser.parse_known_args()[0])
     torch.set_num_threads(1)
-    parts, done, report = overhead.build(arguments), 0, Reporter()
+    parts = overhead.build(arguments)
+    done = 0
+    report = Reporter()
     file = Path(arguments["st_checkpoint_dir"]) / "state.pt"
     if file.exists():
         done, *states = torch.load(file)
         for part, state in zip(parts, states, strict=True):
             part.load_state_dict(state)
-    for interval in range(
-        min(done + 1, overhead.INTERVALS), overhead.INTERVALS + 1
-    ):  # a clone of a finished trial reports too
-        score = trained(*parts, arguments)["score"]
+    # A clone of a finished trial also reports once.
+    first = min(done + 1, overhead.INTERVALS)
+    for interval in range(first, overhead.INTERVALS + 1):
+        score = train(*parts, arguments)["score"]
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.save([interval, *(part.state_dict() for part in parts)], file)
         report(score=score, interval=interval)

@@ -1,7 +1,8 @@
-"""How fast a population trains: stacked, one by one, and under other tools; what exploit, memory and size cost.
+"""Measure how fast a population trains: stacked, one by one and with other tools.
 
-``python benchmarks/population.py [--repeats 3] [workload] [steps] [costs] [peers]`` measures what is named (all by default) and
-prints ratios. All that is compared is measured in one run, in turns, two workers of one thread unless something else is said.
+``python benchmarks/population.py [--repeats 3] [workload] [steps] [costs] [peers]`` measures the
+named sections, all by default, and prints ratios. `costs` measures exploit, memory and population
+size. Compared ways take turns in one run, on two workers of one thread unless stated otherwise.
 """
 
 import importlib.util
@@ -24,7 +25,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import mopbt
-from mopbt.engines.auto import planned
+from mopbt.engines.auto import engine_spec
 from mopbt.engines.worker import keep_memory
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
@@ -33,28 +34,24 @@ from mopbt.torch.stack import Layout, Stack
 HERE = str(Path(__file__).parent)
 
 
-# The workloads.
-
-
 class Block(nn.Module):
-    """A block of an FT-Transformer: attention, then a feed-forward net with a gate."""
+    """Apply attention and a gated feed-forward network, as in an FT-Transformer."""
 
     def __init__(self, d, heads, dropout):
         super().__init__()
-        self.heads, hidden = heads, d * 4 // 3
+        self.heads = heads
+        hidden = d * 4 // 3
         self.norms = nn.ModuleList([nn.LayerNorm(d), nn.LayerNorm(d)])
-        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.up, self.down = nn.Linear(d, 2 * hidden), nn.Linear(hidden, d)
+        self.qkv = nn.Linear(d, 3 * d)
+        self.out = nn.Linear(d, d)
+        self.up = nn.Linear(d, 2 * hidden)
+        self.down = nn.Linear(hidden, d)
         self.drops = nn.ModuleList([dropout(), dropout()])
 
     def forward(self, x):
-        """Mix tokens, then each for itself."""
-        q, k, v = (
-            self.qkv(self.norms[0](x))
-            .unflatten(-1, (3, self.heads, -1))
-            .transpose(-4, -2)
-            .unbind(-3)
-        )
+        """Transform tokens."""
+        projected = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1))
+        q, k, v = projected.transpose(-4, -2).unbind(-3)
         weights = torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1)
         x = x + self.out((self.drops[0](weights) @ v).transpose(-3, -2).flatten(-2))
         a, b = self.up(self.norms[1](x)).chunk(2, -1)
@@ -62,7 +59,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A tiny FT-Transformer: a token for each of 14 features and one for the answer."""
+    """Classify rows by a tiny FT-Transformer with 14 feature tokens and a class token."""
 
     def __init__(self, dropout, d=32, blocks=2, heads=4):
         super().__init__()
@@ -77,18 +74,23 @@ class Transformer(nn.Module):
 
 
 class Residual(nn.Module):
-    """A block of a wide residual net."""
+    """Add two convolutions to a shortcut, as in a WideResNet."""
 
-    def __init__(self, of, to, stride):
+    def __init__(self, incoming, out, stride):
         super().__init__()
-        self.norms = nn.ModuleList([nn.BatchNorm2d(of), nn.BatchNorm2d(to)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(incoming), nn.BatchNorm2d(out)])
         self.convs = nn.ModuleList(
-            [nn.Conv2d(of, to, 3, stride, 1, bias=False), nn.Conv2d(to, to, 3, 1, 1, bias=False)]
+            [
+                nn.Conv2d(incoming, out, 3, stride, 1, bias=False),
+                nn.Conv2d(out, out, 3, 1, 1, bias=False),
+            ]
         )
-        self.short = nn.Conv2d(of, to, 1, stride, bias=False) if of != to else nn.Identity()
+        self.short = nn.Identity()
+        if incoming != out:
+            self.short = nn.Conv2d(incoming, out, 1, stride, bias=False)
 
     def forward(self, x):
-        """Add two convolutions to a short cut."""
+        """Transform images."""
         first = torch.relu(self.norms[0](x))
         return self.short(x) + self.convs[1](torch.relu(self.norms[1](self.convs[0](first))))
 
@@ -113,16 +115,15 @@ def wide_resnet(dropout):
 
 
 def images():
-    """Return as many random pictures as an update or two needs."""
+    """Return random images and labels, enough for a few updates."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(512, 3, 32, 32, generator=generator), torch.randint(
-        2, (512,), generator=generator
-    )
+    x = torch.randn(512, 3, 32, 32, generator=generator)
+    return x, torch.randint(2, (512,), generator=generator)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Something to train: in steps of `updates` batches, `stack` members in each process."""
+    """Train in steps of `updates` batches, with `stack` members in each process."""
 
     title: str
     model: Callable[[Callable[[], nn.Module]], nn.Module]
@@ -133,18 +134,24 @@ class Workload:
     tuned: tuple[str, ...] = tuple(overhead.SPACE)
 
     def task(self, *, interval=1, steps=1000):
-        """Return it as a task."""
+        """Return the workload as a task."""
         x, y = self.rows()
         validation = overhead.data()[2:] if x.dim() == 2 else (x, y)
         return TorchTask(
-            lambda: self.model(lambda: Dropout("dropout")), loss=loss, metrics=scores, validation=validation,
-            data=Batches(x, y, batch_size=self.batch, updates=self.updates), interval=interval, steps=steps,
-            optimizer=AdamW(lr="lr", weight_decay="decay"), space={name: overhead.SPACE[name] for name in self.tuned},
+            lambda: self.model(lambda: Dropout("dropout")),
+            loss=loss,
+            metrics=metrics,
+            validation=validation,
+            data=Batches(x, y, batch_size=self.batch, updates=self.updates),
+            interval=interval,
+            steps=steps,
+            optimizer=AdamW(lr="lr", weight_decay="decay"),
+            space={name: overhead.SPACE[name] for name in self.tuned},
             objectives={"precision": "max", "recall": "max"},
-        )  # fmt: skip
+        )
 
     def values(self):
-        """Return the hyperparameters of a member, the same for all: they cost nothing."""
+        """Return the hyperparameters of all members; their values do not affect speed."""
         return {
             name: domain.values[4] for name, domain in overhead.SPACE.items() if name in self.tuned
         }
@@ -153,22 +160,23 @@ class Workload:
 def loss(model, batch, hp):
     """Return the cross entropy with the tuned weight of the positive class."""
     inputs, labels = batch
-    return cross_entropy(
-        model(inputs), labels, weight=torch.stack([1 - hp["positive"], hp["positive"]])
-    )
+    weight = torch.stack([1 - hp["positive"], hp["positive"]])
+    return cross_entropy(model(inputs), labels, weight=weight)
 
 
-def scores(outputs, labels):
+def metrics(outputs, labels):
     """Return precision and recall."""
-    said = outputs.argmax(1)
-    hits = (said & labels).sum()
-    return {"precision": hits / said.sum().clamp(min=1), "recall": hits / labels.sum().clamp(min=1)}
+    predicted = outputs.argmax(1)
+    hits = (predicted & labels).sum()
+    return {
+        "precision": hits / predicted.sum().clamp(min=1),
+        "recall": hits / labels.sum().clamp(min=1),
+    }
 
 
 WORKLOADS = {
-    "L": Workload(
-        "MLP 14-64-64-2, 5,000 rows", mlp, lambda: overhead.data()[:2], 250, 20, 16
-    ),  # 20 updates, as the floor makes
+    # The floor makes 20 updates per epoch, too.
+    "L": Workload("MLP 14-64-64-2, 5,000 rows", mlp, lambda: overhead.data()[:2], 250, 20, 16),
     "W1": Workload("W1: MLP, batch 256", mlp, lambda: overhead.data()[:2], 256, 19, 16),
     "W2t": Workload(
         "W2t: tiny FT-Transformer, batch 512", Transformer, lambda: overhead.data()[:2], 512, 2, 8
@@ -185,11 +193,11 @@ WORKLOADS = {
 }
 
 
-# The whole workload, each way as a program of its own.
+# The complete workload, each way in its own process.
 
 
-def program(call, **options):
-    """Run a call as a program of its own and return what it prints; the last lines of its errors tell why it failed."""
+def run_process(call, **options):
+    """Run a call in a new Python process and return its output."""
     module = call.partition(".")[0]
     environment = {
         **os.environ,
@@ -207,8 +215,8 @@ def program(call, **options):
     return done.stdout
 
 
-def whole(engine):
-    """Run the workload with mopbt."""
+def run_workload(engine):
+    """Run the complete workload with mopbt."""
     task = WORKLOADS["L"].task(interval=overhead.EPOCHS, steps=overhead.INTERVALS * overhead.EPOCHS)
     with tempfile.TemporaryDirectory() as folder:
         results = mopbt.run(
@@ -218,39 +226,49 @@ def whole(engine):
 
 
 def in_turns(ways, repeats):
-    """Return the seconds of each way in each repeat, turn about, so that a busy moment of the machine hits all alike."""
+    """Return the seconds of each way in each repeat.
+
+    Ways take turns, so that a busy moment of the machine affects all of them.
+    """
     times = {way: [] for way in ways}
     for _ in range(repeats):
-        for way, go in ways.items():
-            times[way].append(overhead.timed(go))
+        for way, function in ways.items():
+            times[way].append(overhead.timed(function))
     return times
 
 
+def time_calls(calls, repeats):
+    """Return the seconds of each call in each repeat, every time in a new process."""
+    ways = {way: lambda call=call: run_process(call) for way, call in calls.items()}
+    return in_turns(ways, repeats)
+
+
 def ratio(over, under):
-    """Return the median of the ratios of measurements that were taken in the same repeat."""
+    """Return the median ratio of measurements of the same repeat."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
 def workload(repeats):
-    """Compare whole runs with the floor."""
+    """Compare complete runs with the floor."""
     calls = {
         "floor": "overhead.floor()",
-        "vectorized": "population.whole('vectorized')",
-        "auto": "population.whole('auto')",
+        "vectorized": "population.run_workload('vectorized')",
+        "auto": "population.run_workload('auto')",
     }
-    times = in_turns({way: lambda call=call: program(call) for way, call in calls.items()}, repeats)
+    times = time_calls(calls, repeats)
+    floor = statistics.median(times["floor"])
     for way in ("vectorized", "auto"):
         against = ratio(times[way], times["floor"])
-        seconds = f"{statistics.median(times[way]):.1f} s against {statistics.median(times['floor']):.1f} s"
+        seconds = f"{statistics.median(times[way]):.1f} s against {floor:.1f} s"
         name = f"MLP, 32 x 10, whole process: {way} / floor"
         yield Row(name, against, "<= 0.45", against <= 0.45, seconds)
 
 
-# Updates per second, in processes that stay.
+# Updates per second, in processes that are reused.
 
 
 def plain(work):
-    """Return a step as a plain PyTorch loop does it: one member after the other, PyTorch's own layers and fused AdamW."""
+    """Return a step of a plain PyTorch loop over members, with fused AdamW."""
     x, y = work.rows()
     values = work.values()
     weight = torch.tensor([1 - values["positive"], values["positive"]])
@@ -275,8 +293,9 @@ def plain(work):
 
 
 def single(work):
-    """Return a step of one member after the other, as a worker of the pool does it."""
-    task, values = work.task(), work.values()
+    """Return a step of one member after the other, as in a worker of the pool."""
+    task = work.task()
+    values = work.values()
     members = [task.init(i) for i in range(work.stack)]
 
     def step():
@@ -287,8 +306,9 @@ def single(work):
 
 
 def stacked(work):
-    """Return a step of all members as one program, as a worker of the vectorized engine does it."""
-    task, values = work.task(), [work.values()] * work.stack
+    """Return a step of a stack of members, as in a worker of the vectorized engine."""
+    task = work.task()
+    values = [work.values()] * work.stack
     members = [task.init(i) for i in range(work.stack)]
 
     def step():
@@ -299,24 +319,25 @@ def stacked(work):
 
 
 def serve(pipe, threads, ours):
-    """Train as ordered, and say how many updates of members a second duration."""
+    """Train on request, and send the number of member updates per second."""
     torch.set_num_threads(threads)
     if ours:
         keep_memory()
-    while (order := pipe.recv()) is not None:
-        way, name, seconds = order
+    while (request := pipe.recv()) is not None:
+        way, name, seconds = request
         step = way(WORKLOADS[name])
         step()
         pipe.send("ready")
         pipe.recv()
-        done, began = 0, time.perf_counter()
+        done = 0
+        began = time.perf_counter()
         while time.perf_counter() - began < seconds:
             done += step()
         pipe.send(done / (time.perf_counter() - began))
 
 
 class WorkerPool:
-    """Processes that train side by side."""
+    """Train in several processes side by side."""
 
     def __init__(self, processes, threads, *, ours=False):
         context = multiprocessing.get_context("spawn")
@@ -329,27 +350,26 @@ class WorkerPool:
             process.start()
 
     def rate(self, way, name, seconds):
-        """Return the updates of members per second, of all processes together."""
-        for order in ((way, name, seconds), "go"):
+        """Return the member updates per second of all processes together."""
+        for request in ((way, name, seconds), "go"):
             for pipe in self.pipes:
-                pipe.send(order)
+                pipe.send(request)
             answers = [pipe.recv() for pipe in self.pipes]
         return sum(answers)
 
     def close(self):
-        """Let the processes end."""
+        """Stop all processes."""
         for pipe, process in zip(self.pipes, self.processes, strict=True):
             pipe.send(None)
             process.join()
 
 
-def chosen(name):
-    """Print which engine "auto" takes for a workload, and how much faster than a loop its trial found a stack."""
+def print_auto_choice(name):
+    """Print the engine that "auto" chooses, and the measured speedup of a stack."""
     task = WORKLOADS[name].task()
     trial = task.probe(WORKLOADS[name].stack)
-    print(
-        planned("auto", task, 2 * WORKLOADS[name].stack, 2).name, f"{trial.loop / trial.stack:.1f}"
-    )
+    engine = engine_spec("auto", task, 2 * WORKLOADS[name].stack, 2).name
+    print(engine, f"{trial.loop / trial.stack:.1f}")
 
 
 def steps(repeats):
@@ -361,53 +381,46 @@ def steps(repeats):
     }
     ways["vectorized"] = (ways["pool"][0], stacked)
     for name, seconds in (("W1", 2.0), ("W2t", 2.5), ("W3", 4.0)):
-        used = {way: crew for way, crew in ways.items() if way != "one" or name == "W1"}
+        used = {way: pair for way, pair in ways.items() if way != "one" or name == "W1"}
         rates = {way: [] for way in used}
         for _ in range(repeats):
-            for way, (crew, kind) in used.items():
-                rates[way].append(crew.rate(kind, name, seconds))
-        yield from _compared(name, rates)
-    for crew in {crew for crew, _ in ways.values()}:
-        crew.close()
+            for way, (pool, kind) in used.items():
+                rates[way].append(pool.rate(kind, name, seconds))
+        yield from compare_rates(name, rates)
+    for pool in {pool for pool, _ in ways.values()}:
+        pool.close()
 
 
-def _compared(name, rates):
-    title, many = (
-        WORKLOADS[name].title,
-        {way: statistics.median(seen) for way, seen in rates.items()},
-    )
+def compare_rates(name, rates):
+    """Compare the updates per second of a workload."""
+    title = WORKLOADS[name].title
+    medians = {way: statistics.median(seen) for way, seen in rates.items()}
     if name == "W1":
-        loop = max(("one", "two"), key=many.get)
-        gain, seen = (
-            ratio(rates["vectorized"], rates[loop]),
-            f"{many['vectorized']:.0f} against {many[loop]:.0f} a second",
-        )
+        loop = max(("one", "two"), key=medians.get)
+        gain = ratio(rates["vectorized"], rates[loop])
         where = {"one": "one process, two threads", "two": "two processes"}[loop]
-        yield Row(
-            f"{title}: stack / best plain loop", gain, ">= 2.3", gain >= 2.3, f"{where}; {seen}"
-        )
+        detail = f"{where}; {medians['vectorized']:.0f} against {medians[loop]:.0f} per second"
+        yield Row(f"{title}: stack / best plain loop", gain, ">= 2.3", gain >= 2.3, detail)
     else:
-        slower, seen = (
-            ratio(rates["two"], rates["pool"]),
-            f"{many['pool']:.1f} against {many['two']:.1f} a second",
-        )
-        yield Row(f"{title}: time of pool / of plain loop", slower, "<= 1.05", slower <= 1.05, seen)
-    plan, gain = program(f"population.chosen({name!r})").split()
-    other = "pool" if plan == "vectorized" else "vectorized"
-    slower, label = (
-        ratio(rates[other], rates[plan]),
-        f"{title}: time of auto's choice / of the other",
-    )
-    detail = f"{plan}; {gain} times as fast by its trial"
+        slower = ratio(rates["two"], rates["pool"])
+        detail = f"{medians['pool']:.1f} against {medians['two']:.1f} per second"
+        label = f"{title}: time of pool / of plain loop"
+        yield Row(label, slower, "<= 1.05", slower <= 1.05, detail)
+    engine, speedup = run_process(f"population.print_auto_choice({name!r})").split()
+    other = "pool" if engine == "vectorized" else "vectorized"
+    slower = ratio(rates[other], rates[engine])
+    label = f"{title}: time of auto's choice / of the other"
+    detail = f"{engine}; speedup of {speedup} measured by auto"
     yield Row(label, slower, "<= 1.05", slower <= 1.05, detail)
 
 
-# What exploit, memory and size cost.
+# Costs of exploit, memory and population size.
 
 
 def exploit(repeats):
-    """Return the seconds of giving 8 members the state of others: in memory, and through the disk."""
-    task, layout = WORKLOADS["L"].task(), Layout.of(mlp(lambda: nn.Dropout()))
+    """Return the seconds of copying 8 members' states in memory and through the disk."""
+    task = WORKLOADS["L"].task()
+    layout = Layout.of(mlp(lambda: nn.Dropout()))
     values = WORKLOADS["L"].values()
     donors = task.train_many([task.init(i) for i in range(8)], [values] * 8, [0] * 8, range(8))
     with tempfile.TemporaryDirectory(dir=".") as folder:
@@ -423,12 +436,13 @@ def exploit(repeats):
         return in_turns({"memory": in_memory, "disk": through_disk}, 5 * repeats)
 
 
-def memory(name):
-    """Print by how many bytes each further member of a stack raises the peak."""
+def print_memory(name):
+    """Print the bytes by which each further member of a stack raises the peak."""
     keep_memory()
     torch.set_num_threads(1)
     work = WORKLOADS[name]
-    task, peaks = work.task(), []
+    task = work.task()
+    peaks = []
     for n in (2, 2 + work.stack):
         task.train_many([task.init(i) for i in range(n)], [work.values()] * n, [0] * n, range(n))
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -436,7 +450,10 @@ def memory(name):
 
 
 def member_interval(population, intervals):
-    """Return the seconds per member-interval of one epoch on the vectorized engine, the first intervals left out."""
+    """Return the seconds per member-interval of one epoch on the vectorized engine.
+
+    The first interval of each member is excluded, because workers start in it.
+    """
     task = WORKLOADS["L"].task(steps=intervals)
     with tempfile.TemporaryDirectory() as folder:
         results = mopbt.run(
@@ -447,41 +464,43 @@ def member_interval(population, intervals):
 
 
 def costs(repeats):
-    """Measure exploit, memory, and how costs grow with the population."""
+    """Measure exploit, memory, and the cost of larger populations."""
     times = exploit(repeats)
-    seen = " against ".join(
-        f"{1e3 * statistics.median(times[way]):.1f} ms" for way in ("disk", "memory")
-    )
-    name, against = "exploit of 8 of 32 MLPs: disk / memory", ratio(times["disk"], times["memory"])
-    yield Row(name, against, detail=seen, better="lower")
+    disk, memory = (1e3 * statistics.median(times[way]) for way in ("disk", "memory"))
+    against = ratio(times["disk"], times["memory"])
+    detail = f"{disk:.1f} ms against {memory:.1f} ms"
+    yield Row("exploit of 8 of 32 MLPs: disk / memory", against, detail=detail, better="lower")
     for name in ("W1", "W2t", "W3"):
-        each = statistics.median(
-            float(program(f"population.memory({name!r})")) for _ in range(repeats)
-        )
+        call = f"population.print_memory({name!r})"
+        each = statistics.median(float(run_process(call)) for _ in range(repeats))
         title = f"{WORKLOADS[name].title}: memory of a further stacked member, MiB"
         yield Row(title, each / 2**20, better="lower")
-    sizes = {8: 24, 32: 10, 128: 5, 512: 3}  # populations and intervals
+    yield from growth(repeats)
+
+
+def growth(repeats):
+    """Compare the seconds per member-interval of populations of different sizes."""
+    # Larger populations train for fewer intervals.
+    sizes = {8: 24, 32: 10, 128: 5, 512: 3}
     seconds = {n: [] for n in sizes}
     for _ in range(repeats):
         for n, intervals in sizes.items():
             seconds[n].append(member_interval(n, intervals))
     for n in sizes:
-        growth, own = (
-            ratio(seconds[n], seconds[32]),
-            f"{1e3 * statistics.median(seconds[n]):.2f} ms",
-        )
-        target = ("<= 1.3", growth <= 1.3) if n == 512 else ("", None)
+        against = ratio(seconds[n], seconds[32])
+        target = ("<= 1.3", against <= 1.3) if n == 512 else ("", None)
         better = "lower" if n > 32 else ""
         name = f"member-interval in a population of {n} / of 32"
-        yield Row(name, growth, *target, detail=own, better=better)
+        detail = f"{1e3 * statistics.median(seconds[n]):.2f} ms"
+        yield Row(name, against, *target, detail=detail, better=better)
 
 
 # Other tools.
 
 
 def peers(repeats):
-    """Compare whole runs of the same workload with other tools."""
-    calls = {"floor": "overhead.floor()", "vectorized": "population.whole('vectorized')"}
+    """Compare complete runs of the workload with other tools."""
+    calls = {"floor": "overhead.floor()", "vectorized": "population.run_workload('vectorized')"}
     needs = {
         "ray": ("ray[tune]", "ray", "pyarrow"),
         "syne": ("syne-tune[basic]", "syne_tune", "psutil"),
@@ -490,10 +509,12 @@ def peers(repeats):
         if all(importlib.util.find_spec(package) for package in packages):
             calls[name] = f"peers.{name}()"
         else:
-            print(f'{name}: skipped, not installed; pip install "{install}"', file=sys.stderr)
+            print(
+                f'skipped {name}, which is not installed: pip install "{install}"', file=sys.stderr
+            )
     if len(calls) == 2:
         return
-    times = in_turns({way: lambda call=call: program(call) for way, call in calls.items()}, repeats)
+    times = time_calls(calls, repeats)
     titles = {
         "ray": "Ray Tune PBT, reused actors",
         "syne": "Syne Tune PBT, polling 0.1 s",
@@ -514,20 +535,21 @@ SECTIONS = {"workload": workload, "steps": steps, "costs": costs, "peers": peers
 
 
 def main():
-    """Print what was measured against its targets."""
+    """Print the rows of the chosen sections."""
     parser = argument_parser(__doc__)
     parser.add_argument(
         "sections", nargs="*", choices=[*SECTIONS, []], metavar="section", help=", ".join(SECTIONS)
     )
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # engines take a worker for each core
+    # Engines start a worker per core, and all ways are measured on two.
+    if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     return show(sections(options.sections or SECTIONS, options.repeats), options.json)
 
 
 def sections(names, repeats):
-    """Measure sections one after the other."""
+    """Measure the named sections."""
     for name in names:
         print(f"{name} (load {os.getloadavg()[0]:.1f} before)", flush=True)
         yield from SECTIONS[name](repeats)

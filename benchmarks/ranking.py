@@ -1,7 +1,8 @@
-"""Ranks and Algorithm 1 against moocore and Syne Tune: ratios of CPU times, measured side by side in this run.
+"""Compare ranks and Algorithm 1 with moocore and Syne Tune in CPU time.
 
-Run it with ``python benchmarks/ranking.py``; the exit code is 1 if a target is missed. Syne Tune's rows need
-``pip install --no-deps syne-tune==0.16.0`` and ``pip install dill``, no more of its requirements.
+Run it with ``python benchmarks/ranking.py``; the exit code is 1 if a target is missed. Rows of
+Syne Tune need ``pip install --no-deps syne-tune==0.16.0`` and ``pip install dill``, but none of its
+other requirements.
 """
 
 import sys
@@ -25,6 +26,7 @@ except ImportError:
 
 
 def ranks_against_moocore(n: int, K: int) -> Row:
+    """Compare ranks of random points with moocore's."""
     objectives = np.random.default_rng(0).random((n, K))
     number = max(1, 100_000 // (n * K))
     ours, theirs = cpu_times(
@@ -38,9 +40,11 @@ def ranks_against_moocore(n: int, K: int) -> Row:
 
 
 def scattered_against_syne_tune(n: int) -> list[Row]:
+    """Compare Algorithm 1 with Syne Tune's non-dominated sorting."""
     objectives = np.random.default_rng(0).random((n, 2))
-    losses, priority = -objectives, NonDominatedPriority()
-    ours, sort, whole = cpu_times(
+    losses = -objectives
+    priority = NonDominatedPriority()
+    ours, sort, complete = cpu_times(
         lambda: scattered_order(objectives),
         lambda: nondominated_sort(losses, dim=0),
         lambda: priority(losses),
@@ -53,11 +57,12 @@ def scattered_against_syne_tune(n: int) -> list[Row]:
             ">= 8",
             theirs >= 8 * ours,
         )
-        for name, theirs in (("nondominated_sort", sort), ("NonDominatedPriority", whole))
+        for name, theirs in (("nondominated_sort", sort), ("NonDominatedPriority", complete))
     ]
 
 
 def scattered_memory(n: int, name: str, objectives: np.ndarray) -> Row:
+    """Measure the peak memory of Algorithm 1."""
     tracemalloc.start()
     scattered_order(objectives)
     peak = tracemalloc.get_traced_memory()[1]
@@ -68,23 +73,22 @@ def scattered_memory(n: int, name: str, objectives: np.ndarray) -> Row:
 
 
 def main() -> int:
+    """Print all rows."""
     file = argument_parser(__doc__.splitlines()[0]).parse_args().json
     rows = [ranks_against_moocore(n, K) for n in (1_000, 10_000) for K in (2, 3, 5)]
     if nondominated_sort is None:
         print(
-            "skipped: Syne Tune; pip install --no-deps syne-tune==0.16.0 && pip install dill",
+            "skipped Syne Tune, which is not installed: "
+            "pip install --no-deps syne-tune==0.16.0 && pip install dill",
             file=sys.stderr,
         )
     else:
         rows += [row for n in (32, 1_000) for row in scattered_against_syne_tune(n)]
-    objectives, angles = (
-        np.random.default_rng(0).random((10_000, 2)),
-        np.linspace(0, np.pi / 2, 10_000),
-    )
-    rows.append(scattered_memory(10_000, "many fronts", objectives))
-    rows.append(
-        scattered_memory(10_000, "one front", np.column_stack([np.cos(angles), np.sin(angles)]))
-    )
+    many_fronts = np.random.default_rng(0).random((10_000, 2))
+    rows.append(scattered_memory(10_000, "many fronts", many_fronts))
+    angles = np.linspace(0, np.pi / 2, 10_000)
+    one_front = np.column_stack([np.cos(angles), np.sin(angles)])
+    rows.append(scattered_memory(10_000, "one front", one_front))
     return show(rows, file)
 
 

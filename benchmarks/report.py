@@ -1,7 +1,8 @@
-"""All tables and figures of a comparison of 500 runs, in CPU time: against a minute, and against parsing the journals' JSON alone.
+"""Measure the CPU time of all tables and figures of a comparison of 500 runs.
 
-Run it with ``python benchmarks/report.py [COMPARISON]``; the exit code is 1 if a target is missed. The runs of a comparison, or of
-one on synthetic problems that it makes, are copied under further seeds until they are 500.
+Run it with ``python benchmarks/report.py [COMPARISON]``; the exit code is 1 if a target is missed.
+The targets are a minute, and ten times the parsing of the journals' JSON. Without a comparison, the
+script runs one on synthetic problems. Runs are copied under further seeds until there are 500.
 """
 
 import json
@@ -29,8 +30,8 @@ ALGORITHMS = (
 )
 
 
-def made(out: Path) -> None:
-    """Make a comparison on synthetic problems."""
+def run_comparison(out: Path) -> None:
+    """Run a comparison on synthetic problems."""
     algorithms = {name: {"name": name} for name in ALGORITHMS}
     compare(
         Experiment(name="made", tasks=TASKS, algorithms=algorithms, seeds=(0,), time_of="mo-pbt"),
@@ -38,19 +39,18 @@ def made(out: Path) -> None:
     )
 
 
-def multiplied(source: Path, out: Path) -> None:
+def multiply_runs(source: Path, out: Path) -> None:
     """Copy the finished runs of a comparison under further seeds."""
     about = json.loads((source / "about.json").read_text())
     experiment = Experiment.read(source / "experiment.toml").at(about["scale"])
-    there = {
+    finished = {
         run for run in experiment.plan() if (source / run.directory / "finished.json").exists()
     }
-    many = replace(
-        experiment, seeds=len(experiment.seeds) * math.ceil(RUNS / len(there)), scales={}
-    )
+    seeds = len(experiment.seeds) * math.ceil(RUNS / len(finished))
+    many = replace(experiment, seeds=seeds, scales={})
     for run in many.plan():
         original = replace(run, seed=experiment.seeds[run.seed % len(experiment.seeds)])
-        if original in there:
+        if original in finished:
             shutil.copytree(
                 source / original.directory,
                 out / run.directory,
@@ -60,45 +60,35 @@ def multiplied(source: Path, out: Path) -> None:
     (out / "about.json").write_text(json.dumps(about | {"scale": None}))
 
 
-def parsed(out: Path) -> int:
-    """Parse every line of all journals, and nothing else; return how many there are."""
+def parse_journals(out: Path) -> int:
+    """Parse all lines of all journals, and return their number."""
     return sum(
         len([json.loads(line) for line in file.open()])
         for file in out.glob("runs/*/*/*/journal.jsonl")
     )
 
 
-def reported(out: Path) -> float:
-    """Return the CPU seconds of a report by the command, from start to end."""
+def time_report(out: Path) -> float:
+    """Return the CPU seconds of the command that writes the report."""
+    command = [sys.executable, "-m", "mopbt", "compare", out / "experiment.toml"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mopbt",
-            "compare",
-            out / "experiment.toml",
-            "--out",
-            out,
-            "--only-report",
-        ],
-        check=True,
-    )
+    subprocess.run([*command, "--out", out, "--only-report"], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def rows(source: Path | None) -> list[Row]:
+    """Measure a report of the given comparison, or of a new one."""
     with tempfile.TemporaryDirectory() as place:
         if source is None:
             source = Path(place, "made")
-            made(source)
+            run_comparison(source)
         out = Path(place, "out")
         out.mkdir()
-        multiplied(source, out)
+        multiply_runs(source, out)
         runs = len(list(out.glob("runs/*/*/*/finished.json")))
-        seconds = reported(out)
-        (floor,) = cpu_times(lambda: parsed(out), repeats=1)
+        seconds = time_report(out)
+        (floor,) = cpu_times(lambda: parse_journals(out), repeats=1)
     return [
         Row(
             f"report of {RUNS} runs, CPU minutes",

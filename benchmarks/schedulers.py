@@ -1,8 +1,9 @@
-"""What schedulers cost: CPU time of ask and tell per job, for 32, 1,000 and 10,000 trials.
+"""Measure the CPU time of ask and tell per job, for 32, 1,000 and 10,000 trials.
 
-Run it with ``python benchmarks/schedulers.py``; the exit code is 1 if the cost per job grows by more than n log n. Reports are
-invented, so that nothing but the scheduler is measured; a tenth as many workers as trials report one by one. ``--whole`` simulates
-10,000 members on 1,000 workers for 100 intervals, with training, journal and front: a million jobs.
+Run it with ``python benchmarks/schedulers.py``; the exit code is 1 if the cost per job grows faster
+than n log n. Reports are made up, so that only the scheduler is measured. There is a worker for
+every ten trials, and workers report one by one. ``--simulate`` simulates 10,000 members on 1,000
+workers for 100 intervals, a million jobs, with training, journal and front.
 """
 
 import math
@@ -22,13 +23,15 @@ from mopbt.state import Report, State, with_jobs
 from mopbt.tasks.synthetic import TradeOff
 
 SIZES = (32, 1_000, 10_000)
-TURNS = 3  # of all workers, and at least 100 jobs, are measured at each size: trials at all rungs; of a synchronous one all of n
+# Asynchronous algorithms are measured for this many jobs per worker and at least 100 jobs, so that
+# trials are at all rungs; a synchronous one is measured for n jobs.
+TURNS = 3
 PROBLEM = problem_of(TradeOff(steps=100))
 
 
 @dataclass
-class Play:
-    """A run without training: who has been under way longest reports next, with invented objectives."""
+class DryRun:
+    """Drive a scheduler without training; the oldest job reports made-up objectives."""
 
     scheduler: Scheduler
     workers: int
@@ -37,15 +40,14 @@ class Play:
     jobs: int = 0
 
     def step(self) -> None:
-        """Order what there is room for, and let one job report."""
+        """Fill all workers with jobs, and report one job."""
         begin = time.process_time()
         asked = self.scheduler.ask(self.state, self.workers - len(self.state.outstanding))
         self.seconds += time.process_time() - begin
         self.state = with_jobs(self.state, asked)
         job = next(iter(self.state.outstanding.values()))
-        report = Report(
-            job.id, tuple(stream(0, "invented", job.id).random(2).tolist()), checksum="0"
-        )
+        objectives = tuple(stream(0, "invented", job.id).random(2).tolist())
+        report = Report(job.id, objectives, checksum="0")
         begin = time.process_time()
         self.state = self.scheduler.tell(self.state, report)
         self.seconds += time.process_time() - begin
@@ -53,25 +55,25 @@ class Play:
 
 
 def cost(algorithm: Algorithm, n: int, jobs: int) -> float:
-    """Return CPU seconds of the scheduler per job, once `n` trials have reported."""
+    """Return the scheduler's CPU seconds per job after `n` trials have reported."""
     scheduler = algorithm.scheduler(PROBLEM)
-    first = (
-        replace(algorithm, asynchronous=False).scheduler(PROBLEM)
-        if isinstance(algorithm, MOPBT)
-        else scheduler
-    )
-    play = Play(
-        first, max(n // 10, 3), State(0)
-    )  # a first generation without decisions: they would take most of the time
-    while len(play.state.trials) < n or play.jobs < n:
-        play.step()
-    play.scheduler, play.seconds, play.jobs = scheduler, 0.0, 0
+    # A synchronous first generation makes no decisions, which would take most of the time.
+    first = scheduler
+    if isinstance(algorithm, MOPBT):
+        first = replace(algorithm, asynchronous=False).scheduler(PROBLEM)
+    dry_run = DryRun(first, max(n // 10, 3), State(0))
+    while len(dry_run.state.trials) < n or dry_run.jobs < n:
+        dry_run.step()
+    dry_run.scheduler = scheduler
+    dry_run.seconds = 0.0
+    dry_run.jobs = 0
     for _ in range(jobs):
-        play.step()
-    return play.seconds / play.jobs
+        dry_run.step()
+    return dry_run.seconds / dry_run.jobs
 
 
 def growth() -> list[Row]:
+    """Measure how the cost per job grows with the number of trials."""
     rows: list[Row] = []
     kinds = {
         "synchronous MO-PBT": lambda n: MOPBT(population=n),
@@ -80,15 +82,12 @@ def growth() -> list[Row]:
         "MO-ASHA, promotion": lambda n: MOASHA(kind="promotion"),
     }
     for name, make in kinds.items():
-        costs = {
-            n: cost(make(n), n, n if name.startswith("sync") else max(TURNS * n // 10, 100))
-            for n in SIZES
-        }
-        print(
-            f"{name}: "
-            + ", ".join(f"{1000 * c:.3f} ms a job at n = {n:,}" for n, c in costs.items()),
-            flush=True,
-        )
+        costs = {}
+        for n in SIZES:
+            jobs = n if name.startswith("sync") else max(TURNS * n // 10, 100)
+            costs[n] = cost(make(n), n, jobs)
+        shown = ", ".join(f"{1000 * c:.3f} ms per job at n = {n:,}" for n, c in costs.items())
+        print(f"{name}: {shown}", flush=True)
         for small, large in ((32, 1_000), (1_000, 10_000)):
             allowed = large * math.log(large) / (small * math.log(small))
             ratio = costs[large] / costs[small]
@@ -97,9 +96,11 @@ def growth() -> list[Row]:
     return rows
 
 
-def whole(asynchronous: bool) -> None:
+def simulate(asynchronous: bool) -> None:
+    """Simulate a million jobs with each of two cost models."""
     for cost_model in (PerStep(), Lognormal()):
-        begin, cpu = time.perf_counter(), time.process_time()
+        begin = time.perf_counter()
+        begin_cpu = time.process_time()
         algorithm = MOPBT(population=10_000, asynchronous=asynchronous)
         results = run(
             TradeOff(steps=100),
@@ -108,22 +109,30 @@ def whole(asynchronous: bool) -> None:
             engine=SimulatedEngine(1_000, cost_model),
             progress=False,
         )
-        minutes, cpu = (time.perf_counter() - begin) / 60, (time.process_time() - cpu) / 60
+        minutes = (time.perf_counter() - begin) / 60
+        cpu = (time.process_time() - begin_cpu) / 60
         print(
-            f"{type(cost_model).__name__}: {len(results):,} jobs in {minutes:.1f} min ({cpu:.1f} min CPU), "
-            f"{results.seconds:.0f} virtual seconds, hypervolume {results.hypervolume():.4f}",
+            f"{type(cost_model).__name__}: {len(results):,} jobs in {minutes:.1f} min "
+            f"({cpu:.1f} min CPU), {results.seconds:.0f} virtual seconds, "
+            f"hypervolume {results.hypervolume():.4f}",
             flush=True,
         )
 
 
 if __name__ == "__main__":
     parser = argument_parser(__doc__.splitlines()[0])
-    parser.add_argument("--whole", action="store_true", help="simulate a million jobs, twice")
     parser.add_argument(
-        "--asynchronous", action="store_true", help="with --whole: the asynchronous algorithm"
+        "--simulate",
+        action="store_true",
+        help="simulate a million jobs with each of two cost models",
+    )
+    parser.add_argument(
+        "--asynchronous",
+        action="store_true",
+        help="with --simulate, use the asynchronous algorithm",
     )
     arguments = parser.parse_args()
-    if arguments.whole:
-        whole(arguments.asynchronous)
+    if arguments.simulate:
+        simulate(arguments.asynchronous)
     else:
         sys.exit(show(growth(), arguments.json))

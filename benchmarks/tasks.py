@@ -1,7 +1,8 @@
-"""A run of MO-PBT on each of the paper's nine tasks in the scale `small`: the table and the figure of docs/tasks.md.
+"""Run MO-PBT on the paper's nine tasks at scale `small`, for docs/tasks.md.
 
-Run it with ``python benchmarks/tasks.py [TASK ...]``; it needs the extras `torch` and `plot`, and the data sets (`mopbt tasks` says
-which are here). Runs stay in ``--out``, and the same command goes on. The machine should do nothing else: times are its own.
+Run it with ``python benchmarks/tasks.py [TASK ...]``. It needs the extras `torch` and `plot`, and
+the data sets; `mopbt tasks` lists which are present. Runs are kept in ``--out``; rerun the same
+command to resume. The machine should be idle otherwise, because the table reports times.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from mopbt.metrics import hypervolume
 from mopbt.tasks.paper import TASKS
 
 DOCS = Path(__file__).parent.parent / "docs"
-BEGIN, END = "<!-- table: written by benchmarks/tasks.py -->\n", "<!-- end of table -->\n"
+BEGIN = "<!-- table: written by benchmarks/tasks.py -->\n"
+END = "<!-- end of table -->\n"
 NINE = [name for name in TASKS if not name.endswith("-31")]
 HEAD = [
     "task",
@@ -36,16 +38,17 @@ HEAD = [
     "of an interval",
     "not training",
 ]
-BLUE, ORANGE, FAINT = "#0072b2", "#d55e00", "#c8c8c8"
+BLUE = "#0072b2"
+ORANGE = "#d55e00"
+FAINT = "#c8c8c8"
 
 
-def trivial(task: Any, scores: dict[str, float]) -> bool:
-    """Tell whether a classifier is of no use: no better on the validation rows than one that always gives the same answer."""
-    labels = (
-        task.evaluate_model.keywords["held_out"][0][1]
-        if task.validation is None
-        else task.validation[1]
-    )
+def is_trivial(task: Any, scores: dict[str, float]) -> bool:
+    """Return whether a classifier is no better than predicting one class for all rows."""
+    if task.validation is None:
+        labels = task.evaluate_model.keywords["held_out"][0][1]
+    else:
+        labels = task.validation[1]
     if "recall" in scores:
         return scores["recall"] == 0 or scores["precision"] <= labels.float().mean()
     return scores["accuracy"] <= torch.bincount(labels).max() / len(labels) + 1e-9
@@ -53,18 +56,22 @@ def trivial(task: Any, scores: dict[str, float]) -> bool:
 
 def test_hypervolume(results: Results) -> float:
     """Return the hypervolume of the front's models on the test rows."""
-    objectives, reference = results.problem.objectives, TASKS[results.problem.name].reference
+    objectives = results.problem.objectives
+    reference = TASKS[results.problem.name].reference
     points = [[o.sign * p.scores[f"test/{o.name}"] for o in objectives] for p in results.front()]
     return hypervolume(points, [o.sign * reference[o.name] for o in objectives])
 
 
 def row(name: str, out: Path) -> list[str]:
-    """Train, and return the cells of a task's row."""
+    """Run a task, and return the cells of its row."""
     task = TASKS[name].at("small")
-    begin, cpu = time.perf_counter(), sum(os.times()[:4])
+    begin = time.perf_counter()
+    begin_cpu = sum(os.times()[:4])
     results = run(task, out=out / name, progress=False)
-    duration, cpu = time.perf_counter() - begin, sum(os.times()[:4]) - cpu
-    points, work = list(results.points()), sum(r["duration"] for r in results.records())
+    duration = time.perf_counter() - begin
+    cpu = sum(os.times()[:4]) - begin_cpu
+    points = list(results.points())
+    work = sum(r["duration"] for r in results.records())
     last = [p for p in points if p.step == task.steps]
     print(f"{name}: {len(points)} intervals in {duration:.0f} s ({cpu:.0f} s CPU)", flush=True)
     return [
@@ -72,7 +79,7 @@ def row(name: str, out: Path) -> list[str]:
         f"{results.hypervolume():.4f}",
         f"{test_hypervolume(results):.4f}",
         f"{len(results.front())}",
-        f"{sum(trivial(task, p.scores) for p in last)} of {len(last)}",
+        f"{sum(is_trivial(task, p.scores) for p in last)} of {len(last)}",
         f"{results.seconds / 60:.1f} min",
         f"{1000 * work / len(points):.0f} ms",
         f"{100 * (1 - work / (available_cores() * results.seconds)):.0f} %",
@@ -80,7 +87,7 @@ def row(name: str, out: Path) -> list[str]:
 
 
 def draw(names: Sequence[str], out: Path, file: Path) -> None:
-    """Draw all evaluations, the front and the front's models on the test rows; of three objectives the first two."""
+    """Draw all evaluations and the fronts by the first two objectives."""
     rows = -(-len(names) // 3)
     figure, axes = plt.subplots(
         rows, 3, figsize=(11, 3.2 * rows), squeeze=False, layout="constrained"
@@ -121,9 +128,10 @@ def draw(names: Sequence[str], out: Path, file: Path) -> None:
 
 
 def main() -> None:
+    """Print the table; with all nine tasks, update docs/tasks.md and its figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="*", default=NINE, help="which (default: all nine)")
-    parser.add_argument("--out", type=Path, default=Path("runs/tasks"), help="where the runs are")
+    parser.add_argument("tasks", nargs="*", default=NINE, help="names of tasks (default: all nine)")
+    parser.add_argument("--out", type=Path, default=Path("runs/tasks"), help="folder of the runs")
     arguments = parser.parse_args()
     rows = [row(name, arguments.out) for name in arguments.tasks]
     lines = [f"| {' | '.join(cells)} |\n" for cells in (HEAD, ["---"] * len(HEAD), *rows)]

@@ -1,7 +1,8 @@
-"""Accuracy against fairness on the shipped Adult data: a small network, a gap regulariser, a front of models.
+"""Trade accuracy against fairness of a small network on the Adult data.
 
-Run it with ``python examples/adult_fairness.py``; it needs ``pip install 'mopbt[torch,sklearn]'``. The trade-off cannot be had by
-moving a threshold: the models differ in what they learn. DSP is the difference in mean predicted probability between men and women.
+Run it with ``python examples/adult_fairness.py``; it needs ``pip install 'mopbt[torch,sklearn]'``.
+The loss penalizes DSP, the difference in mean predicted probability between men and women. The
+models on the front differ in what they learn, so moving a threshold cannot replace them.
 """
 
 import sys
@@ -21,7 +22,7 @@ preprocessing = Preprocessing.fit(data)
 
 def part(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rows = data.rows(name)
-    x = np.hstack([preprocessing.standardized(data, rows), preprocessing.one_hot(data, rows)])
+    x = np.hstack([preprocessing.standardize(data, rows), preprocessing.one_hot(data, rows)])
     return (
         torch.tensor(x, dtype=torch.float32),
         torch.tensor(data.labels[rows]).long(),
@@ -30,11 +31,12 @@ def part(name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def gap(outputs: torch.Tensor, male: torch.Tensor) -> torch.Tensor:
-    p, weight = outputs.softmax(1)[:, 1], male.float()
-    return (
-        (p * weight).sum() / weight.sum().clamp(min=1)
-        - (p * (1 - weight)).sum() / (1 - weight).sum().clamp(min=1)
-    ).abs()
+    p = outputs.softmax(1)[:, 1]
+    is_man = male.float()
+    is_woman = 1 - is_man
+    men = (p * is_man).sum() / is_man.sum().clamp(min=1)
+    women = (p * is_woman).sum() / is_woman.sum().clamp(min=1)
+    return (men - women).abs()
 
 
 def loss(model, batch, hp):
@@ -47,14 +49,17 @@ def metrics(outputs, y, male):
     return {"accuracy": (outputs.argmax(1) == y).float().mean(), "dsp": gap(outputs, male)}
 
 
-train, validation, test = part("train"), part("val"), part("test")
+train = part("train")
+validation = part("val")
+test = part("test")
 task = TorchTask(
     lambda: nn.Sequential(
         nn.Linear(train[0].shape[1], 32), nn.ReLU(), Dropout("dropout"), nn.Linear(32, 2)
     ),
     loss=loss,
     metrics=metrics,
-    data=Batches(*train, batch_size=512, updates=10),  # a fifth of an epoch between decisions
+    # A step, the time between two decisions, is a fifth of an epoch.
+    data=Batches(*train, batch_size=512, updates=10),
     validation=validation,
     test=test,
     optimizer=AdamW(lr="lr", weight_decay="decay"),

@@ -1,4 +1,7 @@
-"""Precision against recall of a small BERT of Hugging Face's transformers, built from its configuration: nothing is downloaded."""
+"""Trade precision against recall of a small BERT from Hugging Face's transformers.
+
+The model is built from its configuration, so nothing is downloaded.
+"""
 
 import sys
 
@@ -10,10 +13,10 @@ import mopbt
 
 generator = torch.Generator().manual_seed(0)
 TOKENS = torch.randint(1, 60, (1200, 16), generator=generator)
-LABELS = (
-    (TOKENS < 12).sum(1) + torch.randn(1200, generator=generator) > 3.5
-).long()  # texts with many words of one kind
-TRAIN, VALIDATION = slice(0, 800), slice(800, 1200)
+# Positive texts have many words of one kind.
+LABELS = ((TOKENS < 12).sum(1) + torch.randn(1200, generator=generator) > 3.5).long()
+TRAIN = slice(0, 800)
+VALIDATION = slice(800, 1200)
 SMALL = {
     "vocab_size": 60,
     "hidden_size": 32,
@@ -37,17 +40,17 @@ def train(m):
     for _ in m.steps():
         model.train()
         for rows in torch.randperm(800).split(50):
-            loss = cross_entropy(
-                model(TOKENS[TRAIN][rows]).logits, LABELS[TRAIN][rows], weight=weight
-            )
+            logits = model(TOKENS[TRAIN][rows]).logits
+            loss = cross_entropy(logits, LABELS[TRAIN][rows], weight=weight)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     model.eval()
     with torch.no_grad():
-        said, truth = model(TOKENS[VALIDATION]).logits.argmax(1), LABELS[VALIDATION]
-    hits = (said & truth).sum()
-    m.report(precision=hits / said.sum().clamp(min=1), recall=hits / truth.sum())
+        predicted = model(TOKENS[VALIDATION]).logits.argmax(1)
+    positive = LABELS[VALIDATION]
+    hits = (predicted & positive).sum()
+    m.report(precision=hits / predicted.sum().clamp(min=1), recall=hits / positive.sum())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Precision against recall of a network in JAX with Optax: the state of any library goes through `track` as arrays."""
+"""Trade precision against recall of a network in JAX with Optax.
+
+The state of any library can be tracked as arrays.
+"""
 
 import sys
 
@@ -12,10 +15,10 @@ import mopbt
 rng = np.random.default_rng(0)
 X = rng.normal(size=(2000, 10)).astype(np.float32)
 Y = (X[:, :4].sum(1) + rng.normal(size=2000) > 2).astype(np.float32)
-TRAIN, VALIDATION = slice(0, 1500), slice(1500, 2000)
-adam = (
-    optax.scale_by_adam()
-)  # without a rate: the rate is a hyperparameter, and must not come from a checkpoint
+TRAIN = slice(0, 1500)
+VALIDATION = slice(1500, 2000)
+# The learning rate is a hyperparameter, so it must not be part of the checkpoint.
+adam = optax.scale_by_adam()
 
 
 def outputs(params, x):
@@ -41,19 +44,20 @@ def train(m):
     }
     leaves, structure = jax.tree.flatten((params, adam.init(params)))
     state = {"leaves": [np.array(leaf) for leaf in leaves]}
-    m.track(state=state)  # restores the leaves, if there is a checkpoint
+    # Restores the leaves if there is a checkpoint.
+    m.track(state=state)
     params, moments = jax.tree.unflatten(structure, state["leaves"])
-    lr, positive = m.hp["lr"], m.hp["positive"]
+    lr = m.hp["lr"]
+    positive = m.hp["positive"]
     for step in m.steps():
         order = np.random.default_rng((m.seed, step)).permutation(1500)
         for rows in order.reshape(-1, 100):
             params, moments = update(params, moments, X[TRAIN][rows], Y[TRAIN][rows], lr, positive)
     state["leaves"] = [np.array(leaf) for leaf in jax.tree.leaves((params, moments))]
-    said, truth = np.asarray(outputs(params, X[VALIDATION]) > 0), Y[VALIDATION] > 0
-    m.report(
-        precision=(said & truth).sum() / max(said.sum(), 1),
-        recall=(said & truth).sum() / truth.sum(),
-    )
+    predicted = np.asarray(outputs(params, X[VALIDATION]) > 0)
+    truth = Y[VALIDATION] > 0
+    hits = (predicted & truth).sum()
+    m.report(precision=hits / max(predicted.sum(), 1), recall=hits / truth.sum())
 
 
 if __name__ == "__main__":

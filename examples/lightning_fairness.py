@@ -1,4 +1,4 @@
-"""Accuracy against demographic parity of a Lightning module on Adult: the Trainer trains, the population tunes."""
+"""Trade accuracy against demographic parity of a Lightning module on the Adult data."""
 
 import functools
 import sys
@@ -14,15 +14,17 @@ import mopbt
 from mopbt.integrations.lightning import LightningTask
 from mopbt.tasks.adult import Preprocessing, load_adult
 
-warnings.filterwarnings("ignore", ".*does not have many workers.*")  # the rows are in memory
+# The rows are in memory, so data loaders need no workers.
+warnings.filterwarnings("ignore", ".*does not have many workers.*")
 
 
 @functools.cache
 def part(name):
-    """Return rows of Adult, which come with the package; cached, as a Trainer sets its data up at every interval."""
+    """Return a part of Adult; cached, because a Trainer sets up its data in every interval."""
     data = load_adult()
-    rows, preprocessing = data.rows(name), Preprocessing.fit(data)
-    x = np.hstack([preprocessing.standardized(data, rows), preprocessing.one_hot(data, rows)])
+    rows = data.rows(name)
+    preprocessing = Preprocessing.fit(data)
+    x = np.hstack([preprocessing.standardize(data, rows), preprocessing.one_hot(data, rows)])
     return TensorDataset(
         torch.tensor(x, dtype=torch.float32),
         torch.tensor(data.labels[rows]).long(),
@@ -50,26 +52,24 @@ class Classifier(L.LightningModule):
         )
 
     def gap(self, outputs, male):
-        p, weight = outputs.softmax(1)[:, 1], male.float()
-        men, women = (
-            (p * weight).sum() / weight.sum().clamp(min=1),
-            (p * (1 - weight)).sum() / (1 - weight).sum().clamp(min=1),
-        )
+        p = outputs.softmax(1)[:, 1]
+        is_man = male.float()
+        is_woman = 1 - is_man
+        men = (p * is_man).sum() / is_man.sum().clamp(min=1)
+        women = (p * is_woman).sum() / is_woman.sum().clamp(min=1)
         return (men - women).abs()
 
     def training_step(self, batch, index):
         x, y, male = batch
         outputs = self.net(x)
-        return nn.functional.cross_entropy(outputs, y) + self.hparams.weight * self.gap(
-            outputs, male
-        )
+        penalty = self.hparams.weight * self.gap(outputs, male)
+        return nn.functional.cross_entropy(outputs, y) + penalty
 
     def validation_step(self, batch, index):
         x, y, male = batch
         outputs = self.net(x)
-        self.log_dict(
-            {"accuracy": (outputs.argmax(1) == y).float().mean(), "dsp": self.gap(outputs, male)}
-        )
+        accuracy = (outputs.argmax(1) == y).float().mean()
+        self.log_dict({"accuracy": accuracy, "dsp": self.gap(outputs, male)})
 
     def configure_optimizers(self):
         return torch.optim.AdamW(
@@ -78,7 +78,7 @@ class Classifier(L.LightningModule):
 
 
 def module(hp):
-    """Build a module with the hyperparameters of a member; its weights come from the checkpoint."""
+    """Build a module with a member's hyperparameters; its weights come from a checkpoint."""
     return Classifier(hp["lr"], hp["decay"], hp["dropout"], hp["weight"])
 
 
@@ -94,10 +94,8 @@ task = LightningTask(
     objectives={"accuracy": "max", "dsp": "min"},
     reference={"accuracy": 0.75, "dsp": 0.25},
     steps=8,
-    trainer={
-        "accelerator": "cpu",
-        "limit_train_batches": 10,
-    },  # a fifth of an epoch between decisions
+    # A step, the time between two decisions, is a fifth of an epoch.
+    trainer={"accelerator": "cpu", "limit_train_batches": 10},
     name="lightning-fairness",
 )
 
@@ -106,5 +104,6 @@ if __name__ == "__main__":
     results = mopbt.run(task, out=f"runs/lightning-fairness-{population}", population=population)
     choice = results.front().pick("knee")
     print(choice.why)
-    weights = results.load(choice)["model"]  # an ordinary state_dict
+    # The weights are an ordinary state_dict.
+    weights = results.load(choice)["model"]
     print(f"{sum(tensor.numel() for tensor in weights.values()):,} parameters")

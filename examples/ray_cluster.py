@@ -1,7 +1,8 @@
-"""The same run on a laptop and on a cluster: precision against recall of a linear model, on Ray actors of two nodes.
+"""Execute the same run on a laptop and on a Ray cluster, with the same result.
 
-``python examples/ray_cluster.py [population]`` starts a small Ray cluster on this machine, as a stand-in for a real one. With a
-real one, all that is left is ``engine=mopbt.RayEngine(address="auto")`` and a `storage` that all its nodes reach.
+``python examples/ray_cluster.py [population]`` starts a cluster of two nodes on this machine. On a
+real cluster you only need ``engine=mopbt.RayEngine(address="auto")`` and a `storage` that all nodes
+can reach.
 """
 
 import sys
@@ -10,8 +11,8 @@ import mopbt
 from mopbt.tasks.adult_linear import AdultLinear
 
 
-def on(engine, out, population, **where):
-    """Train the population on an engine, and say what came of it."""
+def train_on(engine, out, population, **options):
+    """Train the population on an engine, print a summary and return the front's metrics."""
     results = mopbt.run(
         AdultLinear(steps=10),
         out=out,
@@ -19,7 +20,7 @@ def on(engine, out, population, **where):
         population=population,
         seed=0,
         progress=False,
-        **where,
+        **options,
     )
     front = results.front()
     best = ", ".join(f"{name} {score:.3f}" for name, score in front.best().items())
@@ -38,14 +39,14 @@ def main():
     )
     cluster.add_node(num_cpus=1, **small)
     try:
-        here = on("pool", "runs/laptop", population)
-        there = on(
+        on_laptop = train_on("pool", "runs/laptop", population)
+        on_cluster = train_on(
             mopbt.RayEngine(address=cluster.address),
             "runs/cluster",
             population,
             storage="runs/shared",
         )
-        print("the same front" if here == there else "another front")
+        print("the fronts are equal" if on_laptop == on_cluster else "the fronts differ")
     finally:
         ray.shutdown()
         cluster.shutdown()

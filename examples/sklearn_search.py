@@ -1,4 +1,4 @@
-"""Precision against recall of a scikit-learn classifier: one search, a front of fitted estimators."""
+"""Search a front of fitted scikit-learn classifiers for precision and recall."""
 
 import sys
 
@@ -33,17 +33,14 @@ def main():
     search.fit(x_train, y_train)
     print(search.choice_.why)
     for point, model in zip(search.front_, search.estimators_, strict=True):
-        said = model.predict(x_test)
-        measured = (
-            f"{precision_score(y_test, said, zero_division=0):.3f} {recall_score(y_test, said):.3f}"
-        )
-        print(
-            f"validation {point.scores['precision']:.3f} {point.scores['recall']:.3f}, test {measured}"
-        )
-    cautious = search.pick(best="precision", where="recall >= 0.3")
-    print(
-        f"the most precise with a recall of 0.3: test precision {precision_score(y_test, cautious.predict(x_test)):.3f}"
-    )
+        predicted = model.predict(x_test)
+        precision = precision_score(y_test, predicted, zero_division=0)
+        recall = recall_score(y_test, predicted)
+        validation = f"{point.scores['precision']:.3f} {point.scores['recall']:.3f}"
+        print(f"validation {validation}, test {precision:.3f} {recall:.3f}")
+    precise = search.pick(best="precision", where="recall >= 0.3")
+    precision = precision_score(y_test, precise.predict(x_test))
+    print(f"most precise model with a recall of at least 0.3: test precision {precision:.3f}")
 
 
 if __name__ == "__main__":

@@ -1082,7 +1082,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run celeba-fairness --scale smoke", 1),
-        *("'celeba' is not here", "into HERE/folder", "MOPBT_DATA names another folder"),
+        *("'celeba' not found", "into HERE/folder", "set MOPBT_DATA to another folder"),
     ),
     Command(
         *(

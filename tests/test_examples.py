@@ -1,4 +1,4 @@
-"""Each example runs as it stands, at a small size."""
+"""Run each example with a small population."""
 
 import subprocess
 import sys

@@ -74,7 +74,7 @@ def test_is_read_once_and_cannot_be_written_to(data):
         data.labels[0] = True
 
 
-def test_wrong_part_is_told(data):
+def test_an_unknown_part_is_an_error(data):
     with pytest.raises(
         ValueError, match="`part` must be one of 'train', 'val', 'test', got 'valid'"
     ):
@@ -90,20 +90,20 @@ def test_preprocessing_is_that_of_scikit_learn_fitted_on_train(data, fitted):
     )
     for rows in (data.train, data.val, data.test):
         np.testing.assert_allclose(
-            fitted.standardized(data, rows), scaler.transform(data.numeric[rows]), atol=1e-12
+            fitted.standardize(data, rows), scaler.transform(data.numeric[rows]), atol=1e-12
         )
         np.testing.assert_array_equal(
             fitted.one_hot(data, rows), encoder.transform(data.categorical[rows])
         )
 
 
-def test_codes_name_the_categories_and_unseen_ones_apart(data, fitted):
+def test_codes_number_the_categories_and_mark_unseen_ones(data, fitted):
     codes = fitted.codes(data, data.val)
     for j, known in enumerate(fitted.categories):
         names = np.append(known, "unseen")[codes[:, j]]
         raw = data.categorical[data.val, j]
         np.testing.assert_array_equal(names, np.where(np.isin(raw, known), raw, "unseen"))
-    seen = adult._coded(np.array(["b", "a", "zz", "", "c"]), np.array(["a", "b", "c"]))
+    seen = adult._encode(np.array(["b", "a", "zz", "", "c"]), np.array(["a", "b", "c"]))
     assert seen.tolist() == [1, 0, 3, 3, 2]
 
 

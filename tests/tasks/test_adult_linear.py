@@ -45,7 +45,7 @@ def test_scores_are_those_of_scikit_learn():
             assert scores[f"{prefix}accuracy"] == pytest.approx(accuracy_score(y, predicted))
 
 
-def test_never_saying_yes_has_precision_0():
+def test_predicting_no_positives_has_precision_0():
     model = AdultLinear().init(0)
     model.intercept_ = np.array([-1.0])
     scores = AdultLinear().evaluate(model)
@@ -126,7 +126,7 @@ def test_a_run_finds_a_front_of_loadable_models(tmp_path):
     assert hits.sum() / y.sum() == pytest.approx(front[0].scores["recall"])
 
 
-def test_is_a_frozen_value_that_finds_its_way_to_the_command_line():
+def test_the_task_is_a_frozen_value_and_found_by_the_command_line():
     from importlib.metadata import entry_points
 
     assert replace(AdultLinear(), steps=40) == AdultLinear()

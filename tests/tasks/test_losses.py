@@ -1,4 +1,4 @@
-"""Losses and attacks against slow, direct formulations, one member at a time and stacked."""
+"""Compare losses and attacks with slow, direct formulations, alone and in a stack."""
 
 import copy
 import math
@@ -38,7 +38,7 @@ def number(value):
 
 
 def slow_cross_entropy(logits, y, weights):
-    """Weigh each row by its class, and divide by the weights that were given."""
+    """Weight each row by its class, and divide by the sum of the weights."""
     total = given = 0.0
     for row, label in zip(logits.tolist(), y.tolist(), strict=True):
         total += weights[label] * (math.log(sum(math.exp(v) for v in row)) - row[label])
@@ -107,7 +107,7 @@ def test_gradient_of_the_fairness_loss_is_that_of_the_slow_one():
 
 
 @pytest.mark.parametrize("group", [0, 1])
-def test_a_batch_with_one_group_gives_plain_cross_entropy_and_a_sound_gradient(group):
+def test_a_batch_with_one_group_gives_plain_cross_entropy_and_a_finite_gradient(group):
     logits, y, _ = drawn(3)
     sensitive = torch.full_like(y, group)
     fair, plain = (
@@ -128,7 +128,7 @@ def test_strength_0_gives_plain_cross_entropy():
     torch.testing.assert_close(gradient(fair, logits), gradient(plain, logits))
 
 
-def test_equal_groups_have_a_gap_of_0_with_a_sound_gradient():
+def test_equal_groups_have_a_gap_of_0_with_a_finite_gradient():
     p, one = torch.full((4,), 0.5, requires_grad=True), torch.tensor([True, False, True, False])
     apart = gap(p, one, ~one)
     apart.backward()
@@ -144,7 +144,8 @@ def weighted(logits, y, sensitive, weight):
 @pytest.mark.parametrize("shared", [True, False])
 def test_stacked_members_have_the_losses_and_gradients_that_they_have_alone(loss, shared):
     members = [drawn(seed) for seed in range(4)]
-    members[3] = (*members[3][:2], torch.ones_like(members[3][2]))  # one group only
+    # The last batch has one group only.
+    members[3] = (*members[3][:2], torch.ones_like(members[3][2]))
     if shared:
         members = [(own[0], *members[0][1:]) for own in members]
     values = torch.linspace(0.0, 0.9, 4, dtype=torch.float64)
@@ -174,7 +175,7 @@ def test_divergence_is_that_of_torchs_distributions(seed, classes):
 
 
 class Counted(nn.Module):
-    """A small network with BatchNorm that counts its calls and notes the mode that each was made in."""
+    """Record the mode of each call of a small network with BatchNorm."""
 
     def __init__(self, classes=3):
         super().__init__()
@@ -198,9 +199,8 @@ def network(seed=0, **options):
         torch.manual_seed(seed)
         made = Counted(**options).double()
         for _ in range(5):
-            made(
-                torch.rand(16, 3, 6, 6, dtype=torch.float64)
-            )  # statistics that differ from those of any batch
+            # Give BatchNorm statistics that differ from those of any batch.
+            made(torch.rand(16, 3, 6, 6, dtype=torch.float64))
     made.modes.clear()
     return made
 
@@ -212,7 +212,7 @@ def images(n=7, seed=0, classes=3):
 
 
 def slow_ascent(model, x, start, loss):
-    """Go up by backward passes; return all positions."""
+    """Ascend by backward passes; return all positions."""
     path = [start.detach()]
     for _ in range(10):
         at = path[-1].clone().requires_grad_()
@@ -223,7 +223,7 @@ def slow_ascent(model, x, start, loss):
 
 
 def slow_trades(model, x, y, beta):
-    """Compute the loss as the paper of TRADES has it, with PyTorch's KL and backward passes."""
+    """Compute the loss of the TRADES paper with PyTorch's KL and backward passes."""
     kl = nn.KLDivLoss(reduction="sum")
     model.eval()
     target = model(x).softmax(1).detach()
@@ -259,9 +259,8 @@ def test_trades_has_the_papers_settings():
     )
     model, (x, y) = network(), images()
     trades(model, x, y, number(1))
-    assert (
-        model.modes == [False] * 11 + [True] * 2
-    )  # the target of the attack and ten steps; then training
+    # The attack evaluates its target and ten steps; the loss then calls the model twice.
+    assert model.modes == [False] * 11 + [True] * 2
 
 
 def test_with_beta_0_no_attack_is_computed():
@@ -276,8 +275,9 @@ def test_with_beta_0_no_attack_is_computed():
 def test_statistics_of_batches_are_those_of_training_and_no_others():
     model, other, (x, y) = network(), network(), images()
     trades(model, x, y, number(1))
+    # The attacked images are nearly the same.
     other(x)
-    other(x)  # the images under attack are nearly the same
+    other(x)
     assert model.layers[1].num_batches_tracked == other.layers[1].num_batches_tracked
     torch.testing.assert_close(
         model.layers[1].running_mean, other.layers[1].running_mean, atol=0.01, rtol=0
@@ -285,7 +285,7 @@ def test_statistics_of_batches_are_those_of_training_and_no_others():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_put_back_even_after_an_error(training):
+def test_the_mode_is_restored_even_after_an_error(training):
     model = network().train(training)
     trades(model, *images(), number(1))
     assert model.training is training
@@ -301,7 +301,7 @@ def test_the_mode_is_put_back_even_after_an_error(training):
 
 
 class Member:
-    """What stands for a model inside a stack."""
+    """Replace a model inside a stack."""
 
     def __init__(self, module, state):
         self.module, self.state = module, state
@@ -379,7 +379,8 @@ def test_members_that_share_images_start_their_attacks_apart():
 @given(st.integers(0, 1000), st.sampled_from([0.001, 0.031, 0.3]), st.integers(1, 5))
 def test_pgd_stays_in_its_ball_and_in_the_range_of_images(seed, epsilon, steps):
     model, (x, y) = network().eval(), images(seed=seed)
-    x[0], x[1] = x[0].round(), 1 - x[0].round()  # black and white
+    # Black and white images are at the bounds.
+    x[0], x[1] = x[0].round(), 1 - x[0].round()
     start = x + epsilon * (
         2 * torch.rand(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed)) - 1
     )

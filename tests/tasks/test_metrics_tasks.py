@@ -1,4 +1,4 @@
-"""Scores against scikit-learn, fairlearn and slow, direct formulations."""
+"""Compare metrics with scikit-learn, fairlearn and slow, direct formulations."""
 
 import copy
 import math
@@ -53,7 +53,7 @@ def slow_p1(logits):
 
 
 def slow_gap(p, rows):
-    """Return the gap between two groups' means over some rows: pairs of a group and whether the row counts."""
+    """Return the gap between two groups' means over rows, given as (group, counts) pairs."""
     groups = [
         [v for v, (group, counts) in zip(p, rows, strict=True) if counts and group == wanted]
         for wanted in (0, 1)
@@ -75,12 +75,12 @@ def test_precision_recall_and_accuracy_are_scikit_learns(data):
     assert found["accuracy"] == pytest.approx(accuracy_score(y, said))
 
 
-def test_never_saying_yes_has_precision_and_recall_0():
+def test_predicting_no_positives_has_precision_and_recall_0():
     found = precision_recall(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([1, 0]))
     assert found == {"precision": 0.0, "recall": 0.0, "accuracy": 0.5}
 
 
-def test_a_probability_of_one_half_is_a_no():
+def test_a_probability_of_one_half_is_class_0():
     assert decisions(torch.tensor([[0.3, 0.3], [0.3, 0.30001]])).tolist() == [False, True]
 
 
@@ -135,7 +135,7 @@ def test_an_empty_group_gives_no_nan(y, sensitive):
 
 
 def test_gaps_of_many_rows_are_exact():
-    """Sums of single precision lose what a gap of a hundred thousand rows is made of."""
+    """Single precision loses the gap of a hundred thousand rows."""
     p, group = torch.full((200_001,), 0.1), torch.arange(200_001) % 2
     p[group == 1] += 1e-6
     assert dsp(p, group) == pytest.approx(float(p[1].double() - p[0].double()), rel=1e-6)
@@ -166,7 +166,7 @@ def test_accuracy_is_scikit_learns(seed, classes):
 
 
 def striped(n, seed):
-    """Return gray images, one class with faint stripes: easily told apart, and easily attacked."""
+    """Return gray images, one class with faint stripes: easy to classify and easy to attack."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 2, (n,), generator=generator)
     stripes = 0.02 * torch.tensor([1.0, -1.0]).repeat(4).view(1, 1, 1, 8)
@@ -226,7 +226,7 @@ def test_measuring_leaves_model_mode_and_random_numbers_alone(trained):
     assert found == robustness(trained, *striped(20, 2))
 
 
-def test_the_seed_says_where_attacks_start(trained, monkeypatch):
+def test_the_seed_sets_where_attacks_start(trained, monkeypatch):
     starts = []
     monkeypatch.setattr(
         metrics, "pgd", lambda model, x, y, start, **_: starts.append(start) or start

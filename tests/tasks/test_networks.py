@@ -1,4 +1,4 @@
-"""Our networks must compute what the published ones do, one by one and stacked."""
+"""Test that the networks compute what the published ones do, alone and in a stack."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ DROPOUTS = ("attention_dropout", "ffn_dropout", "residual_dropout")
 
 @pytest.fixture(autouse=True)
 def _on_one_thread(one_thread):
-    """Take the fixture that other tests ask for by name."""
+    """Use one thread in every test."""
 
 
 # FT-Transformer against rtdl's.
@@ -35,7 +35,10 @@ def pair(
     outputs=3,
     dropouts=(0.0, 0.0, 0.0),
 ):
-    """Return rtdl's network and ours with the same weights; rtdl is given one category more for those that are not known."""
+    """Return rtdl's network and ours with the same weights.
+
+    rtdl gets one more category per feature, for the unknown ones.
+    """
     torch.manual_seed(0)
     theirs = rtdl.FTTransformer(
         n_cont_features=numeric,
@@ -48,7 +51,8 @@ def pair(
         ffn_d_hidden_multiplier=None,
         **dict(zip(DROPOUTS, dropouts, strict=True)),
     )
-    with torch.no_grad():  # biases that are 0 and norms that are 1 would hide mistakes
+    # Biases of 0 and norms of 1 would hide mistakes.
+    with torch.no_grad():
         for p in theirs.parameters():
             p.add_(0.1 * torch.randn_like(p))
     ours = FTTransformer(
@@ -161,13 +165,14 @@ def test_the_defaults_are_rtdls():
         name: p.shape for name, p in expected.items()
     }
     for name, p in ours.state_dict().items():
-        if p.numel() > 100:  # drawn from the same distribution
+        # Large tensors must come from the same distribution.
+        if p.numel() > 100:
             assert p.abs().max() == pytest.approx(float(expected[name].abs().max()), rel=0.05), name
             assert p.mean() == pytest.approx(float(expected[name].mean()), abs=0.02), name
 
 
 def test_number_of_parameters_is_the_papers():
-    assert sum(p.numel() for p in FTTransformer(28).parameters()) == 902_786  # on Higgs
+    assert sum(p.numel() for p in FTTransformer(28).parameters()) == 902_786
     theirs = rtdl.FTTransformer(
         n_cont_features=6,
         cat_cardinalities=[c + 1 for c in ADULT[1]],
@@ -180,7 +185,7 @@ def test_number_of_parameters_is_the_papers():
 
 
 class Mask(nn.Module):
-    """In place of dropout: zeros at places that depend on the kind of dropout, the image of chance."""
+    """Replace dropout by zeros at fixed places that depend on the kind of dropout."""
 
     def __init__(self, kind):
         super().__init__()
@@ -212,7 +217,7 @@ def test_dropouts_stand_where_rtdl_has_them():
 
 
 @pytest.mark.parametrize("heads", [1, 2, 8])
-def test_the_class_token_reads_as_any_other_does(heads):
+def test_the_class_token_attends_like_any_other(heads):
     attention = Attention(16, heads, 0.0).double()
     nn.init.normal_(attention.qkv.bias)
     x = torch.randn(6, 5, 16, dtype=torch.float64, requires_grad=True)
@@ -272,7 +277,7 @@ def test_no_dropout_acts_in_evaluation():
 
 
 @pytest.mark.parametrize("code", [-1, -4, 4, 99, 2**20])
-def test_a_category_that_is_not_known_has_an_embedding_of_its_own(code):
+def test_an_unknown_category_has_its_own_embedding(code):
     net = FTTransformer(1, [2, 3, 5], blocks=1, width=8, heads=2, hidden=8)
     x = torch.tensor([[0.5, 1, 2, 3]])
     unknown, other = (torch.tensor([[0.5, 1, c, 3]]) for c in (3, code))
@@ -281,42 +286,37 @@ def test_a_category_that_is_not_known_has_an_embedding_of_its_own(code):
     assert len(outputs) == 4
     net(other).sum().backward()
     read = net.tokens.table.grad.abs().sum(1).nonzero()[:, 0].tolist()
-    assert read == [
-        1,
-        3 + 3,
-        3 + 4 + 3,
-    ]  # rows of the table: 2, 3 and 5 known categories, each with one more
+    # The table has rows for 2, 3 and 5 known categories, each plus one for unknown ones.
+    assert read == [1, 3 + 3, 3 + 4 + 3]
     net.zero_grad()
     net(x).sum().backward()
     assert net.tokens.table.grad.abs().sum(1).nonzero()[:, 0].tolist() == [1, 3 + 2, 3 + 4 + 3]
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"numeric": 0}, "FTTransformer needs features"),
-        ({"numeric": -1}, "`numeric` must be a whole number of at least 0, got -1"),
+        ({"numeric": -1}, "`numeric` must be an integer of at least 0, got -1"),
         (
             {"numeric": 1, "cardinalities": [3, 0]},
-            "`cardinalities` must be a whole number of at least 1, got 0",
+            "`cardinalities` must be an integer of at least 1, got 0",
         ),
         (
             {"numeric": 1, "width": 10, "heads": 4},
-            "`width` must be a multiple of the heads 4, got 10",
+            "`width` must be a multiple of `heads` \\(4\\), got 10",
         ),
-        ({"numeric": 1, "blocks": 0}, "`blocks` must be a whole number of at least 1, got 0"),
-        ({"numeric": 1, "hidden": 2.5}, "`hidden` must be a whole number of at least 1, got 2.5"),
+        ({"numeric": 1, "blocks": 0}, "`blocks` must be an integer of at least 1, got 0"),
+        ({"numeric": 1, "hidden": 2.5}, "`hidden` must be an integer of at least 1, got 2.5"),
     ],
 )
-def test_transformers_that_cannot_be_are_told(options, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_transformers_are_errors(options, expected):
+    with pytest.raises(ValueError, match=expected):
         FTTransformer(**options)
 
 
-def test_rows_of_the_wrong_width_are_told():
-    with pytest.raises(
-        ValueError, match=r"takes rows of 4 columns, got a tensor of shape \(2, 3\)"
-    ):
+def test_rows_of_the_wrong_width_are_errors():
+    with pytest.raises(ValueError, match=r"rows of 4 columns, got a tensor of shape \(2, 3\)"):
         FTTransformer(3, [2])(torch.zeros(2, 3))
 
 
@@ -395,12 +395,12 @@ def test_the_residual_network_takes_images_of_any_size(size):
 
 
 @pytest.mark.parametrize("depth", [4, 11, 26, 10.0])
-def test_depths_that_cannot_be_are_told(depth):
-    with pytest.raises(ValueError, match="`depth` must be 4 and a multiple of 6"):
+def test_invalid_depths_are_errors(depth):
+    with pytest.raises(ValueError, match="`depth` must be 4 plus a multiple of 6"):
         WideResNet(depth)
 
 
-# Both in tasks, one by one and stacked.
+# Both networks in tasks, alone and in a stack.
 
 
 def tabular_task(**options):
@@ -470,7 +470,7 @@ def test_transformers_train_the_same_alone_and_stacked(shared):
 
 
 @pytest.mark.parametrize("name", DROPOUTS)
-def test_each_dropout_is_each_members_own(name):
+def test_each_member_has_its_own_dropout(name):
     task = tabular_task()
     values = [NO_DROPOUT, NO_DROPOUT | {name: 0.8}, NO_DROPOUT]
     plain, _ = alone_and_together(task, [NO_DROPOUT] * 3)

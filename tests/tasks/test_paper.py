@@ -1,4 +1,4 @@
-"""The paper's tasks: what they search, that they train in every way, and what their commands say."""
+"""Test the paper's tasks: search spaces, training on every engine and commands."""
 
 import json
 import os
@@ -13,11 +13,10 @@ from mopbt.problem import Hyperparameters, problem_of
 from mopbt.registry import find_task, registered, task_fingerprint
 from mopbt.rng import stream
 from mopbt.tasks import registry
-from mopbt.tasks.paper import SCALES, TASKS, tabular
+from mopbt.tasks.paper import SCALES, TASKS
 from mopbt.testing import TaskConformance
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-TABULAR = [name for name, task in TASKS.items() if task.build is tabular]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +77,8 @@ def test_the_papers_sizes():
     )
     assert (images.attack, images.evaluation_attack) == (10, 20)
     for scales in SCALES.values():
-        assert scales["small"].steps // scales["small"].interval >= 25  # exploit steps
+        exploit_steps = scales["small"].steps // scales["small"].interval
+        assert exploit_steps >= 25
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_without_attack_weight_nothing_is_attacked(monkeypatch):
     task = made("cifar10-robustness")
     problem = problem_of(task)
     values = problem.space.decode(problem.space.sample(stream(0, "x")))
-    monkeypatch.setattr(losses, "_ascended", None)  # an attack would call it
+    monkeypatch.setattr(losses, "_ascend", None)
     task.train(task.init(0), Hyperparameters(values | {"robustness_weight": 0.0}), 0, 1, 0)
     with pytest.raises(TypeError):
         task.train(task.init(0), Hyperparameters(values | {"robustness_weight": 1.0}), 0, 1, 0)
@@ -131,7 +131,7 @@ def test_a_scale_is_part_of_how_a_task_is_found():
 
 
 def test_a_folder_may_have_an_at_sign_in_its_name(tmp_path, monkeypatch):
-    """As homes of the kind /home/user@corp.com have."""
+    """Home folders such as /home/user@corp.com do."""
     folder = tmp_path / "user@corp.com"
     folder.mkdir()
     (folder / "at_home.py").write_text("from mopbt.tasks.toy import ToyTask\ntask = ToyTask()\n")
@@ -172,7 +172,8 @@ def test_the_commands(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["intervals"] == 12  # the scale's own population of four
+    # The scale has a population of four.
+    assert json.loads(done.stdout)["intervals"] == 12
     again = mopbt("resume", "r", "--engine", "local", "--quiet", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     wrong = mopbt("run", "adult-fairness", "--scale", "tiny", cwd=tmp_path)
@@ -181,7 +182,7 @@ def test_the_commands(tmp_path):
 
 
 @pytest.mark.slow
-def test_missing_data_say_what_to_put_where(tmp_path, monkeypatch):
+def test_the_error_of_missing_data_says_what_to_put_where(tmp_path, monkeypatch):
     monkeypatch.setenv("MOPBT_DATA", str(tmp_path))
     done = mopbt("run", "celeba-fairness", "--scale", "smoke", cwd=tmp_path)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Data sets: the real ones where they are at hand, and small ones in exactly their publishers' formats."""
+"""Test data sets: the real files if available, and small ones in the publishers' formats."""
 
 import gzip
 import hashlib
@@ -44,7 +44,7 @@ def refuse(*_, **__):
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, tmp_path):
-    """Have a cache of one's own, no network, and nothing in the environment."""
+    """Isolate a test: its own cache, no network, no environment variables."""
     import sklearn.datasets._openml as openml
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -85,7 +85,7 @@ def cached():
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    """Return a function that loads a compact file once, or skips the test where it is not at hand."""
+    """Return a function that loads a compact file once, or skips the test if it is missing."""
     kept, place = {}, tmp_path_factory.mktemp("cache")
 
     def get(name):
@@ -127,7 +127,8 @@ def test_adult_rows_are_those_of_the_published_split(real):
             np.testing.assert_array_equal(part.target, rows["income"] == ">50K")
             np.testing.assert_array_equal(part.sensitive, rows["sex"] == "Male")
             order = np.argsort(rows["age"].to_numpy(), kind="stable")
-            assert (np.diff(part.numeric[order, 0]) >= 0).all()  # quantiles keep the order
+            # Quantiles keep the order.
+            assert (np.diff(part.numeric[order, 0]) >= 0).all()
 
 
 def test_adult_codes_are_the_categories_of_training_in_order_and_0_for_others(real):
@@ -146,7 +147,7 @@ def test_adult_codes_are_the_categories_of_training_in_order_and_0_for_others(re
     )
 
 
-def test_higgs_validation_and_test_are_the_papers_and_training_is_told_to_be_another(real):
+def test_higgs_validation_and_test_are_the_papers_and_training_is_marked_as_substituted(real):
     found = real("higgs")
     assert [part.numeric.shape for part in parts(found)] == [
         (15_716, 28),
@@ -249,7 +250,7 @@ def test_compact_files_are_found_through_the_environment(name, monkeypatch, tmp_
     assert state(name) == "present"
     assert explain(name).startswith(COMPACT[name])
     with pytest.raises(
-        DataMissing, match=f"{COMPACT[name]} is damaged, or another file: its sha256 is e3b0c"
+        DataMissing, match=f"{COMPACT[name]} is damaged or a different file: its sha256 is e3b0c"
     ):
         load(name)
 
@@ -331,7 +332,10 @@ def test_a_table_may_have_categories_only():
 
 
 class OldPickler(pickle._Pickler):
-    """Writes as Python 2 did, in which CIFAR was published: bytes as its strings, and numpy's modules by their old names."""
+    """Pickle like Python 2, which CIFAR was published with.
+
+    Strings are bytes, and numpy's modules have their old names.
+    """
 
     dispatch = dict(pickle._Pickler.dispatch)
 
@@ -349,7 +353,10 @@ def old_pickle(value):
 
 
 def cifar_batches(name, seed=0):
-    """Return pixels and labels by batch: 100 images of each class for CIFAR-10, five for CIFAR-100."""
+    """Return pixels and labels by batch.
+
+    CIFAR-10 has 100 images of each class, CIFAR-100 has five.
+    """
     rng = np.random.default_rng(seed)
     if name == "cifar10":
         names = {f"data_batch_{i}": (40, "labels") for i in range(1, 6)} | {
@@ -395,7 +402,7 @@ def archive(name, batches):
 
 
 def expect(monkeypatch, name, sha256):
-    """Have the table know the checksum of a made archive in place of the published one's."""
+    """Replace the checksum of the published archive by that of a generated one."""
     known = registry.DATASETS[name]
     fetch = registry.partial(registry._download, known.fetch.args[0], sha256)
     changed = replace(
@@ -443,9 +450,8 @@ def test_cifar_as_it_is_published_packed_and_unpacked(name, monkeypatch, tmp_pat
     ):
         np.testing.assert_array_equal(part.y, labels)
         assert part.x.shape == (len(labels), 3, 32, 32)
-        assert (
-            part.x[3, 1, 5, 7] == pixels[3, 1024 + 5 * 32 + 7]
-        )  # planes of red, green and blue, row by row
+        # A row of pixels has the red, green and blue planes, each row by row.
+        assert part.x[3, 1, 5, 7] == pixels[3, 1024 + 5 * 32 + 7]
         np.testing.assert_array_equal(part.x.reshape(len(labels), -1), pixels)
 
 
@@ -483,11 +489,12 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(pickled, tmp_path
     write_unpacked(tmp_path, "cifar100", batches | {"train": evil})
     with pytest.raises(
         DataMissing,
-        match=r"cifar-100-python cannot be read: it names (posix|nt)\.mkdir, and only arrays",
+        match=r"cannot read .*cifar-100-python: .*(posix|nt)\.mkdir; only arrays",
     ):
         load_images("cifar100", tmp_path)
     assert not marker.exists()
-    pickle.loads(evil, encoding="bytes")  # the same bytes do harm elsewhere
+    # The standard unpickler runs the same bytes.
+    pickle.loads(evil, encoding="bytes")
     assert marker.exists()
 
 
@@ -504,7 +511,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(pickled, tmp_path
 )
 def test_only_what_arrays_are_made_of_may_be_named(named):
     module, name = named.split()
-    with pytest.raises(pickle.UnpicklingError, match=f"it names {module}.{name}, "):
+    with pytest.raises(pickle.UnpicklingError, match=f"refers to {module}.{name}; only arrays"):
         ArrayUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
     array = np.arange(6, dtype=np.uint8).reshape(2, 3)
     for protocol in (3, 4):
@@ -515,39 +522,41 @@ def test_only_what_arrays_are_made_of_may_be_named(named):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
-def test_a_cut_batch_is_told(share, tmp_path):
+def test_a_truncated_batch_is_an_error(share, tmp_path):
     batches = cifar_batches("cifar100")
-    whole = old_pickle(batches["train"])
-    write_unpacked(tmp_path, "cifar100", batches | {"train": whole[: int(share * len(whole))]})
+    complete = old_pickle(batches["train"])
+    write_unpacked(
+        tmp_path, "cifar100", batches | {"train": complete[: int(share * len(complete))]}
+    )
     with pytest.raises(
-        DataMissing, match=r"cifar-100-python cannot be read: .*\. Get it anew, or remove it"
+        DataMissing, match=r"cannot read .*cifar-100-python: .*; download it again or delete it"
     ):
         load_images("cifar100", tmp_path)
 
 
-def test_a_batch_of_another_shape_is_told(tmp_path):
+def test_a_batch_of_another_shape_is_an_error(tmp_path):
     batches = cifar_batches("cifar100")
     batches["train"][b"data"] = batches["train"][b"data"][:, :-1]
     write_unpacked(tmp_path, "cifar100", batches)
     with pytest.raises(
-        DataMissing, match=r"must be bytes of shape \(500, 3072\), got uint8 of shape \(500, 3071\)"
+        DataMissing, match=r"must be uint8 of shape \(500, 3072\), got uint8 of shape \(500, 3071\)"
     ):
         load_images("cifar100", tmp_path)
 
 
-def test_an_archive_without_a_batch_is_told(monkeypatch, tmp_path):
+def test_an_archive_without_a_batch_is_an_error(monkeypatch, tmp_path):
     batches = cifar_batches("cifar10")
     del batches["data_batch_3"]
     packed = archive("cifar10", batches)
     expect(monkeypatch, "cifar10", sha256(packed))
     (tmp_path / ARCHIVES["cifar10"]).write_bytes(packed)
-    with pytest.raises(DataMissing, match="it has no cifar-10-batches-py/data_batch_3"):
+    with pytest.raises(DataMissing, match="has no cifar-10-batches-py/data_batch_3"):
         load_images("cifar10", tmp_path)
 
 
 @pytest.fixture
 def celeba(tmp_path):
-    """Write a small CelebA as its publisher lays it out; return its folder and what is in it."""
+    """Write a small CelebA in the publisher's layout; return its folder and contents."""
     from PIL import Image
 
     rng, place = np.random.default_rng(0), tmp_path / "celeba"
@@ -585,15 +594,16 @@ def test_celeba_as_it_is_published(celeba):
         np.testing.assert_array_equal(part.sensitive, signs[rows, 4] == 1)
         for x, i in zip(part.x, rows, strict=True):
             (file,) = (place / "img_align_celeba").glob(f"{i + 1:06d}.*")
-            whole = (
+            complete = (
                 torch.from_numpy(np.array(Image.open(file).convert("RGB")))
                 .permute(2, 0, 1)[None]
                 .float()
             )
             small = torch.nn.functional.interpolate(
-                whole, (39, 32), mode="bilinear", antialias=True
+                complete, (39, 32), mode="bilinear", antialias=True
             )[0]
-            assert np.abs(x - small.numpy()).max() <= 1.01  # Pillow rounds twice
+            # Pillow rounds twice.
+            assert np.abs(x - small.numpy()).max() <= 1.01
 
 
 def test_the_short_side_of_an_image_becomes_32(tmp_path):
@@ -606,15 +616,15 @@ def test_the_short_side_of_an_image_becomes_32(tmp_path):
         ((100, 199), (63, 32)),
     ):
         Image.new("L", size, 7).save(tmp_path / "x.png")
-        x = image_io._shrunk([tmp_path / "x.png"])
+        x = image_io._resize([tmp_path / "x.png"])
         assert x.shape == (1, 3, *shape)
         assert (x == 7).all()
 
 
-def test_celeba_with_lists_or_images_missing_is_told(celeba):
+def test_celeba_with_missing_lists_or_images_is_an_error(celeba):
     place, _ = celeba
     (place / "img_align_celeba" / "000003.jpg").unlink()
-    with pytest.raises(DataMissing, match=r"cannot be read: .*000003\.jpg"):
+    with pytest.raises(DataMissing, match=r"cannot read .*000003\.jpg"):
         load_images("celeba", place.parent)
     attributes = place / "list_attr_celeba.txt"
     attributes.write_text("".join(attributes.read_text().splitlines(keepends=True)[:-1]))
@@ -634,7 +644,7 @@ def test_without_pillow_the_package_is_named(celeba, monkeypatch):
 
 
 def openml_arff(name, n=80):
-    """Return a small file as OpenML has it, and what is in it; Higgs has a missing value."""
+    """Return a small file in OpenML's format and its contents; Higgs has a missing value."""
     rng = np.random.default_rng(1)
     target, features = (
         ("class", ["lepton_pT", "lepton_eta"])
@@ -672,7 +682,7 @@ class Answer(io.BytesIO):
 
 
 def serve_openml(monkeypatch, name, arff, md5=None):
-    """Answer scikit-learn's questions as OpenML does."""
+    """Answer scikit-learn's requests as OpenML does."""
     import sklearn.datasets._openml as openml
 
     number = NUMBERS[name]
@@ -749,7 +759,7 @@ def test_what_openml_sends_is_checked(monkeypatch, tmp_path):
     serve_openml(monkeypatch, "click", openml_arff("click")[0], md5="0" * 32)
     with pytest.raises(
         DataMissing,
-        match="'click' is not here and could not be downloaded .*md5 checksum.*openml-1220.arff",
+        match="'click' not found, and the download failed .*md5 checksum.*openml-1220.arff",
     ):
         load_tabular("click", tmp_path)
     assert list(tmp_path.glob("openml*")) == []
@@ -782,13 +792,13 @@ def test_cifar_is_downloaded_once(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("cut", [0, 1000, -1])
-def test_a_cut_download_is_told_and_not_kept(cut, monkeypatch, tmp_path):
+def test_a_truncated_download_is_an_error_and_not_kept(cut, monkeypatch, tmp_path):
     packed = archive("cifar10", cifar_batches("cifar10"))
     expect(monkeypatch, "cifar10", sha256(packed))
     serve(monkeypatch, packed[:cut])
     with pytest.raises(
         DataMissing,
-        match=f"'cifar10' is not here and could not be downloaded .*{sha256(packed)}.*: put cifar-10",
+        match=f"'cifar10' not found, and .* failed .*{sha256(packed)}.*: put cifar-10",
     ):
         load_images("cifar10", tmp_path)
     assert list(tmp_path.glob("cifar*")) == []
@@ -799,7 +809,7 @@ def test_an_archive_with_another_checksum_is_refused(name, tmp_path):
     (tmp_path / ARCHIVES[name]).write_bytes(archive(name, cifar_batches(name)))
     with pytest.raises(
         DataMissing,
-        match=f"{ARCHIVES[name]} is damaged, or another file: its sha256 is .* get it anew",
+        match=f"{ARCHIVES[name]} is damaged or a different file: .*; download it again",
     ):
         load_images(name, tmp_path)
 
@@ -807,29 +817,28 @@ def test_an_archive_with_another_checksum_is_refused(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("higgs", "openml.org/d/23512, as openml-23512.arff"),
-        ("click", "openml.org/d/1220, as openml-1220.arff"),
+        ("higgs", "openml.org/d/23512, saved as openml-23512.arff"),
+        ("click", "openml.org/d/1220, saved as openml-1220.arff"),
         ("cifar10", "cifar-10-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html"),
         ("cifar100", "cifar-100-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html"),
         (
             "celeba",
-            "a folder celeba with img_align_celeba/, list_attr_celeba.txt and list_eval_partition.txt from https://mmlab",
+            "a folder celeba with img_align_celeba/, list_attr_celeba.txt and "
+            "list_eval_partition.txt from https://mmlab",
         ),
     ],
 )
 def test_without_a_network_the_message_says_what_to_put_where(name, wanted, tmp_path):
     assert state(name, tmp_path) == "missing"
     assert wanted in explain(name, tmp_path)
-    with pytest.raises(DataMissing) as told:
+    with pytest.raises(DataMissing) as raised:
         load(name, tmp_path)
-    message = str(told.value)
-    assert message.startswith(f"the data set {name!r} is not here")
+    message = str(raised.value)
+    assert f"data set {name!r} not found" in message
     assert ("no network" in message) == (name != "celeba")
-    assert (
-        f"put {registry.DATASETS[name].wanted} into {tmp_path}; MOPBT_DATA names another folder"
-        in message
-    )
-    assert isinstance(told.value, MopbtError)
+    assert f"put {registry.DATASETS[name].wanted} into {tmp_path}" in message
+    assert "MOPBT_DATA" in message
+    assert isinstance(raised.value, MopbtError)
 
 
 def test_adult_comes_with_the_package(tmp_path):
@@ -838,19 +847,19 @@ def test_adult_comes_with_the_package(tmp_path):
 
 
 def test_the_folder_is_the_argument_or_the_environments_or_the_cache(monkeypatch, tmp_path):
-    assert registry.folder_of(None) == tmp_path / "cache" / "mopbt"
+    assert registry.data_folder(None) == tmp_path / "cache" / "mopbt"
     monkeypatch.setenv("MOPBT_DATA", "/there")
-    assert registry.folder_of(None) == Path("/there")
-    assert registry.folder_of("here") == Path("here")
-    assert registry.folder_of("~/data") == Path.home() / "data"
+    assert registry.data_folder(None) == Path("/there")
+    assert registry.data_folder("here") == Path("here")
+    assert registry.data_folder("~/data") == Path.home() / "data"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert registry.cache_folder() == Path.home() / ".cache" / "mopbt"
 
 
-def test_wrong_names_are_told():
+def test_unknown_names_are_errors():
     with pytest.raises(
         ValueError,
-        match="`name` must be one of 'adult', 'higgs', 'click', 'cifar10', 'cifar100', 'celeba', got 'x'",
+        match="one of 'adult', 'higgs', 'click', 'cifar10', 'cifar100', 'celeba', got 'x'",
     ):
         state("x")
     with pytest.raises(
@@ -863,7 +872,7 @@ def test_wrong_names_are_told():
         load_images("adult")
 
 
-def test_every_data_set_says_where_it_is_from_and_under_which_licence():
+def test_every_data_set_says_where_it_is_from_and_under_which_license():
     assert set(registry.DATASETS) == {*TABLES, *PICTURES}
     for known in registry.DATASETS.values():
         assert known.source.startswith("https://")
@@ -876,7 +885,7 @@ def test_every_data_set_says_where_it_is_from_and_under_which_licence():
 
 @pytest.fixture
 def click(tmp_path):
-    """Put a small Click prediction into a folder and return the folder."""
+    """Write a small Click prediction file and return its folder."""
     (tmp_path / "openml-1220.arff").write_bytes(openml_arff("click")[0])
     return tmp_path
 
@@ -897,12 +906,12 @@ def test_what_is_prepared_is_kept_and_used(click, celeba, monkeypatch):
 @pytest.mark.parametrize("substituted", [True, False])
 def test_the_cache_remembers_everything(substituted, tmp_path):
     found = prepare(drawn(0), drawn(1), drawn(2), substituted=substituted)
-    registry._to_cache(tmp_path / "x.npz", found)
-    assert_same(found, registry._from_cache(tmp_path / "x.npz", Tabular))
+    registry._write_cache(tmp_path / "x.npz", found)
+    assert_same(found, registry._read_cache(tmp_path / "x.npz", Tabular))
     assert found.cardinalities == (5, 5)
 
 
-def test_other_files_and_other_recipes_are_prepared_anew(click, celeba, monkeypatch):
+def test_other_files_and_other_recipes_are_prepared_again(click, celeba, monkeypatch):
     before = load_tabular("click", click)
     arff = click / "openml-1220.arff"
     arff.write_bytes(
@@ -925,8 +934,8 @@ def test_other_files_and_other_recipes_are_prepared_anew(click, celeba, monkeypa
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
-def test_a_damaged_cache_is_made_anew(click, where, bit, cut):
-    sound = load_tabular("click", click)
+def test_a_damaged_cache_is_rebuilt(click, where, bit, cut):
+    intact = load_tabular("click", click)
     (file,) = cached()
     content = bytearray(file.read_bytes())
     at = int(where * len(content))
@@ -935,24 +944,24 @@ def test_a_damaged_cache_is_made_anew(click, where, bit, cut):
     else:
         content[at] ^= 1 << bit
     file.write_bytes(content)
-    assert_same(sound, load_tabular("click", click))
-    assert_same(sound, load_tabular("click", click))
+    assert_same(intact, load_tabular("click", click))
+    assert_same(intact, load_tabular("click", click))
     assert cached() == [file]
 
 
 def test_a_cache_that_is_no_archive_of_arrays_is_not_unpickled(click, tmp_path):
-    sound = load_tabular("click", click)
+    intact = load_tabular("click", click)
     (file,) = cached()
     file.write_bytes(pickle.dumps(Touch(tmp_path / "was-here")))
-    assert_same(sound, load_tabular("click", click))
+    assert_same(intact, load_tabular("click", click))
     assert not (tmp_path / "was-here").exists()
 
 
-def test_without_a_place_for_a_cache_all_goes_as_well(click, monkeypatch, tmp_path):
-    sound = load_tabular("click", click)
+def test_without_a_writable_cache_loading_works(click, monkeypatch, tmp_path):
+    intact = load_tabular("click", click)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert_same(sound, load_tabular("click", click))
+    assert_same(intact, load_tabular("click", click))
 
 
 def test_nothing_half_written_is_left(click, monkeypatch):
@@ -965,9 +974,9 @@ def test_nothing_half_written_is_left(click, monkeypatch):
     assert cached() == []
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataMissing, match="'cifar10' is not here and could not be downloaded"):
+    with pytest.raises(DataMissing, match="'cifar10' not found, and the download failed"):
         load_images("cifar10", tmp_path / "file")
 
 
@@ -1014,31 +1023,31 @@ def test_a_subset_has_the_shares_of_the_whole(seed, n, share, grouped):
     np.testing.assert_array_equal(found.target, labels[chosen])
     for label in range(3):
         for group in (0, 1) if grouped else (None,):
-            whole = (labels == label) & (True if group is None else sensitive == group)
-            assert abs(whole[chosen].sum() - whole.sum() * wanted / (n + 5)) < 1
+            complete = (labels == label) & (True if group is None else sensitive == group)
+            assert abs(complete[chosen].sum() - complete.sum() * wanted / (n + 5)) < 1
 
 
 def test_a_subset_is_the_same_each_time_and_another_with_another_seed():
-    whole = rows_of(np.arange(100) % 2)
-    ones = [subset(whole, 30, seed).numeric[:, 0].tolist() for seed in (0, 0, 1)]
+    complete = rows_of(np.arange(100) % 2)
+    ones = [subset(complete, 30, seed).numeric[:, 0].tolist() for seed in (0, 0, 1)]
     assert ones[0] == ones[1] != ones[2]
-    assert subset(whole, 100, 5).numeric[:, 0].tolist() == list(range(100))
+    assert subset(complete, 100, 5).numeric[:, 0].tolist() == list(range(100))
 
 
 def test_images_have_subsets_too():
     y, male = np.arange(40) % 2, np.arange(40) // 20
-    whole = ImageRows(np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1), y, male)
-    found = subset(whole, 8, 0)
+    complete = ImageRows(np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1), y, male)
+    found = subset(complete, 8, 0)
     assert isinstance(found, ImageRows)
     chosen = found.x.ravel()
     assert sorted(zip(found.y.tolist(), found.sensitive.tolist(), strict=True)) == sorted(
         [(0, 0), (0, 1), (1, 0), (1, 1)] * 2
     )
     np.testing.assert_array_equal(found.y, y[chosen])
-    assert whole.x.shape[0] == 40
+    assert complete.x.shape[0] == 40
 
 
 @pytest.mark.parametrize("n", [0, -1, 11])
-def test_a_subset_larger_than_the_whole_or_empty_is_told(n):
+def test_a_subset_that_is_too_large_or_empty_is_an_error(n):
     with pytest.raises(ValueError, match=f"`n` must be from 1 to the number of rows 10, got {n}"):
         subset(rows_of(np.arange(10) % 2), n, 0)

@@ -1,1 +1,1 @@
-"""Tasks that come with the library; nothing else in it imports them."""
+"""Provide ready-made tasks; no other part of the library imports them."""

@@ -1,7 +1,8 @@
-"""The Adult data (Census Income, Becker and Kohavi 1996): does a person earn more than 50,000 dollars a year?
+"""Load and preprocess the Adult data set (Census Income, Becker and Kohavi 1996).
 
-The raw columns come as they were published, with the split of the paper's experiments; `Preprocessing` turns them into numbers and
-is fitted on the training rows alone.
+The target is whether a person earns more than 50,000 dollars a year. The columns are as published,
+with the split of the paper's experiments. `Preprocessing` turns them into numbers and is fitted on
+the training rows alone.
 """
 
 import csv
@@ -29,7 +30,8 @@ CATEGORICAL = (
     "sex",
     "native-country",
 )
-TRAINVAL = 32_561  # rows of adult.data; the rest is adult.test
+# Rows of the published file adult.data; the others are those of adult.test.
+TRAINVAL = 32_561
 
 Part = Literal["train", "val", "test"]
 Rows = NDArray[np.int64]
@@ -37,24 +39,33 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Adult:
-    """All 48,842 rows, and which of them are for training, validation and testing; the arrays cannot be written to."""
+    """Hold all 48,842 rows and their split, as read-only arrays.
 
-    numeric: NDArray[np.float64]  # (n, 6), in the order of NUMERIC
-    categorical: NDArray[
-        np.str_
-    ]  # (n, 8), in the order of CATEGORICAL; a missing value is the category "?"
-    labels: NDArray[np.bool_]  # (n,), more than 50K
-    male: NDArray[np.bool_]  # (n,), the sex, which fairness is measured by
-    train: Rows  # (26048,)
-    val: Rows  # (6513,)
-    test: Rows  # (16281,)
+    Attributes:
+        numeric: Shape (n, 6), in the order of NUMERIC.
+        categorical: Shape (n, 8), in the order of CATEGORICAL; a missing value is "?".
+        labels: Shape (n,), whether the income is above 50K.
+        male: Shape (n,), the sensitive attribute of the fairness metrics.
+        train: Indices of the 26,048 training rows.
+        val: Indices of the 6,513 validation rows.
+        test: Indices of the 16,281 test rows.
+    """
+
+    numeric: NDArray[np.float64]
+    categorical: NDArray[np.str_]
+    labels: NDArray[np.bool_]
+    male: NDArray[np.bool_]
+    train: Rows
+    val: Rows
+    test: Rows
 
     def __post_init__(self) -> None:
+        # All models of a process share one copy.
         for array in vars(self).values():
-            array.flags.writeable = False  # one copy serves all models of a process
+            array.flags.writeable = False
 
     def rows(self, part: Part) -> Rows:
-        """Return the row numbers of a part of the data."""
+        """Return the row indices of a part."""
         if part not in get_args(Part):
             raise ValueError(
                 f"`part` must be one of {', '.join(map(repr, get_args(Part)))}, got {part!r}"
@@ -65,48 +76,63 @@ class Adult:
 
 @dataclass(frozen=True, eq=False)
 class Preprocessing:
-    """How columns become numbers: standardized, coded or one-hot. Make one with `Preprocessing.fit(data)`."""
+    """Standardize numeric columns and encode categorical ones.
 
-    mean: NDArray[np.float64]  # (6,)
-    deviation: NDArray[np.float64]  # (6,)
-    categories: tuple[NDArray[np.str_], ...]  # 8 sorted lists
+    Create it with `Preprocessing.fit(data)`.
+
+    Attributes:
+        mean: Shape (6,).
+        deviation: Shape (6,), standard deviations.
+        categories: Sorted categories of each of the 8 categorical columns.
+    """
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    categories: tuple[NDArray[np.str_], ...]
 
     @staticmethod
     def fit(data: Adult) -> "Preprocessing":
-        """Learn means, deviations and categories from the training rows."""
-        numeric, columns = data.numeric[data.train], data.categorical[data.train].T
+        """Fit means, deviations and categories to the training rows."""
+        numeric = data.numeric[data.train]
+        columns = data.categorical[data.train].T
         return Preprocessing(
             numeric.mean(axis=0),
             numeric.std(axis=0),
             tuple(np.unique(column) for column in columns),
         )
 
-    def standardized(self, data: Adult, rows: Rows) -> NDArray[np.float64]:
-        """Return the numeric columns with mean 0 and deviation 1 in training, shape (rows, 6)."""
+    def standardize(self, data: Adult, rows: Rows) -> NDArray[np.float64]:
+        """Scale numeric columns to mean 0 and deviation 1 in training, shape (rows, 6)."""
         return np.asarray((data.numeric[rows] - self.mean) / self.deviation)
 
     def codes(self, data: Adult, rows: Rows) -> NDArray[np.int64]:
-        """Return the categorical columns as numbers, shape (rows, 8); one that training lacks gets the code after the last."""
+        """Encode the categorical columns as integers, shape (rows, 8).
+
+        A category that is absent from training gets the code after the last.
+        """
         columns = [
-            _coded(data.categorical[rows, j], known) for j, known in enumerate(self.categories)
+            _encode(data.categorical[rows, j], known) for j, known in enumerate(self.categories)
         ]
         return np.column_stack(columns)
 
     def one_hot(self, data: Adult, rows: Rows) -> NDArray[np.float64]:
-        """Return an indicator for each known category, shape (rows, 102); a category that training lacks has none."""
+        """Encode the categorical columns as indicators, shape (rows, 102).
+
+        A category that is absent from training has no indicator.
+        """
         codes = self.codes(data, rows)
         blocks = [codes[:, [j]] == np.arange(len(known)) for j, known in enumerate(self.categories)]
         return np.hstack(blocks).astype(np.float64)
 
 
-def _coded(column: NDArray[np.str_], known: NDArray[np.str_]) -> NDArray[np.int64]:
+def _encode(column: NDArray[np.str_], known: NDArray[np.str_]) -> NDArray[np.int64]:
     codes = np.searchsorted(known, column).clip(max=len(known) - 1)
     return np.where(known[codes] == column, codes, len(known))
 
 
 @cache
 def load_adult() -> Adult:
-    """Return the Adult data, read once in each process."""
+    """Load the Adult data, once per process."""
     columns = _read_columns()
     labels = columns["income"] == ">50K"
     train, val = _split(labels[:TRAINVAL])
@@ -130,8 +156,8 @@ def _read_columns() -> dict[str, NDArray[np.str_]]:
 
 
 def _split(labels: NDArray[np.bool_]) -> tuple[Rows, Rows]:
-    """Return the rows for training and validation that the paper's experiments used (those of FT-Transformer)."""
-    require_sklearn("the split of the Adult data")
+    """Split rows into training and validation as FT-Transformer and the paper do."""
+    require_sklearn("splitting the Adult data")
     from sklearn.model_selection import train_test_split
 
     split: list[Any] = train_test_split(
@@ -141,6 +167,6 @@ def _split(labels: NDArray[np.bool_]) -> tuple[Rows, Rows]:
 
 
 def require_sklearn(what: str) -> None:
-    """Raise MissingExtra unless scikit-learn is installed; it is not imported yet."""
+    """Raise MissingExtra unless scikit-learn is installed, without importing it."""
     if find_spec("sklearn") is None:
         raise MissingExtra(f"{what} needs scikit-learn: pip install 'mopbt[sklearn]'")

@@ -1,7 +1,9 @@
-"""Precision against recall on the Adult data with a linear classifier: small enough for a laptop, and a real trade-off.
+"""Trade precision against recall on the Adult data with a linear classifier.
 
-The classifier is scikit-learn's logistic regression by stochastic gradient descent. Which mistakes it avoids follows from the class
-weight; how good the compromise is, from the learning rate, which should fall during training, and from the decay.
+The task is a real trade-off that is small enough for a laptop. The classifier is scikit-learn's
+logistic regression, trained by stochastic gradient descent. The class weight sets which mistakes
+it avoids. The learning rate, which should fall during training, and the weight decay set how good
+the compromise is.
 """
 
 from collections.abc import Mapping
@@ -15,23 +17,28 @@ from numpy.typing import NDArray
 from mopbt import Direction, Domain, Grid, LogGrid, dumps, loads, stream
 from mopbt.tasks.adult import Part, Preprocessing, load_adult, require_sklearn
 
-Classifier = Any  # sklearn.linear_model.SGDClassifier, which has no types
+# sklearn.linear_model.SGDClassifier, which is not typed.
+Classifier = Any
 
 
 @dataclass(frozen=True)
 class AdultLinear:
-    """A `Task`: logistic regression on Adult, precision against recall. A step is an epoch."""
+    """Train logistic regression on Adult for precision and recall; a step is an epoch."""
 
     name: str = "adult-linear"
     interval: int = 1
     steps: int = 40
 
     def __post_init__(self) -> None:
-        require_sklearn("adult-linear")  # in the driver already, not first in a worker
+        # Fail in the driver rather than in a worker.
+        require_sklearn("adult-linear")
 
     @property
     def space(self) -> Mapping[str, Domain]:
-        """Return the class weight and the decay, as in the paper's own Precision/Recall task, and the learning rate."""
+        """Return the hyperparameters.
+
+        Class weight and weight decay are those of the paper's precision/recall tasks.
+        """
         return {
             "positive_weight": Grid(0.1, 0.9, 10),
             "weight_decay": LogGrid(1e-5, 0.1, 10, zero=True),
@@ -45,18 +52,18 @@ class AdultLinear:
 
     @property
     def reference(self) -> Mapping[str, float]:
-        """Return the worst scores there are, so that the hypervolume is the area under the front."""
+        """Return the worst values, so that the hypervolume is the area under the front."""
         return {"precision": 0.0, "recall": 0.0}
 
     def init(self, seed: int) -> Classifier:
-        """Start from zero weights; members differ by their hyperparameters and the order of their rows."""
+        """Create a classifier with zero weights; `seed` has no effect."""
         x, _ = features("train")
         return _classifier(np.zeros((1, x.shape[1])), np.zeros(1), 1.0)
 
     def train(
         self, model: Classifier, hp: Mapping[str, Any], begin: int, end: int, seed: int
     ) -> Classifier:
-        """Go through the training rows once for each step, in a new order each time."""
+        """Pass over the training rows once per step, each time in a new order."""
         x, y = features("train")
         weights = np.where(y, hp["positive_weight"], 1 - hp["positive_weight"])
         model.set_params(alpha=hp["weight_decay"], eta0=hp["learning_rate"])
@@ -66,27 +73,30 @@ class AdultLinear:
         return model
 
     def evaluate(self, model: Classifier) -> dict[str, float]:
-        """Measure precision, recall and accuracy on the validation rows and, as ``test/...``, on the test rows."""
-        return _measured(model, "val") | {
-            f"test/{name}": score for name, score in _measured(model, "test").items()
-        }
+        """Measure precision, recall and accuracy on the validation and the test rows."""
+        test = _measure(model, "test")
+        return _measure(model, "val") | {f"test/{name}": score for name, score in test.items()}
 
     def dump(self, model: Classifier) -> bytes:
-        """Return the weights and the number of updates as a safetensors file."""
+        """Serialize the weights and the number of updates as safetensors."""
         return dumps({"coef": model.coef_, "intercept": model.intercept_, "t": float(model.t_)})
 
     def load(self, data: bytes) -> Classifier:
-        """Return the classifier; `features` gives what it predicts from."""
+        """Restore a classifier; its inputs come from `features`."""
         state = loads(data)
         return _classifier(state["coef"], state["intercept"], state["t"])
 
 
 @cache
 def features(part: Part) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return standardized numeric and one-hot categorical columns (n, 108) and the labels (n,) of a part of the data."""
+    """Return the features (n, 108) and labels (n,) of a part.
+
+    Numeric columns are standardized, categorical ones one-hot.
+    """
     data = load_adult()
-    rows, preprocessing = data.rows(part), _preprocessing()
-    x = np.hstack([preprocessing.standardized(data, rows), preprocessing.one_hot(data, rows)])
+    rows = data.rows(part)
+    preprocessing = _preprocessing()
+    x = np.hstack([preprocessing.standardize(data, rows), preprocessing.one_hot(data, rows)])
     x.flags.writeable = False
     return x, data.labels[rows]
 
@@ -97,21 +107,24 @@ def _preprocessing() -> Preprocessing:
 
 
 def _classifier(coef: NDArray[np.float64], intercept: NDArray[np.float64], t: float) -> Classifier:
-    """Return a classifier in the state from which `partial_fit` goes on; with a constant rate it has no other."""
+    """Create a classifier that `partial_fit` continues to train from the given state."""
     from sklearn.linear_model import SGDClassifier
 
+    # With a constant learning rate, coefficients, intercept and step count are the full state.
     model: Classifier = SGDClassifier(loss="log_loss", learning_rate="constant", eta0=1.0)  # type: ignore[no-untyped-call]
     model.classes_ = np.array([False, True])
     model.n_features_in_ = coef.shape[1]
-    model.coef_, model.intercept_, model.t_ = coef, intercept, t
+    model.coef_ = coef
+    model.intercept_ = intercept
+    model.t_ = t
     return model
 
 
-def _measured(model: Classifier, part: Part) -> dict[str, float]:
+def _measure(model: Classifier, part: Part) -> dict[str, float]:
     x, y = features(part)
     predicted = model.predict(x)
     hits = float(np.sum(predicted & y))
-    # A classifier that never says yes has precision 0: it must not look perfect.
+    # A classifier that predicts no positives has precision 0, or it would look perfect.
     return {
         "precision": hits / max(float(np.sum(predicted)), 1.0),
         "recall": hits / float(np.sum(y)),

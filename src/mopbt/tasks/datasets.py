@@ -1,6 +1,5 @@
-"""What a task gets of a data set: rows of numbers in three parts, and fewer of them."""
+"""Represent prepared data sets as arrays in three parts, and draw smaller subsets."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,41 +16,58 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class TabularRows:
-    """A part of a table, prepared."""
+    """Hold the prepared rows of one part of a table.
 
-    numeric: NDArray[np.float32]  # (n, f), about normal in training
-    categorical: Ints  # (n, c), 0 for a category that training lacks, the others from 1
-    target: Ints  # (n,), 0 or 1
-    sensitive: Ints | None  # (n,), the group, 0 or 1, which fairness is measured by
+    Attributes:
+        numeric: Shape (n, f), approximately normal in training.
+        categorical: Codes of shape (n, c) from 1; 0 is a category that is absent from training.
+        target: Shape (n,), 0 or 1.
+        sensitive: Shape (n,), the group for fairness metrics, 0 or 1.
+    """
+
+    numeric: NDArray[np.float32]
+    categorical: Ints
+    target: Ints
+    sensitive: Ints | None
 
 
 @dataclass(frozen=True, eq=False)
 class Tabular:
-    """A table in three parts; preparation was fitted on the first alone."""
+    """Hold a table in three parts; the preparation is fitted on `train` alone.
+
+    Attributes:
+        train: Training rows.
+        validation: Validation rows.
+        test: Test rows.
+        cardinalities: Number of codes of each categorical column, including code 0.
+        substituted: Whether the training rows replace the original ones with similar rows.
+    """
 
     train: TabularRows
     validation: TabularRows
     test: TabularRows
-    cardinalities: tuple[
-        int, ...
-    ]  # (c,), how many codes each categorical column has, that of unseen categories included
-    substituted: bool = (
-        False  # the training rows are not the original ones, but others of the same kind
-    )
+    cardinalities: tuple[int, ...]
+    substituted: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class ImageRows:
-    """A part of a set of images."""
+    """Hold one part of an image data set.
 
-    x: NDArray[np.uint8]  # (n, 3, height, width)
-    y: Ints  # (n,), the class
-    sensitive: Ints | None  # (n,), the group, 0 or 1, which fairness is measured by
+    Attributes:
+        x: Images of shape (n, 3, height, width).
+        y: Classes of shape (n,).
+        sensitive: Shape (n,), the group for fairness metrics, 0 or 1.
+    """
+
+    x: NDArray[np.uint8]
+    y: Ints
+    sensitive: Ints | None
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images in three parts."""
+    """Hold an image data set in three parts."""
 
     train: ImageRows
     validation: ImageRows
@@ -62,7 +78,7 @@ Rows = TypeVar("Rows", TabularRows, ImageRows)
 
 
 def subset(part: Rows, n: int, seed: int) -> Rows:
-    """Return `n` rows of a part, in their order, with the shares of classes and sensitive groups that the part has."""
+    """Draw `n` rows, stratified by class and sensitive group, in their original order."""
     labels = part.target if isinstance(part, TabularRows) else part.y
     if not 1 <= n <= len(labels):
         raise ValueError(f"`n` must be from 1 to the number of rows {len(labels)}, got {n!r}")
@@ -79,19 +95,17 @@ def subset(part: Rows, n: int, seed: int) -> Rows:
     )
 
 
-def _quotas(groups: Ints, n: int) -> Iterable[tuple[int, int]]:
-    """Share `n` rows out: whole numbers as near to the groups' shares as they can be."""
+def _quotas(groups: Ints, n: int) -> list[tuple[int, int]]:
+    """Divide `n` rows among the groups in proportion, by the largest remainders."""
     names, counts = np.unique(groups, return_counts=True)
     exact = counts * n
     quotas = exact // len(groups)
-    most = np.argsort(-(exact % len(groups)), kind="stable")[
-        : n - quotas.sum()
-    ]  # those that lost most by rounding down
-    quotas[most] += 1
-    return zip(names.tolist(), quotas.tolist(), strict=True)
+    by_remainder = np.argsort(-(exact % len(groups)), kind="stable")
+    quotas[by_remainder[: n - quotas.sum()]] += 1
+    return list(zip(names.tolist(), quotas.tolist(), strict=True))
 
 
-def arrays_in(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the arrays in an npz file; nothing else that may be in it."""
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an npz file, and refuse pickled objects."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)

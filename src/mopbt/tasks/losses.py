@@ -1,6 +1,7 @@
-"""The losses of the paper's tasks and the attacks of its robustness tasks, for one member as for a stack of them.
+"""Compute losses and attacks of the paper's tasks, for one member or a stack.
 
-A hyperparameter comes as a tensor without dimensions. Nothing here branches on what a single member of a stack has.
+A hyperparameter is a tensor without dimensions. Nothing here branches on the value of a single
+member of a stack.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,32 +13,45 @@ from torch import Tensor
 from torch.func import debug_unwrap, vjp
 from torch.nn import functional as F
 
-EPSILON = 0.031  # how far an attack may move a pixel; images are in [0, 1]
+# The largest change of a pixel by an attack; images are in [0, 1].
+EPSILON = 0.031
 STEP = 0.003
-TRAINING_STEPS = 10  # of the attack inside the TRADES loss
+# Steps of the attack inside the TRADES loss.
+TRAINING_STEPS = 10
 EVALUATION_STEPS = 20
 
-Model = Any  # an nn.Module, or what stands for one inside a stack: called for logits, and with `training`, `train` and `eval`
+# An nn.Module, or its replacement inside a stack: callable for logits, with `training`, `train`
+# and `eval`.
+Model = Any
 
 
 def weighted_cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Return the cross entropy of logits (n, 2) where class 0 weighs `weight` and class 1 the rest to 1: little favors recall."""
+    """Return the cross entropy of logits (n, 2) with weighted classes.
+
+    Class 0 has the weight `weight`, class 1 has 1 - `weight`. A small `weight` favors recall.
+    """
     return F.cross_entropy(logits, y, weight=torch.stack([weight, 1 - weight]))
 
 
 def fair_cross_entropy(logits: Tensor, y: Tensor, sensitive: Tensor, strength: Tensor) -> Tensor:
-    """Return the cross entropy of logits (n, 2), plus `strength` times the gap between the groups' mean probability of class 1."""
+    """Return the cross entropy of logits (n, 2) plus a fairness penalty.
+
+    The penalty is `strength` times the gap between the groups' mean probabilities of class 1.
+    """
     group = sensitive.bool()
     return F.cross_entropy(logits, y) + strength * gap(logits.softmax(-1)[..., 1], group, ~group)
 
 
 def gap(p: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Return how far the means of p (n,) over two sets of rows, masks (n,), are apart; 0 where a set is empty."""
-    apart = (_mean(p, one) - _mean(p, other)).abs()
-    return apart * (one.any() & other.any())
+    """Return the absolute difference of the means of p (n,) over two masks (n,).
+
+    It is 0 if a mask selects no rows.
+    """
+    difference = (_masked_mean(p, one) - _masked_mean(p, other)).abs()
+    return difference * (one.any() & other.any())
 
 
-def _mean(p: Tensor, rows: Tensor) -> Tensor:
+def _masked_mean(p: Tensor, rows: Tensor) -> Tensor:
     return (p * rows).sum() / rows.sum().clamp(min=1)
 
 
@@ -51,13 +65,15 @@ def trades(
     step: float = STEP,
     steps: int = TRAINING_STEPS,
 ) -> Tensor:
-    """Return the TRADES loss (Zhang et al. 2019) of images (n, ...) in [0, 1]: cross entropy + beta KL(f(x) || f(x')).
+    """Return the TRADES loss (Zhang et al. 2019) of images (n, ...) in [0, 1].
 
-    The attack x' is computed in evaluation mode. With beta 0 there is none; in a stack, where no member has another beta.
+    The loss is cross entropy + beta KL(f(x) || f(x')). The attack x' is computed in evaluation
+    mode. It is skipped if beta is 0, in a stack if beta is 0 for all members.
     """
     if _is_zero_everywhere(beta):
         return F.cross_entropy(model(x), y)
-    # A member whose beta is 0 looks at its images as they are, so that no attack shows in its BatchNorm statistics.
+    # A member whose beta is 0 sees its original images, so that no attack affects its BatchNorm
+    # statistics.
     attacked = torch.where(beta == 0, x, _trades_attack(model, x, epsilon, step, steps))
     logits = model(x)
     return F.cross_entropy(logits, y) + beta * divergence(logits, model(attacked))
@@ -65,8 +81,10 @@ def trades(
 
 def divergence(logits: Tensor, others: Tensor) -> Tensor:
     """Return KL(softmax(logits) || softmax(others)), the mean over rows (n, classes)."""
-    ours, theirs = logits.log_softmax(-1), others.log_softmax(-1)
-    return (ours.exp() * (ours - theirs)).sum(-1).mean()  # kl_div of PyTorch is slow in a stack
+    ours = logits.log_softmax(-1)
+    theirs = others.log_softmax(-1)
+    # F.kl_div is slow in a stack.
+    return (ours.exp() * (ours - theirs)).sum(-1).mean()
 
 
 def pgd(
@@ -79,22 +97,22 @@ def pgd(
     step: float = STEP,
     steps: int = EVALUATION_STEPS,
 ) -> Tensor:
-    """Return images (n, ...) within epsilon of `x` and [0, 1] that projected gradient ascent from `start` makes hard to tell."""
-    return _ascended(
-        model, x, start, lambda logits: F.cross_entropy(logits, y), epsilon, step, steps
-    )
+    """Attack images (n, ...) by projected gradient ascent from `start`.
+
+    The attack increases the cross entropy. The result is within `epsilon` of `x` and in [0, 1].
+    """
+    return _ascend(model, x, start, lambda logits: F.cross_entropy(logits, y), epsilon, step, steps)
 
 
 def _trades_attack(model: Model, x: Tensor, epsilon: float, step: float, steps: int) -> Tensor:
-    with evaluating(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         target = model(x)
-    start = x + 0.001 * torch.randn_like(x)  # at x itself the divergence has no slope
-    return _ascended(
-        model, x, start, lambda logits: divergence(target, logits), epsilon, step, steps
-    )
+    # At x itself the gradient of the divergence is 0.
+    start = x + 0.001 * torch.randn_like(x)
+    return _ascend(model, x, start, lambda logits: divergence(target, logits), epsilon, step, steps)
 
 
-def _ascended(
+def _ascend(
     model: Model,
     x: Tensor,
     at: Tensor,
@@ -103,35 +121,34 @@ def _ascended(
     step: float,
     steps: int,
 ) -> Tensor:
-    low, high = (x - epsilon).clamp(min=0), (x + epsilon).clamp(max=1)
-    with evaluating(model), torch.no_grad():
+    """Maximize the loss of the logits by projected gradient ascent from `at`."""
+    low = (x - epsilon).clamp(min=0)
+    high = (x + epsilon).clamp(max=1)
+    with evaluation_mode(model), torch.no_grad():
         for _ in range(steps):
-            at = torch.minimum(
-                torch.maximum(
-                    at + step * _slope(lambda images: loss(model(images)), at).sign(), low
-                ),
-                high,
-            )
+            direction = _gradient(lambda images: loss(model(images)), at).sign()
+            at = torch.minimum(torch.maximum(at + step * direction, low), high)
     return at
 
 
-def _slope(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """Return the gradient of a number; unlike `backward`, this works in a stack and where gradients are off."""
-    value, back = cast(Any, vjp(function, at))  # `grad` would prepare for second derivatives, too
-    return cast(Tensor, back(torch.ones_like(value))[0])
+def _gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """Return the gradient of a scalar function, also in a stack and under `no_grad`."""
+    # `torch.func.grad` would also prepare for second derivatives.
+    value, pull_back = cast(Any, vjp(function, at))
+    return cast(Tensor, pull_back(torch.ones_like(value))[0])
 
 
 @contextmanager
-def evaluating(model: Model) -> Iterator[None]:
-    """Have a model in evaluation mode for a while: BatchNorm uses its running statistics, and nothing is dropped."""
-    was = model.training
+def evaluation_mode(model: Model) -> Iterator[None]:
+    """Switch a model to evaluation mode, and restore its mode afterwards."""
+    was_training = model.training
     model.eval()
     try:
         yield
     finally:
-        model.train(was)
+        model.train(was_training)
 
 
 def _is_zero_everywhere(value: Tensor) -> bool:
-    """Tell whether a hyperparameter is 0 in all members that are trained together; all of them take the same branch."""
+    """Return whether a hyperparameter is 0 in all members of the stack."""
     return not bool(debug_unwrap(value).any())

@@ -1,6 +1,7 @@
-"""The scores of the paper's tasks, of a model's logits on a whole set.
+"""Compute the metrics of the paper's tasks from the logits of a complete data set.
 
-Logits that are not finite give NaN, as a broken model must not look like one that always says no.
+Non-finite logits give NaN, so that a diverged model does not look like one that always predicts
+class 0.
 """
 
 import math
@@ -9,28 +10,39 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from mopbt.tasks.losses import EPSILON, EVALUATION_STEPS, STEP, evaluating, gap, pgd
+from mopbt.tasks.losses import EPSILON, EVALUATION_STEPS, STEP, evaluation_mode, gap, pgd
 
-ROWS_AT_A_TIME = 500
+BATCH_SIZE = 500
 
 
 def precision_recall(logits: Tensor, y: Tensor) -> dict[str, float]:
-    """Return precision, recall and accuracy of logits (n, 2); precision is 0 where nothing is called positive."""
-    said, positive = decisions(logits), y.bool()
-    hits = (said & positive).sum().item()
+    """Return precision, recall and accuracy of logits (n, 2).
+
+    Precision is 0 if no row is predicted positive.
+    """
+    predicted = decisions(logits)
+    positive = y.bool()
+    hits = (predicted & positive).sum().item()
     scores = {
-        "precision": hits / max(said.sum().item(), 1),
+        "precision": hits / max(predicted.sum().item(), 1),
         "recall": hits / max(positive.sum().item(), 1),
-        "accuracy": (said == positive).double().mean().item(),
+        "accuracy": (predicted == positive).double().mean().item(),
     }
-    return _told(scores, logits)
+    return _nan_unless_finite(scores, logits)
 
 
 def fairness(logits: Tensor, y: Tensor, sensitive: Tensor) -> dict[str, float]:
-    """Return accuracy, DSP and DEO of logits (n, 2); the gaps are those of probabilities, as in the paper's experiments."""
+    """Return accuracy, DSP and DEO of logits (n, 2).
+
+    DSP and DEO are differences of probabilities, as in the paper's experiments.
+    """
     p = probabilities(logits)
-    scores = {"accuracy": (decisions(logits) == y.bool()).double().mean().item()}
-    return _told(scores | {"dsp": dsp(p, sensitive), "deo": deo(p, y, sensitive)}, logits)
+    scores = {
+        "accuracy": (decisions(logits) == y.bool()).double().mean().item(),
+        "dsp": dsp(p, sensitive),
+        "deo": deo(p, y, sensitive),
+    }
+    return _nan_unless_finite(scores, logits)
 
 
 def robustness(
@@ -43,43 +55,49 @@ def robustness(
     steps: int = EVALUATION_STEPS,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return the accuracy on images (n, ...) as they are, in [0, 1], and under a PGD attack, whose start the seed says."""
-    generator = torch.Generator(x.device).manual_seed(
-        seed
-    )  # the same for every model: it is measured, not trained
-    natural, robust = [], []
-    with evaluating(model), torch.no_grad():
-        for rows, labels in zip(
-            torch.split(x, ROWS_AT_A_TIME), torch.split(y, ROWS_AT_A_TIME), strict=True
-        ):
-            noise = (
-                torch.rand(rows.shape, generator=generator, device=x.device, dtype=rows.dtype) * 2
-                - 1
-            )
-            attacked = pgd(
-                model, rows, labels, rows + epsilon * noise, epsilon=epsilon, step=step, steps=steps
-            )
+    """Return the accuracy on images (n, ...) with and without a PGD attack.
+
+    Images are in [0, 1]. `seed` sets the random start of the attack, which is the same for every
+    model.
+    """
+    generator = torch.Generator(x.device).manual_seed(seed)
+    natural: list[Tensor] = []
+    robust: list[Tensor] = []
+    batches = zip(torch.split(x, BATCH_SIZE), torch.split(y, BATCH_SIZE), strict=True)
+    with evaluation_mode(model), torch.no_grad():
+        for rows, labels in batches:
+            uniform = torch.rand(rows.shape, generator=generator, device=x.device, dtype=rows.dtype)
+            start = rows + epsilon * (uniform * 2 - 1)
+            attacked = pgd(model, rows, labels, start, epsilon=epsilon, step=step, steps=steps)
             natural.append(model(rows))
             robust.append(model(attacked))
-    logits, attacked = torch.cat(natural), torch.cat(robust)
-    scores = {"accuracy": accuracy(logits, y), "robust_accuracy": accuracy(attacked, y)}
-    return _told(scores, logits + attacked)
+    natural_logits = torch.cat(natural)
+    robust_logits = torch.cat(robust)
+    scores = {
+        "accuracy": accuracy(natural_logits, y),
+        "robust_accuracy": accuracy(robust_logits, y),
+    }
+    return _nan_unless_finite(scores, natural_logits + robust_logits)
 
 
 def accuracy(logits: Tensor, y: Tensor) -> float:
-    """Return the share of rows whose largest logit (n, classes) is that of their class."""
+    """Return the share of rows whose largest logit (n, classes) is their class."""
     return (logits.argmax(-1) == y).double().mean().item()
 
 
 def dsp(p: Tensor, sensitive: Tensor) -> float:
-    """Return the difference in statistical parity of p (n,): probabilities of class 1, or decisions for it as 0 and 1."""
+    """Return the difference in statistical parity of p (n,).
+
+    `p` contains probabilities of class 1, or decisions for it as 0 and 1.
+    """
     group = sensitive.bool()
     return gap(p.double(), group, ~group).item()
 
 
 def deo(p: Tensor, y: Tensor, sensitive: Tensor) -> float:
-    """Return the difference in equalized odds of p (n,), summed over both classes: from 0 to 2."""
-    group, classes = sensitive.bool(), (y == 0, y == 1)
+    """Return the difference in equalized odds of p (n,), summed over both classes."""
+    group = sensitive.bool()
+    classes = (y == 0, y == 1)
     return sum(gap(p.double(), group & rows, ~group & rows).item() for rows in classes)
 
 
@@ -89,9 +107,9 @@ def probabilities(logits: Tensor) -> Tensor:
 
 
 def decisions(logits: Tensor) -> Tensor:
-    """Return where class 1 of logits (n, 2) is more probable than not, shape (n,)."""
+    """Return whether class 1 of logits (n, 2) is the more probable one, shape (n,)."""
     return probabilities(logits) > 0.5
 
 
-def _told(scores: Mapping[str, float], logits: Tensor) -> dict[str, float]:
+def _nan_unless_finite(scores: Mapping[str, float], logits: Tensor) -> dict[str, float]:
     return dict(scores) if bool(torch.isfinite(logits).all()) else dict.fromkeys(scores, math.nan)

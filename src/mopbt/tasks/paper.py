@@ -1,7 +1,8 @@
-"""The tasks of the paper: precision/recall, accuracy/fairness and accuracy/robustness, in its size and in sizes for a laptop.
+"""Define the paper's tasks at its size and at sizes for a laptop.
 
-`TASKS` has a row for each row of the paper's tables; ``TASKS["adult-fairness"].at("small")`` makes the task, and so does
-``mopbt run adult-fairness --scale small``. The scales stand in one table, `SCALES`.
+The tasks are precision/recall, accuracy/fairness and accuracy/robustness. `TASKS` has an entry for
+each row of the paper's tables. ``TASKS["adult-fairness"].at("small")`` builds the task, as does
+``mopbt run adult-fairness --scale small``. `SCALES` defines the scales.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,82 +13,84 @@ from typing import Any, Literal
 from mopbt import Direction, Domain, Grid, LogGrid
 from mopbt.messages import did_you_mean
 from mopbt.tasks import registry
-from mopbt.tasks.datasets import PARTS, ImageRows, TabularRows, subset
+from mopbt.tasks.datasets import PARTS, ImageRows, Images, Tabular, TabularRows, subset
 
 ScaleName = Literal["paper", "small", "smoke"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How large a task is. 0 rows are all rows; 0 updates are a whole pass over them."""
+    """Set the size of a task.
 
-    rows: int = 0  # for training
+    Attributes:
+        rows: Training rows, 0 for all.
+        validation: Validation rows, 0 for all.
+        test: Test rows, 0 for all.
+        width: Size of a token of a transformer, or width factor of a WideResNet.
+        depth: Blocks of a transformer, or layers of a WideResNet.
+        side: Shorter side of an image in pixels.
+        batch: Rows in a batch.
+        updates: Weight updates in a step, 0 for an epoch.
+        steps: Steps of training.
+        interval: Steps between two decisions.
+        lr: Learning rate.
+        attack: Steps of the attack in training.
+        evaluation_attack: Steps of the attack in evaluation.
+        population: Members of the population.
+    """
+
+    rows: int = 0
     validation: int = 0
     test: int = 0
-    width: int  # of the network: numbers in a token, or the factor of a WideResNet
-    depth: int  # blocks of a transformer, or layers of a WideResNet
-    side: int = 32  # pixels of an image's shorter side
+    width: int
+    depth: int
+    side: int = 32
     batch: int
-    updates: int = 0  # of the weights in a step
-    steps: int  # of a whole training
+    updates: int = 0
+    steps: int
     interval: int
     lr: float
-    attack: int = 10  # steps of the attack in training, where there is one
+    attack: int = 10
     evaluation_attack: int = 20
     population: int = 32
 
 
-# The paper's sizes need a GPU. `small` is for a comparison on two cores: rows, width and length are cut, the 50 exploit steps not
-# (25 under attack), as with few of them MO-PBT and random search come out level; an interval is a pass over few rows or part of
-# one. Its learning rates are measured: docs/tasks.md says how. `smoke` only shows that everything works.
+# `paper` needs a GPU. `small` is for comparisons on two cores: it has fewer rows, smaller networks
+# and shorter intervals, an epoch of few rows or less, but keeps 50 exploit steps (25 under attack),
+# because with few of them MO-PBT and random search are equal. Its learning rates are measured, see
+# docs/tasks.md. `smoke` only shows that everything works.
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
     "small": Scale(
-        rows=2048,
-        validation=2500,
-        test=1500,
-        width=32,
-        depth=1,
-        batch=64,
-        updates=32,
-        steps=50,
-        interval=1,
-        lr=3e-3,
+        rows=2048, validation=2500, test=1500, width=32, depth=1, batch=64, updates=32, steps=50,
+        interval=1, lr=3e-3,
     ),
     "smoke": Scale(
-        rows=256,
-        validation=200,
-        test=200,
-        width=8,
-        depth=1,
-        batch=64,
-        updates=2,
-        steps=3,
-        interval=1,
-        lr=1e-3,
-        population=4,
+        rows=256, validation=200, test=200, width=8, depth=1, batch=64, updates=2, steps=3,
+        interval=1, lr=1e-3, population=4,
     ),
-}
+}  # fmt: skip
 _FAIR = {**_TABULAR, "small": replace(_TABULAR["small"], lr=1e-2)}
 _IMAGES = {
     "paper": Scale(width=2, depth=28, batch=128, steps=100, interval=2, lr=0.1),
     "small": Scale(
-        rows=4096, validation=600, test=400, width=1, depth=10, side=16, batch=64, updates=6, steps=50, interval=1, lr=0.02,
-        population=16,
+        rows=4096, validation=600, test=400, width=1, depth=10, side=16, batch=64, updates=6,
+        steps=50, interval=1, lr=0.02, population=16,
     ),
     "smoke": Scale(
-        rows=128, validation=64, test=64, width=1, depth=10, side=8, batch=32, updates=1, steps=3, interval=1, lr=0.05, population=4
+        rows=128, validation=64, test=64, width=1, depth=10, side=8, batch=32, updates=1, steps=3,
+        interval=1, lr=0.05, population=4,
     ),
 }  # fmt: skip
 _ATTACKED = {
     "paper": _IMAGES["paper"],
     "small": Scale(
-        rows=8192, validation=400, test=200, width=1, depth=10, side=8, batch=64, updates=20, steps=25, interval=1, lr=0.05,
-        attack=2, evaluation_attack=3, population=16,
+        rows=8192, validation=400, test=200, width=1, depth=10, side=8, batch=64, updates=20,
+        steps=25, interval=1, lr=0.05, attack=2, evaluation_attack=3, population=16,
     ),
     "smoke": Scale(
-        rows=128, validation=32, test=32, width=1, depth=10, side=8, batch=32, updates=1, steps=3, interval=1, lr=0.05,
-        attack=2, evaluation_attack=2, population=4,
+        rows=128, validation=32, test=32, width=1, depth=10, side=8, batch=32, updates=1, steps=3,
+        interval=1, lr=0.05, attack=2, evaluation_attack=2, population=4,
     ),
 }  # fmt: skip
 SCALES: dict[str, Mapping[str, Scale]] = {
@@ -109,7 +112,9 @@ PRECISION_RECALL: dict[str, Direction] = {"precision": "max", "recall": "max"}
 FAIRNESS: dict[str, Direction] = {"accuracy": "max", "dsp": "min"}
 FAIRNESS_3: dict[str, Direction] = {**FAIRNESS, "deo": "min"}
 ROBUSTNESS: dict[str, Direction] = {"accuracy": "max", "robust_accuracy": "max"}
-REFERENCES = {  # of the hypervolume that a run shows: about what a classifier without any use has; comparisons find their own
+# Reference points of the hypervolume that a run shows: about the metrics of a useless classifier.
+# Comparisons compute their own.
+REFERENCES = {
     "adult": {"precision": 0.0, "recall": 0.0, "accuracy": 0.75, "dsp": 0.25, "deo": 0.5},
     "higgs": {"precision": 0.0, "recall": 0.0},
     "click": {"precision": 0.0, "recall": 0.0},
@@ -121,15 +126,25 @@ REFERENCES = {  # of the hypervolume that a run shows: about what a classifier w
 
 @dataclass(frozen=True)
 class PaperTask:
-    """A row of the paper's tables: what it is about, and how to make it in a scale."""
+    """Describe a row of the paper's tables, and build its task at a scale.
+
+    Attributes:
+        name: Name on the command line.
+        about: Network and data set.
+        dataset: Name of the data set.
+        objectives: Objectives and their directions.
+        size: Key of its scales in `SCALES`.
+        build: Builds the task at a scale.
+        policy: Augmentation policy of image tasks.
+    """
 
     name: str
     about: str
     dataset: str
     objectives: Mapping[str, Direction]
-    size: str  # the row of SCALES
+    size: str
     build: Callable[["PaperTask", Scale], Any]
-    policy: Literal["", "rand-augment", "per-operation"] = ""  # of augmentation
+    policy: Literal["", "rand-augment", "per-operation"] = ""
 
     @property
     def scales(self) -> Mapping[str, Scale]:
@@ -137,27 +152,31 @@ class PaperTask:
         return SCALES[self.size]
 
     def at(self, scale: str = "paper") -> Any:
-        """Return the task in a scale, with its data loaded."""
+        """Build the task at a scale and load its data."""
         if scale not in self.scales:
-            near = did_you_mean(scale, self.scales)
+            allowed = ", ".join(map(repr, self.scales))
             raise ValueError(
-                f"`scale` of {self.name} must be one of {', '.join(map(repr, self.scales))}, got {scale!r}{near}"
+                f"`scale` of {self.name} must be one of {allowed}, "
+                f"got {scale!r}{did_you_mean(scale, self.scales)}"
             )
         return self.build(self, self.scales[scale])
 
     @property
     def space(self) -> Mapping[str, Domain]:
         """Return the hyperparameters."""
-        weight = ROBUSTNESS_WEIGHT if "robust_accuracy" in self.objectives else FAIRNESS_WEIGHT
-        if self.build is tabular:
-            return TABULAR_SPACE | (
-                CLASS_WEIGHT if "precision" in self.objectives else FAIRNESS_WEIGHT
-            )
+        if "precision" in self.objectives:
+            weight = CLASS_WEIGHT
+        elif "robust_accuracy" in self.objectives:
+            weight = ROBUSTNESS_WEIGHT
+        else:
+            weight = FAIRNESS_WEIGHT
+        if self.build is build_tabular:
+            return TABULAR_SPACE | weight
         space: dict[str, Domain] = _augmentation(self.policy, {}).space
         return space | weight
 
     def data_state(self) -> str:
-        """Return whether the data are here, and how to get them if not."""
+        """Return whether the data is present, and how to get it if not."""
         return f"{registry.state(self.dataset)}: {registry.explain(self.dataset)}"
 
     @property
@@ -166,7 +185,7 @@ class PaperTask:
         return {name: REFERENCES[self.dataset][name] for name in self.objectives}
 
 
-def _common(task: PaperTask, scale: Scale) -> dict[str, Any]:
+def _common_arguments(task: PaperTask, scale: Scale) -> dict[str, Any]:
     return {
         "name": task.name,
         "space": task.space,
@@ -178,29 +197,24 @@ def _common(task: PaperTask, scale: Scale) -> dict[str, Any]:
     }
 
 
-def tabular(task: PaperTask, scale: Scale) -> Any:
-    """Make a task of an FT-Transformer on a table."""
+def build_tabular(task: PaperTask, scale: Scale) -> Any:
+    """Build a task that trains an FT-Transformer on a table."""
     import torch
 
     from mopbt.tasks.networks import FTTransformer
     from mopbt.torch import AdamW, Batches, TorchTask
 
     table = registry.load_tabular(task.dataset)
-    parts = [
-        _rows(getattr(table, part), n)
-        for part, n in zip(PARTS, (scale.rows, scale.validation, scale.test), strict=True)
-    ]
     is_fairness = "dsp" in task.objectives
     train, validation, test = (
-        tuple(map(torch.from_numpy, _columns(part, is_fairness))) for part in parts
+        tuple(map(torch.from_numpy, _columns(part, is_fairness))) for part in _parts(table, scale)
     )
     dropouts: dict[str, Any] = {name: name for name in DROPOUTS}
     network = partial(
         FTTransformer,
-        parts[0].numeric.shape[1],
-        [
-            codes - 1 for codes in table.cardinalities
-        ],  # the network adds a place for the unknown itself
+        table.train.numeric.shape[1],
+        # The network adds an embedding for unknown categories itself.
+        [codes - 1 for codes in table.cardinalities],
         blocks=scale.depth,
         width=scale.width,
         hidden=scale.width * 4 // 3,
@@ -214,23 +228,30 @@ def tabular(task: PaperTask, scale: Scale) -> Any:
         metrics=_fairness if is_fairness else _precision_recall,
         validation=validation,
         test=test,
-        **_common(task, scale),
+        **_common_arguments(task, scale),
     )
 
 
-def images_for_fairness(task: PaperTask, scale: Scale) -> Any:
-    """Make a task of a WideResNet on faces."""
+def build_image_fairness(task: PaperTask, scale: Scale) -> Any:
+    """Build a task that trains a WideResNet on faces."""
     import torch
 
     from mopbt.torch import Batches, TorchTask
 
-    parts = _image_parts(task, scale)
-    given = {"crop": 0, "flip": False, "mean": IMAGENET_MEAN, "deviation": IMAGENET_DEVIATION}
-    augmentation = _augmentation(task.policy, given | _smaller(scale))
-    tensors = [
-        (torch.from_numpy(p.x), torch.from_numpy(p.y), torch.from_numpy(p.sensitive)) for p in parts
-    ]
-    train, validation, test = tensors
+    augmentation = _augmentation(
+        task.policy,
+        {
+            "crop": 0,
+            "flip": False,
+            "mean": IMAGENET_MEAN,
+            "deviation": IMAGENET_DEVIATION,
+            "reach": scale.side / PAPER_SIDE,
+        },
+    )
+    train, validation, test = (
+        (torch.from_numpy(p.x), torch.from_numpy(p.y), torch.from_numpy(p.sensitive))
+        for p in _image_parts(task, scale)
+    )
     return TorchTask(
         _wide_resnet(scale, 2),
         loss=fairness_loss,
@@ -241,20 +262,21 @@ def images_for_fairness(task: PaperTask, scale: Scale) -> Any:
         metrics=_fairness,
         validation=(augmentation.plain(validation[0]), *validation[1:]),
         test=(augmentation.plain(test[0]), *test[1:]),
-        **_common(task, scale),
+        **_common_arguments(task, scale),
     )
 
 
-def images_under_attack(task: PaperTask, scale: Scale) -> Any:
-    """Make a task of a WideResNet on small images, measured as they are and under attack."""
+def build_image_robustness(task: PaperTask, scale: Scale) -> Any:
+    """Build a task that trains a WideResNet for accuracy with and without an attack."""
     import torch
 
     from mopbt.torch import Batches, TorchTask
 
-    train, *measured = _image_parts(task, scale)
-    augmentation = _augmentation(task.policy, _smaller(scale))
+    train, validation, test = _image_parts(task, scale)
+    augmentation = _augmentation(task.policy, {"reach": scale.side / PAPER_SIDE})
     held_out = [
-        (augmentation.plain(torch.from_numpy(p.x)), torch.from_numpy(p.y)) for p in measured
+        (augmentation.plain(torch.from_numpy(p.x)), torch.from_numpy(p.y))
+        for p in (validation, test)
     ]
     return TorchTask(
         _wide_resnet(scale, int(train.y.max()) + 1),
@@ -268,7 +290,7 @@ def images_under_attack(task: PaperTask, scale: Scale) -> Any:
         ),
         optimizer=_sgd(scale),
         evaluate_model=partial(_robustness, held_out=held_out, steps=scale.evaluation_attack),
-        **_common(task, scale),
+        **_common_arguments(task, scale),
     )
 
 
@@ -281,7 +303,7 @@ def precision_recall_loss(model: Any, batch: Any, hp: Mapping[str, Any]) -> Any:
 
 
 def fairness_loss(model: Any, batch: Any, hp: Mapping[str, Any]) -> Any:
-    """Return the cross entropy with the gap between the groups."""
+    """Return the cross entropy plus the weighted gap between the groups."""
     from mopbt.tasks.losses import fair_cross_entropy
 
     x, y, sensitive = batch
@@ -318,27 +340,25 @@ def _robustness(model: Any, *, held_out: Any, steps: int) -> dict[str, float]:
     return scores
 
 
-def _step_size(steps: int, papers: int) -> float:
-    """Return the size of an attack's step: with fewer of them each is larger, so that the attack gets as far."""
+def _step_size(steps: int, paper_steps: int) -> float:
+    """Return the step size of an attack that covers the same distance in fewer steps."""
     from mopbt.tasks.losses import STEP
 
-    return STEP * papers / steps
+    return STEP * paper_steps / steps
 
 
-IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
+# Shorter side of the paper's images in pixels. Distances of augmentations shrink with the images,
+# so that their strength stays the same.
+PAPER_SIDE = 32
 
 
 def _augmentation(policy: str, options: Mapping[str, Any]) -> Any:
     from mopbt.tasks.augment import Augmentation, Cutout, PerOperation, RandAugment
 
-    return Augmentation(
-        RandAugment() if policy == "rand-augment" else PerOperation(), cutout=Cutout(), **options
-    )
-
-
-def _smaller(scale: Scale) -> dict[str, float]:
-    """Return what makes augmentations as strong on smaller images as they are on those of the paper."""
-    return {"reach": scale.side / 32}
+    chosen = RandAugment() if policy == "rand-augment" else PerOperation()
+    return Augmentation(chosen, cutout=Cutout(), **options)
 
 
 def _wide_resnet(scale: Scale, classes: int) -> Any:
@@ -353,30 +373,32 @@ def _sgd(scale: Scale) -> Any:
     return SGD(lr=scale.lr, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=Cosine())
 
 
-def _rows(part: Any, n: int) -> Any:
-    size = len(part.target if isinstance(part, TabularRows) else part.y)
-    return subset(part, n, seed=0) if 0 < n < size else part
+def _parts(data: Tabular | Images, scale: Scale) -> list[Any]:
+    """Return the training, validation and test rows, as many as the scale has."""
+    parts = []
+    for name, n in zip(PARTS, (scale.rows, scale.validation, scale.test), strict=True):
+        part = getattr(data, name)
+        size = len(part.target if isinstance(part, TabularRows) else part.y)
+        parts.append(subset(part, n, seed=0) if 0 < n < size else part)
+    return parts
 
 
 def _columns(part: TabularRows, with_groups: bool) -> list[Any]:
-    """Return the columns of a part as arrays: features (n, f), target (n,), and the sensitive attribute (n,) if it is wanted."""
+    """Return features (n, f), target (n,) and, on request, sensitive attribute (n,)."""
     import numpy as np
 
     features = np.concatenate([part.numeric, (part.categorical - 1).astype(np.float32)], axis=1)
-    return [features, part.target, *([part.sensitive] if with_groups else [])]
+    columns = [features, part.target]
+    return [*columns, part.sensitive] if with_groups else columns
 
 
 def _image_parts(task: PaperTask, scale: Scale) -> list[ImageRows]:
     loaded = registry.load_images(task.dataset)
-    sizes = (scale.rows, scale.validation, scale.test)
-    return [
-        _shrunk(_rows(getattr(loaded, part), n), scale.side)
-        for part, n in zip(PARTS, sizes, strict=True)
-    ]
+    return [_downsample(part, scale.side) for part in _parts(loaded, scale)]
 
 
-def _shrunk(part: ImageRows, side: int) -> ImageRows:
-    """Shrink images to a shorter side, by the means of their pixels."""
+def _downsample(part: ImageRows, side: int) -> ImageRows:
+    """Average pixels so that the shorter side of the images has at most `side` pixels."""
     import torch
 
     height, width = part.x.shape[2:]
@@ -384,19 +406,20 @@ def _shrunk(part: ImageRows, side: int) -> ImageRows:
         return part
     factor = side / min(height, width)
     size = (round(height * factor), round(width * factor))
-    shrunk = torch.nn.functional.interpolate(torch.from_numpy(part.x).float(), size, mode="area")
-    return ImageRows(shrunk.round().to(torch.uint8).numpy(), part.y, part.sensitive)
+    x = torch.nn.functional.interpolate(torch.from_numpy(part.x).float(), size, mode="area")
+    return ImageRows(x.round().to(torch.uint8).numpy(), part.y, part.sensitive)
 
 
-_FT, _WRN = "FT-Transformer on", "WideResNet on"
-_FACES: Any = {"build": images_for_fairness, "policy": "rand-augment"}
-_ATTACK: Any = {"build": images_under_attack, "policy": "rand-augment"}
+_FT = "FT-Transformer on"
+_WRN = "WideResNet on"
+_FACES: Any = {"build": build_image_fairness, "policy": "rand-augment"}
+_ATTACK: Any = {"build": build_image_robustness, "policy": "rand-augment"}
 
 adult_precision_recall = PaperTask(
-    "adult-precision-recall", f"{_FT} Adult", "adult", PRECISION_RECALL, "tabular", tabular
+    "adult-precision-recall", f"{_FT} Adult", "adult", PRECISION_RECALL, "tabular", build_tabular
 )
 higgs_precision_recall = PaperTask(
-    "higgs-precision-recall", f"{_FT} Higgs", "higgs", PRECISION_RECALL, "tabular", tabular
+    "higgs-precision-recall", f"{_FT} Higgs", "higgs", PRECISION_RECALL, "tabular", build_tabular
 )
 click_precision_recall = PaperTask(
     "click-precision-recall",
@@ -404,13 +427,13 @@ click_precision_recall = PaperTask(
     "click",
     PRECISION_RECALL,
     "tabular",
-    tabular,
+    build_tabular,
 )
 adult_fairness = PaperTask(
-    "adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular, fair", tabular
+    "adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular, fair", build_tabular
 )
 adult_fairness_3 = PaperTask(
-    "adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular, fair", tabular
+    "adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular, fair", build_tabular
 )
 celeba_fairness = PaperTask(
     "celeba-fairness", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS, "images", **_FACES

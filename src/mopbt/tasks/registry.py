@@ -1,8 +1,8 @@
-"""The data of the paper's tasks: where they come from, how they are split, and how columns become numbers.
+"""Find, download, verify and prepare the data sets of the paper's tasks.
 
-`DATASETS` is the table of them. A data set is looked for in `folder`, or in the folder that the environment variable MOPBT_DATA
-names, or in the cache folder; one that is in none is downloaded where its publisher allows that. What was prepared is kept in the
-cache folder, under the checksum of what it was made from.
+`DATASETS` lists them. A data set is searched for in `folder`, else in the folder given by the
+environment variable MOPBT_DATA, else in the cache folder. A missing one is downloaded if its
+publisher allows it. Prepared arrays are cached under the checksum of their source.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mopbt.errors import DataMissing, MopbtError
 from mopbt.tasks.adult import require_sklearn
-from mopbt.tasks.datasets import PARTS, ImageRows, Images, Rows, Tabular, TabularRows, arrays_in
+from mopbt.tasks.datasets import PARTS, ImageRows, Images, Rows, Tabular, TabularRows, read_arrays
 from mopbt.tasks.image_io import (
     CELEBA_ATTRIBUTES,
     CELEBA_IMAGES,
@@ -42,125 +42,150 @@ from mopbt.tasks.tabular_io import (
     read_openml_arrays,
 )
 
-RECIPE = 1  # of splitting and preparing; what the cache has of another one is not used
+# Version of splitting and preparation. Cached arrays of another version are ignored.
+RECIPE = 1
 SHIPPED = Path(__file__).parent / "data"
 
 State = Literal["shipped", "present", "missing"]
-Floats = NDArray[np.float64]
-
-
-def load_tabular(name: str, folder: Path | str | None = None) -> Tabular:
-    """Return "adult", "higgs" or "click", prepared; raise DataMissing, which says what to put where, if it cannot be had."""
-    return cast(Tabular, _loaded(name, folder, Tabular))
-
-
-def load_images(name: str, folder: Path | str | None = None) -> Images:
-    """Return "cifar10", "cifar100" or "celeba"; raise DataMissing, which says what to put where, if it cannot be had."""
-    return cast(Images, _loaded(name, folder, Images))
-
-
-def state(name: str, folder: Path | str | None = None) -> State:
-    """Tell whether a data set comes with the package, is in the folder, or is missing."""
-    known = _known(name)
-    if known.shipped:
-        return "shipped"
-    return "present" if _found(known, folder_of(folder)) else "missing"
-
-
-def explain(name: str, folder: Path | str | None = None) -> str:
-    """Return what is there of a data set, or how to get it."""
-    known, place = _known(name), folder_of(folder)
-    form = _found(known, place)
-    if form is None:
-        fetched = "downloaded when it is needed, or: " if known.fetch else ""
-        return f"{fetched}put {known.wanted} into {place} (MOPBT_DATA names another folder)"
-    return f"{form.path}, {form.holds}"
-
-
-# What there is.
 
 
 @dataclass(frozen=True)
 class Form:
-    """One of the ways in which a data set can lie in a folder."""
+    """Describe a file or folder from which a data set can be read.
 
-    path: str  # a file, or a folder that holds what `needs` says
+    Attributes:
+        path: A file, or a folder that contains everything in `needs`.
+        read: Reads and prepares the data.
+        holds: How much of the data set it contains.
+        sha256: Checksum of the file, if known.
+        needs: Names that must exist inside the folder.
+    """
+
+    path: str
     read: Callable[[Path], Tabular | Images]
-    holds: str  # how much of the data set
-    sha256: str = ""  # of the file, where it is known
+    holds: str
+    sha256: str = ""
     needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set: its forms, best first, and how a person gets it."""
+    """Describe a data set, where it comes from and how to get it.
+
+    Attributes:
+        kind: The type that loading returns.
+        forms: Files or folders it can be read from, most complete first.
+        source: Address of the publisher.
+        license: License of the data.
+        wanted: What to put into the data folder if it is missing.
+        fetch: Downloads the first form to a path, if the publisher allows it.
+        shipped: Whether the data is part of the package.
+    """
 
     kind: type[Tabular] | type[Images]
     forms: tuple[Form, ...]
     source: str
     license: str
-    wanted: str = ""  # what to put into the folder
-    fetch: Callable[[Path], None] | None = None  # writes the first form to a path
+    wanted: str = ""
+    fetch: Callable[[Path], None] | None = None
     shipped: bool = False
 
 
-def folder_of(folder: Path | str | None) -> Path:
-    """Return the folder in which data sets are looked for."""
+def load_tabular(name: str, folder: Path | str | None = None) -> Tabular:
+    """Load and prepare "adult", "higgs" or "click".
+
+    Raises:
+        DataMissing: If the data is neither present nor downloadable; the message says what to
+            put where.
+    """
+    return cast(Tabular, _load(name, folder, Tabular))
+
+
+def load_images(name: str, folder: Path | str | None = None) -> Images:
+    """Load and prepare "cifar10", "cifar100" or "celeba".
+
+    Raises:
+        DataMissing: If the data is neither present nor downloadable; the message says what to
+            put where.
+    """
+    return cast(Images, _load(name, folder, Images))
+
+
+def state(name: str, folder: Path | str | None = None) -> State:
+    """Return whether a data set is shipped with the package, present or missing."""
+    dataset = _get_dataset(name)
+    if dataset.shipped:
+        return "shipped"
+    return "present" if _find_form(dataset, data_folder(folder)) else "missing"
+
+
+def explain(name: str, folder: Path | str | None = None) -> str:
+    """Describe the data that is present, or how to get it."""
+    dataset = _get_dataset(name)
+    place = data_folder(folder)
+    form = _find_form(dataset, place)
+    if form is not None:
+        return f"{form.path}, {form.holds}"
+    automatic = "downloaded on first use, or " if dataset.fetch else ""
+    return f"{automatic}{_manual_download(dataset, place)}"
+
+
+def data_folder(folder: Path | str | None) -> Path:
+    """Return the folder in which data sets are searched for."""
     return Path(folder or os.environ.get("MOPBT_DATA") or cache_folder()).expanduser()
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again."""
+    """Return the folder for downloads and prepared arrays; it is safe to delete."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mopbt"
 
 
-def _known(name: str) -> DataSet:
+def _get_dataset(name: str) -> DataSet:
     if name not in DATASETS:
         raise ValueError(f"`name` must be one of {', '.join(map(repr, DATASETS))}, got {name!r}")
     return DATASETS[name]
 
 
-def _found(known: DataSet, place: Path) -> Form | None:
-    place = SHIPPED if known.shipped else place
-    for form in known.forms:
+def _find_form(dataset: DataSet, place: Path) -> Form | None:
+    """Return the most complete form that is present."""
+    place = SHIPPED if dataset.shipped else place
+    for form in dataset.forms:
         if all((place / form.path / part).exists() for part in form.needs or ("",)):
             return form
     return None
 
 
-def _loaded(
+def _load(
     name: str, folder: Path | str | None, kind: type[Tabular] | type[Images]
 ) -> Tabular | Images:
-    known, place = _known(name), folder_of(folder)
-    if known.kind is not kind:
+    dataset = _get_dataset(name)
+    if dataset.kind is not kind:
         names = ", ".join(repr(name) for name, other in DATASETS.items() if other.kind is kind)
         raise ValueError(f"`name` must be one of {names}, got {name!r}")
-    form = _found(known, place) or _fetched(name, place)
-    path = (SHIPPED if known.shipped else place) / form.path
-    digest = _checked(form, path)
-    cached = cache_folder() / "prepared" / f"{name}-{RECIPE}-{digest[:16]}.npz"
-    data = _from_cache(cached, kind)
-    if data is None:
-        data = _read(form, path)
-        _to_cache(cached, data)
-    return data
-
-
-def _checked(form: Form, path: Path) -> str:
-    """Return the checksum of what a form is in, and raise DataMissing if it is known to be another."""
+    place = data_folder(folder)
+    form = _find_form(dataset, place) or _fetch(name, place)
+    path = (SHIPPED if dataset.shipped else place) / form.path
     digest = _digest(path)
     if form.sha256 not in ("", digest):
         raise DataMissing(
-            f"{path} is damaged, or another file: its sha256 is {digest}, not {form.sha256}; get it anew"
+            f"{path} is damaged or a different file: its sha256 is {digest}, "
+            f"expected {form.sha256}; download it again"
         )
-    return digest
+    cached = cache_folder() / "prepared" / f"{name}-{RECIPE}-{digest[:16]}.npz"
+    data = _read_cache(cached, kind)
+    if data is None:
+        data = _read(form, path)
+        _write_cache(cached, data)
+    return data
 
 
 def _digest(path: Path) -> str:
+    """Return the sha256 of a file, or of the names, sizes and times in a folder."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    seen = hashlib.sha256()  # of a folder, which can have 200,000 files, what the system tells
+    # A folder can have 200,000 files, which are too slow to read just to identify it.
+    seen = hashlib.sha256()
     for part in sorted(path.rglob("*")):
         about = part.stat()
         seen.update(f"{part.relative_to(path)}\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
@@ -172,27 +197,32 @@ def _read(form: Form, path: Path) -> Tabular | Images:
         return form.read(path)
     except MopbtError:
         raise
-    except Exception as error:  # damaged bytes can make a reader raise anything
+    # Damaged bytes can make a reader raise any exception.
+    except Exception as error:
         raise DataMissing(
-            f"{path} cannot be read: {_reason(error)}. Get it anew, or remove it"
+            f"cannot read {path}: {_reason(error)}; download it again or delete it"
         ) from error
 
 
-def _fetched(name: str, place: Path) -> Form:
-    known = _known(name)
-    if known.fetch is None:
-        raise DataMissing(
-            f"the data set {name!r} is not here: put {known.wanted} into {place}; MOPBT_DATA names another folder"
-        )
+def _fetch(name: str, place: Path) -> Form:
+    """Download the first form of a data set."""
+    dataset = _get_dataset(name)
+    remedy = _manual_download(dataset, place)
+    if dataset.fetch is None:
+        raise DataMissing(f"data set {name!r} not found: {remedy}")
+    form = dataset.forms[0]
     try:
         place.mkdir(parents=True, exist_ok=True)
-        known.fetch(place / known.forms[0].path)
+        dataset.fetch(place / form.path)
     except (OSError, ValueError, HTTPException) as error:
         raise DataMissing(
-            f"the data set {name!r} is not here and could not be downloaded ({_reason(error)}): "
-            f"put {known.wanted} into {place}; MOPBT_DATA names another folder"
+            f"data set {name!r} not found, and the download failed ({_reason(error)}): {remedy}"
         ) from error
-    return known.forms[0]
+    return form
+
+
+def _manual_download(dataset: DataSet, place: Path) -> str:
+    return f"put {dataset.wanted} into {place}, or set MOPBT_DATA to another folder"
 
 
 def _reason(error: BaseException) -> str:
@@ -205,7 +235,7 @@ def _download(url: str, sha256: str, target: Path) -> None:
         with urlopen(url, timeout=60) as response, temporary.open("wb") as file:
             shutil.copyfileobj(response, file, 2**20)
         if (digest := _digest(temporary)) != sha256:
-            raise OSError(f"what {url} sent has the sha256 {digest}, not {sha256}")
+            raise OSError(f"the file from {url} has the sha256 {digest}, expected {sha256}")
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -216,20 +246,16 @@ def _download_openml(number: int, target: Path) -> None:
     from sklearn.datasets import fetch_openml
 
     with tempfile.TemporaryDirectory() as home, warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "A network error|Invalid cache"
-        )  # it tries again; what does not help is told at the end
+        # scikit-learn warns before each retry. A download that still fails raises.
+        warnings.filterwarnings("ignore", "A network error|Invalid cache")
         found = fetch_openml(
             data_id=number, as_frame=False, parser="liac-arff", data_home=home, n_retries=1
         )
     _save(target, {"x": found.data.astype(np.float64), "y": found.target.astype(np.float64)})
 
 
-# The cache.
-
-
 def _save(target: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a file of arrays that is there whole or not at all."""
+    """Write arrays to an npz file atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
@@ -240,38 +266,33 @@ def _save(target: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _to_cache(path: Path, data: Tabular | Images) -> None:
-    arrays = {
-        f"{part}.{field.name}": column
-        for part in PARTS
-        for field in fields(getattr(data, part))
-        if (column := getattr(getattr(data, part), field.name)) is not None
-    }
+def _write_cache(path: Path, data: Tabular | Images) -> None:
+    arrays: dict[str, NDArray[Any]] = {}
+    for part in PARTS:
+        rows = getattr(data, part)
+        for field in fields(rows):
+            column = getattr(rows, field.name)
+            if column is not None:
+                arrays[f"{part}.{field.name}"] = column
     if isinstance(data, Tabular):
-        arrays |= {
-            "cardinalities": np.array(data.cardinalities, np.int64),
-            "substituted": np.array(data.substituted),
-        }
-    with suppress(OSError):  # without a cache all goes as well, if slower
+        arrays["cardinalities"] = np.array(data.cardinalities, np.int64)
+        arrays["substituted"] = np.array(data.substituted)
+    # The cache only saves time, so a folder that cannot be written is no error.
+    with suppress(OSError):
         _save(path, arrays)
 
 
-def _from_cache(path: Path, kind: type[Tabular] | type[Images]) -> Tabular | Images | None:
+def _read_cache(path: Path, kind: type[Tabular] | type[Images]) -> Tabular | Images | None:
+    """Read prepared arrays; return None if they are missing or damaged."""
     try:
-        arrays = arrays_in(path)
+        arrays = read_arrays(path)
         if kind is Images:
             return Images(*(_rows(ImageRows, arrays, part) for part in PARTS))
         train, validation, test = (_rows(TabularRows, arrays, part) for part in PARTS)
-        return Tabular(
-            train,
-            validation,
-            test,
-            tuple(arrays["cardinalities"].tolist()),
-            bool(arrays["substituted"]),
-        )
-    except (
-        Exception
-    ):  # there is none, or it is damaged, which can make a reader raise anything: it is made anew
+        cardinalities = tuple(arrays["cardinalities"].tolist())
+        return Tabular(train, validation, test, cardinalities, bool(arrays["substituted"]))
+    # Damaged bytes can make numpy raise any exception. The data is then prepared again.
+    except Exception:
         return None
 
 
@@ -283,8 +304,6 @@ def _rows(kind: type[Rows], arrays: Mapping[str, NDArray[Any]], part: str) -> Ro
     }
     return kind(**columns, sensitive=arrays.get(f"{part}.sensitive"))
 
-
-# The table.
 
 CIFAR10_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 CIFAR = "https://www.cs.toronto.edu/~kriz"
@@ -325,9 +344,9 @@ DATASETS: Mapping[str, DataSet] = {
             Form(
                 "openml-23512.npz",
                 partial(read_openml_arrays, as_large_as_test=False),
-                "all 98,050 rows, a split of our own",
+                "all 98,050 rows, split by mopbt",
             ),
-            Form("openml-23512.arff", _higgs, "all 98,050 rows, a split of our own"),
+            Form("openml-23512.arff", _higgs, "all 98,050 rows, split by mopbt"),
             Form(
                 "higgs_small_part.npz",
                 read_higgs_part,
@@ -337,7 +356,7 @@ DATASETS: Mapping[str, DataSet] = {
         ),
         source="https://www.openml.org/d/23512",
         license="CC BY 4.0 (Whiteson 2014)",
-        wanted="the ARFF file of https://www.openml.org/d/23512, as openml-23512.arff,",
+        wanted="the ARFF file of https://www.openml.org/d/23512, saved as openml-23512.arff,",
         fetch=partial(_download_openml, 23512),
     ),
     "click": DataSet(
@@ -346,19 +365,19 @@ DATASETS: Mapping[str, DataSet] = {
             Form(
                 "openml-1220.npz",
                 partial(read_openml_arrays, as_large_as_test=True),
-                "all 39,948 rows, a split of our own",
+                "all 39,948 rows, split by mopbt",
             ),
-            Form("openml-1220.arff", _click, "all 39,948 rows, a split of our own"),
+            Form("openml-1220.arff", _click, "all 39,948 rows, split by mopbt"),
             Form(
                 "click_prediction_small.csv.gz",
                 read_click_csv,
-                "all 39,948 rows, a split of our own",
+                "all 39,948 rows, split by mopbt",
                 sha256="508b354ce2683f6dc7b6f0e4d3a321e1095f3f0bfe3c81a7cdf0d6050423f098",
             ),
         ),
         source="https://www.openml.org/d/1220",
         license="none stated; public on OpenML (KDD Cup 2012, Tencent)",
-        wanted="the ARFF file of https://www.openml.org/d/1220, as openml-1220.arff,",
+        wanted="the ARFF file of https://www.openml.org/d/1220, saved as openml-1220.arff,",
         fetch=partial(_download_openml, 1220),
     ),
     "cifar10": DataSet(
@@ -417,7 +436,7 @@ DATASETS: Mapping[str, DataSet] = {
             ),
         ),
         source="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
-        license="for non-commercial research only, and not to be passed on (Liu et al. 2015)",
+        license="non-commercial research only, no redistribution (Liu et al. 2015)",
         wanted=(
             f"a folder celeba with {CELEBA_IMAGES}/, {CELEBA_ATTRIBUTES} and {CELEBA_PARTITION} "
             "from https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
