@@ -68,7 +68,7 @@ def test_time_left_shrinks_to_nothing():
 
 
 def test_time_left_does_not_count_what_a_start_takes():
-    """Worker processes import for seconds before the first interval, which duration none of them."""
+    """Worker processes import for seconds before the first interval, which took none of them."""
     _, seen = shown(ToyTask(steps=8), terminal=False, population=4)
     begun = replace(
         seen[3], elapsed=22.0, reported=3, total=16, since=(20.0, 1)

@@ -432,7 +432,7 @@ def test_a_damaged_checkpoint_costs_one_interval_of_one_member(tmp_path):
     failures = results.failures()
     assert (
         1 <= len(failures) <= 3
-    )  # the member itself, and who duration over from it at that moment
+    )  # the member itself, and those that exploited it at that moment
     assert all("16.ckpt is damaged" in text for text in failures.values())
     assert max(failures) < 24  # in the next generation they are replaced
 

@@ -105,7 +105,7 @@ def compare(
                 try:
                     failures = stage.execute_order(crew, jobs)
                 finally:
-                    record.write(out, stage.finished)  # also what an interrupted session duration
+                    record.write(out, stage.finished)
                 if reuse:
                     board.note(
                         f"runs taken over from other comparisons: {sum(others.taken.values())}"
