@@ -289,7 +289,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("a value by a misspelt name", lambda here: Space(SPACE).encode({"rte": 0.5}), ValueError),
-        *("unknown 'rte'", "must name exactly 'rate'", "perhaps 'rate' was meant"),
+        *("unknown 'rte'", "must name exactly 'rate'", "did you mean 'rate'?"),
     ),
     # Objectives and constraints.
     Mistake(
@@ -298,7 +298,7 @@ IN_PROGRAMS = [
             running(objectives={"up": "maximize", "down": "min"}),
             ValueError,
         ),
-        *("got 'maximize'", "'max' or 'min'", "perhaps 'max' was meant"),
+        *("got 'maximize'", "'max' or 'min'", "did you mean 'max'?"),
     ),
     Mistake(
         *("objectives without directions", running(objectives=["up", "down"]), ValueError),
@@ -535,7 +535,7 @@ IN_PROGRAMS = [
         *(
             "got 'vectorised'",
             "must be one of 'auto', 'local', 'pool'",
-            "perhaps 'vectorized' was meant",
+            "did you mean 'vectorized'?",
         ),
     ),
     Mistake(
@@ -573,7 +573,7 @@ IN_PROGRAMS = [
     # Algorithms.
     Mistake(
         *("an algorithm's misspelt name", running(algorithm="mopbt"), ValueError),
-        *("got 'mopbt'", "must be one of mo-pbt, random-search", "perhaps 'mo-pbt' was meant"),
+        *("got 'mopbt'", "must be one of mo-pbt, random-search", "did you mean 'mo-pbt'?"),
     ),
     Mistake(
         *("an algorithm's class", running(algorithm=MOPBT), TypeError),
@@ -585,7 +585,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("an option's value by another name", lambda here: MOPBT(explore="locally"), ValueError),
-        *("got 'locally'", "one of 'local', 'random'", "perhaps 'local' was meant"),
+        *("got 'locally'", "one of 'local', 'random'", "did you mean 'local'?"),
     ),
     Mistake(
         *("halving by one", lambda here: MOASHA(eta=1), ValueError),
@@ -597,7 +597,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("one objective that is none", running(algorithm=PBT(objective="dwn")), ValueError),
-        *("got 'dwn'", "one of 'up', 'down' or a number from 0 to 1", "perhaps 'down' was meant"),
+        *("got 'dwn'", "one of 'up', 'down' or a number from 0 to 1", "did you mean 'down'?"),
     ),
     # What a run found.
     Mistake(
@@ -610,7 +610,7 @@ IN_PROGRAMS = [
             lambda here: front(here).pick(best="nera"),
             ValueError,
         ),
-        *("got 'nera'", "('near', 'far')", "perhaps 'near' was meant"),
+        *("got 'nera'", "('near', 'far')", "did you mean 'near'?"),
     ),
     Mistake(
         *("a word that is no choice", lambda here: front(here).pick("elbow"), ValueError),
@@ -622,7 +622,7 @@ IN_PROGRAMS = [
             lambda here: front(here).pick("knee", where="nera >= 0.1"),
             ValueError,
         ),
-        *("got 'nera'", "one of 'far', 'near'", "perhaps 'near' was meant"),
+        *("got 'nera'", "one of 'far', 'near'", "did you mean 'near'?"),
     ),
     Mistake(
         *(
@@ -693,7 +693,7 @@ IN_PROGRAMS = [
             ),
             ValueError,
         ),
-        *("got 'smal'", "one of 'paper', 'small', or left out", "perhaps 'small' was meant"),
+        *("got 'smal'", "one of 'paper', 'small', or left out", "did you mean 'small'?"),
     ),
     Mistake(
         *(
@@ -970,7 +970,7 @@ ON_THE_COMMAND_LINE = [
     # mopbt run
     Command(
         *("run toi", 2),
-        *("got 'toi'", "TASK must be one of adult-fairness", "perhaps 'toy' was meant"),
+        *("got 'toi'", "TASK must be one of adult-fairness", "did you mean 'toy'?"),
     ),
     Command(
         *(
@@ -1027,14 +1027,14 @@ ON_THE_COMMAND_LINE = [
             "run toy --algorithm mopbt",
             2,
         ),
-        *("got 'mopbt'", "must be one of mo-pbt", "perhaps 'mo-pbt' was meant"),
+        *("got 'mopbt'", "must be one of mo-pbt", "did you mean 'mo-pbt'?"),
     ),
     Command(
         *(
             "run toy -o fracton=0.1",
             2,
         ),
-        *("no option 'fracton'", "it has asynchronous, explore", "perhaps 'fraction' was meant"),
+        *("no option 'fracton'", "it has asynchronous, explore", "did you mean 'fraction'?"),
     ),
     Command(
         *(
@@ -1048,7 +1048,7 @@ ON_THE_COMMAND_LINE = [
             "run toy --engine simulatd",
             2,
         ),
-        *("got 'simulatd'", "must be one of 'auto', 'local'", "perhaps 'simulated' was meant"),
+        *("got 'simulatd'", "must be one of 'auto', 'local'", "did you mean 'simulated'?"),
     ),
     Command(
         *("run toy --engine vectorized", 1),
@@ -1078,7 +1078,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run adult-fairness --scale smal", 2),
-        *("got 'smal'", "one of 'paper', 'small', 'smoke'", "perhaps 'small' was meant"),
+        *("got 'smal'", "one of 'paper', 'small', 'smoke'", "did you mean 'small'?"),
     ),
     Command(
         *("run celeba-fairness --scale smoke", 1),
@@ -1176,7 +1176,7 @@ ON_THE_COMMAND_LINE = [
             "pick done --best naer",
             2,
         ),
-        *("got 'naer'", "('near', 'far')", "perhaps 'near' was meant"),
+        *("got 'naer'", "('near', 'far')", "did you mean 'near'?"),
     ),
     Command(
         *(
@@ -1290,7 +1290,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("compare experiment.toml", 2),
-        *("has no 'seed'", "it has name, tasks, algorithms", "perhaps 'seeds' was meant"),
+        *("has no 'seed'", "it has name, tasks, algorithms", "did you mean 'seeds'?"),
         edit("experiment.toml", "seeds =", "seed ="),
     ),
     Command(
@@ -1306,7 +1306,7 @@ ON_THE_COMMAND_LINE = [
             "compare experiment.toml",
             2,
         ),
-        *("got 'toi'", "must be one of adult-fairness", "perhaps 'toy' was meant"),
+        *("got 'toi'", "must be one of adult-fairness", "did you mean 'toy'?"),
         edit("experiment.toml", '["toy"]', '["toi"]'),
     ),
     Command(
@@ -1316,12 +1316,12 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("compare experiment.toml", 2),
-        *("no option 'populaton'", "it has asynchronous", "perhaps 'population' was meant"),
+        *("no option 'populaton'", "it has asynchronous", "did you mean 'population'?"),
         edit("experiment.toml", "population", "populaton"),
     ),
     Command(
         *("compare experiment.toml", 2),
-        *("got 'frontiers'", "one of 'progress', 'fronts'", "perhaps 'fronts' was meant"),
+        *("got 'frontiers'", "one of 'progress', 'fronts'", "did you mean 'fronts'?"),
         edit("experiment.toml", "seeds = 1", 'seeds = 1\nfigures = ["frontiers"]'),
     ),
     Command(
@@ -1374,7 +1374,7 @@ ON_THE_COMMAND_LINE = [
             "resume done",
             2,
         ),
-        *("got 'lokal'", "must be one of 'auto'", "perhaps 'local' was meant"),
+        *("got 'lokal'", "must be one of 'auto'", "did you mean 'local'?"),
         edit("done/run.toml", '[engine]\nname = "local"', '[engine]\nname = "lokal"'),
     ),
     Command(

@@ -155,7 +155,7 @@ def test_ways_of_reading(read):
 def test_an_unknown_hyperparameter_says_which_there_are():
     with pytest.raises(
         KeyError,
-        match="asked for the hyperparameter 'LR'; the space has 'lr', 'wd'.*; perhaps 'lr' was meant",
+        match=r"'LR'.*'lr', 'wd'.*; did you mean 'lr'\?",
     ):
         Values({"lr": 0.1, "wd": 0.0})["LR"]
 

@@ -820,7 +820,7 @@ def test_a_scale_of_the_experiment_alone_leaves_tasks_as_they_are(place, tmp_pat
     )
     with pytest.raises(
         ValueError,
-        match=r"`scale` must be one of 'paper', 'quick', or left out, got 'quik'; perhaps 'quick' was meant",
+        match=r"`scale` must be one of 'paper', 'quick', or left out, got 'quik'; did you mean 'quick'\?",
     ):
         compare(quick, out=tmp_path / "quik", scale="quik", jobs=1, progress=False)
     with pytest.raises(RunMismatch, match="another scale: it is None, it was quick"):
