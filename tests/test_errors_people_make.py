@@ -421,7 +421,7 @@ IN_PROGRAMS = [
             training(GOOD + "m.report({'up': 1.0, 'down': 2.0})"),
             TaskError,
         ),
-        *("got dict", "scores by name", "report(**scores)"),
+        *("got dict", "metrics by name", "report(**metrics)"),
     ),
     Mistake(
         *(
@@ -430,7 +430,7 @@ IN_PROGRAMS = [
             TaskError,
         ),
         *(
-            "what the function returns is not read",
+            "the function's return value is ignored",
             "never called `report(...)`",
             "call it after the last step",
         ),
@@ -463,7 +463,7 @@ IN_PROGRAMS = [
         *("nothing that is tracked", training(f"{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
         *(
             "never called `track(...)`",
-            "nothing would be left of what it trained",
+            "its training would be lost",
             "call track(model=..., optimizer=...)",
         ),
     ),
@@ -475,7 +475,7 @@ IN_PROGRAMS = [
             ),
             TaskError,
         ),
-        *("never went through `steps()`", "loop over it once", "for step in m.steps(): ..."),
+        *("never iterated over `steps()`", "loop over it once", "for step in m.steps(): ..."),
     ),
     Mistake(
         *(
@@ -483,7 +483,7 @@ IN_PROGRAMS = [
             training("m.track(state=state)\nfor _ in m.steps(): break\nm.report(up=1.0, down=2.0)"),
             TaskError,
         ),
-        *("at step 0", "the interval ends at 1", "go through all of them"),
+        *("at step 0", "the interval ends at 1", "run all steps"),
     ),
     Mistake(
         *("a hyperparameter that is not tuned", training("m.hp['rat']"), UnknownHyperparameter),
@@ -511,7 +511,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("binding what is no optimizer", training("m.bind(state, lr='rate')"), TaskError),
-        *("got dict", "an optimizer with `param_groups`", "reads `hp` itself"),
+        *("got dict", "an optimizer with `param_groups`", "read `hp` directly"),
     ),
     Mistake(
         *("scores that are always NaN", lambda here: nan_front(), TaskFailed),

@@ -1,4 +1,4 @@
-"""Wording shared by messages: suggestions for misspelled names, and counts with their noun."""
+"""Format parts of messages: suggestions for misspelled names, and counts."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
