@@ -249,11 +249,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("the ends in the wrong order", lambda here: Float(0.1, 1e-5), ValueError),
-        *("got 0.1 and 1e-05", "`lo` must be below `hi`", "the smaller end comes first"),
+        *("got 0.1 and 1e-05", "`lo` must be below `hi`", "put the smaller end first"),
     ),
     Mistake(
         *("0 on a logarithmic scale", lambda here: Float(0, 0.1, log=True), ValueError),
-        *("got 0;", "must be above 0 on a logarithmic scale", "give the smallest value above 0"),
+        *("got 0;", "must be above 0 on a logarithmic scale", "use the smallest value above 0"),
     ),
     Mistake(
         *("a number as a text, as YAML has 1e-5", lambda here: Float("1e-5", 0.1), ValueError),
@@ -269,11 +269,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("real ends of whole numbers", lambda here: Int(1, 8.0), ValueError),
-        *("got 8.0", "must be whole numbers", "use Float"),
+        *("got 8.0", "must be integers", "use Float"),
     ),
     Mistake(
         *("a step where the number of values belongs", lambda here: Grid(0, 1, 0.1), ValueError),
-        *("got 0.1", "a whole number of at least 2", "Grid: `n`"),
+        *("got 0.1", "an integer of at least 2", "Grid: `n`"),
     ),
     Mistake(
         *("one category as a text", lambda here: Categorical("adam"), ValueError),
@@ -281,11 +281,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("None among the values", lambda here: Categorical([None, 0.1]), ValueError),
-        *("got None", "finite numbers, strings or booleans", "give it a name"),
+        *("got None", "finite numbers, strings or booleans", "use a string"),
     ),
     Mistake(
         *("a single value", lambda here: Ordinal([64]), ValueError),
-        *("got [64]", "at least two values", "what is not tuned stays out"),
+        *("got [64]", "at least two values", "leave out what is not tuned"),
     ),
     Mistake(
         *("a value by a misspelt name", lambda here: Space(SPACE).encode({"rte": 0.5}), ValueError),
