@@ -682,7 +682,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("bytes of something else", lambda here: mopbt.loads(b"\x80\x04pickled"), ValueError),
-        *("these bytes", "do not begin with its header", "`loads` reads what `dumps` wrote"),
+        *(
+            "not a state tree of mopbt",
+            "do not start with its header",
+            "pass bytes that `dumps` returned",
+        ),
     ),
     # Comparisons.
     Mistake(

@@ -92,7 +92,7 @@ def test_a_task_is_an_object_with_all_its_parts():
         ),
         (
             {"objectives": {"a": "up"}},
-            "objective 'a' must have the direction 'max' or 'min', got 'up'",
+            "the direction of objective 'a' must be 'max' or 'min', got 'up'",
         ),
         (
             {"constraints": "a > 1"},
