@@ -981,7 +981,7 @@ ON_THE_COMMAND_LINE = [
             "run nothing.py:task",
             2,
         ),
-        *("nothing.py;", "there is no file", "name one that is there"),
+        *("nothing.py;", "there is no file", "name an existing one"),
     ),
     Command(
         *("run nothing:task", 2),
@@ -1012,15 +1012,15 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run needs.py:task", 2),
-        *("'no_such_package'", "which is not installed", "install it where mopbt is installed"),
+        *("'no_such_package'", "which is not installed", "install it in the environment"),
     ),
     Command(
         *("run broken.py:task", 2),
-        *("SyntaxError: invalid syntax (broken.py, line 1)", "cannot be imported", "mend it"),
+        *("SyntaxError: invalid syntax (broken.py, line 1)", "cannot be imported", "fix it"),
     ),
     Command(
         *("run raises.py:task", 2),
-        *("IndexError: list index out of range", "cannot be imported", "mend it"),
+        *("IndexError: list index out of range", "cannot be imported", "fix it"),
     ),
     Command(
         *("run shapes.py:task", 1),
