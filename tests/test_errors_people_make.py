@@ -1024,7 +1024,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run shapes.py:task", 1),
-        *("(4x4 and 5x1)", "shapes cannot be multiplied", "--traceback shows where it comes from"),
+        *("(4x4 and 5x1)", "shapes cannot be multiplied", "--traceback to see where it comes from"),
     ),
     Command(
         *(
@@ -1143,7 +1143,7 @@ ON_THE_COMMAND_LINE = [
         *(
             "ours was started",
             "from a Python program, which holds its task",
-            "run that program again",
+            "rerun that program",
         ),
     ),
     Command(
@@ -1155,7 +1155,7 @@ ON_THE_COMMAND_LINE = [
         *("got front.gif", "one of .png, .pdf, .svg", "such as front.png"),
     ),
     Command(
-        *("front done --beside ours", 2),
+        *("front done --against ours", 2),
         *(
             "HERE/ours has the objectives up max, down min",
             "HERE/done has near max, far max",
@@ -1459,7 +1459,7 @@ BEFORE_ANY_COMMAND = [
     ("run", "mopbt run", "'TASK'"),
     ("run toy --sed 3", "mopbt run", "--seed"),
     ("run toy --seed one", "mopbt run", "--seed"),
-    ("lineage done best", "mopbt lineage", "JOB"),
+    ("lineage done best", "mopbt lineage", "MODEL"),
     ("dashboard . --port 99999", "mopbt dashboard", "--port"),
     ("export done logs", "mopbt export", "--to"),
 ]

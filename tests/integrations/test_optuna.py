@@ -177,7 +177,7 @@ def test_the_command_line_hands_a_run_on(tmp_path):
     mopbt.run(ToyTask(steps=4), out=tmp_path / "toy", population=4, engine="local", progress=False)
     run = typer.testing.CliRunner().invoke
     done = run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna"])
-    assert "written for optuna: 8 reports" in done.stdout
+    assert "Exported 8 reports" in done.stdout
     study = optuna.load_study(
         study_name="toy", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}"
     )
