@@ -267,7 +267,7 @@ def test_wrong_names_and_options_are_errors_that_list_the_right_ones():
         (
             MaxScalarizationPBT,
             {"vectors": 0},
-            "`vectors` must be an integer of at least 1, got 0",
+            "`vectors` must be a whole number of at least 1, got 0",
         ),
         (MaxScalarizationPBT, {"fraction": 0.7}, r"`fraction` must be in \(0, 0.5\], got 0.7"),
         (BOMOASHA, {"gamma": 0.0}, "`gamma` must be"),

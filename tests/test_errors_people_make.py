@@ -269,11 +269,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("real ends of whole numbers", lambda here: Int(1, 8.0), ValueError),
-        *("got 8.0", "must be integers", "use Float"),
+        *("got 8.0", "must be whole numbers", "use Float"),
     ),
     Mistake(
         *("a step where the number of values belongs", lambda here: Grid(0, 1, 0.1), ValueError),
-        *("got 0.1", "an integer of at least 2", "Grid: `n`"),
+        *("got 0.1", "a whole number of at least 2", "Grid: `n`"),
     ),
     Mistake(
         *("one category as a text", lambda here: Categorical("adam"), ValueError),

@@ -165,7 +165,7 @@ def test_inputs_are_not_modified_and_wrong_ones_are_named(function):
 
 @pytest.mark.parametrize("vectors", [0, -1, 2.0, True])
 def test_vectors_must_be_a_count(vectors):
-    with pytest.raises(ValueError, match="`vectors` must be an integer of at least 1"):
+    with pytest.raises(ValueError, match="`vectors` must be a whole number of at least 1"):
         maximum_scalarization([[1.0, 2.0]], np.random.default_rng(0), vectors=vectors)
 
 

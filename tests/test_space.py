@@ -413,9 +413,9 @@ def test_values_that_are_allowed(domain, value, position):
         (Float(0, 0.8), math.nan, "must be a number in [0, 0.8], got nan"),
         (Float(0, 0.8), True, "must be a number in [0, 0.8], got True"),
         (Float(0, 0.8), "0.5", "must be a number in [0, 0.8], got '0.5'"),
-        (Int(1, 8), 0, "must be an integer in [1, 8], got 0"),
-        (Int(1, 8), 1.5, "must be an integer in [1, 8], got 1.5"),
-        (Int(1, 8), True, "must be an integer in [1, 8], got True"),
+        (Int(1, 8), 0, "must be a whole number in [1, 8], got 0"),
+        (Int(1, 8), 1.5, "must be a whole number in [1, 8], got 1.5"),
+        (Int(1, 8), True, "must be a whole number in [1, 8], got True"),
     ],
 )
 def test_values_that_are_not_allowed(domain, value, allowed):
@@ -437,9 +437,9 @@ WRONG = [
         lambda: Grid(-1e308, 1e308, 3),
         "Grid: the range from `lo` to `hi` overflows a float, got -1e+308 and 1e+308",
     ),
-    (lambda: Grid(0, 1, 1), "Grid: `n` must be an integer of at least 2, got 1"),
-    (lambda: Grid(0, 1, 2.0), "Grid: `n` must be an integer of at least 2, got 2.0"),
-    (lambda: Grid(0, 1, True), "Grid: `n` must be an integer of at least 2, got True"),
+    (lambda: Grid(0, 1, 1), "Grid: `n` must be a whole number of at least 2, got 1"),
+    (lambda: Grid(0, 1, 2.0), "Grid: `n` must be a whole number of at least 2, got 2.0"),
+    (lambda: Grid(0, 1, True), "Grid: `n` must be a whole number of at least 2, got True"),
     (
         lambda: Grid(1, 1 + 1e-15, 10),
         "Grid: `lo` and `hi` must be far enough apart for 10 different values",
@@ -453,7 +453,10 @@ WRONG = [
         lambda: LogGrid(-1, 1, 5),
         "LogGrid: `lo` must be above 0 on a logarithmic scale, got -1; use a linear domain",
     ),
-    (lambda: LogGrid(0.1, 1, 2, zero=True), "LogGrid: `n` must be an integer of at least 3, got 2"),
+    (
+        lambda: LogGrid(0.1, 1, 2, zero=True),
+        "LogGrid: `n` must be a whole number of at least 3, got 2",
+    ),
     (lambda: LogGrid(0.1, 1, 5, zero="no"), "LogGrid: `zero` must be True or False, got 'no'"),
     (
         lambda: LogGrid(1, 1 + 1e-15, 10),
@@ -500,9 +503,9 @@ WRONG = [
     ),
     (
         lambda: Int(0.5, 2),
-        "Int: `lo` and `hi` must be integers, got 0.5; use Float for real numbers",
+        "Int: `lo` and `hi` must be whole numbers, got 0.5; use Float for real numbers",
     ),
-    (lambda: Int(False, 2), "Int: `lo` and `hi` must be integers, got False"),
+    (lambda: Int(False, 2), "Int: `lo` and `hi` must be whole numbers, got False"),
     (lambda: Int(0, 2**60), "Int: `lo` and `hi` must be within ±2**53"),
     (lambda: Int(3, 3), "Int: `lo` must be below `hi`, got 3 and 3"),
     (lambda: Int(0, 3, log=True), "Int: `lo` must be above 0 on a logarithmic scale, got 0"),

@@ -133,7 +133,7 @@ def maximum_scalarization(
 def check_vectors(vectors: int) -> None:
     """Raise ValueError unless the number of weight vectors is an integer above 0."""
     if not isinstance(vectors, int) or isinstance(vectors, bool) or vectors < 1:
-        raise ValueError(f"`vectors` must be an integer of at least 1, got {vectors!r}")
+        raise ValueError(f"`vectors` must be a whole number of at least 1, got {vectors!r}")
 
 
 def _check_shapes(objectives: ArrayLike, weights: ArrayLike) -> tuple[NDArray[np.float64], Weights]:

@@ -120,7 +120,7 @@ def _encode_dict(node: dict[Any, Any], path: str, leaves: dict[str, Leaf]) -> An
     if all(isinstance(key, str | int) and not isinstance(key, bool) for key in node):
         return {_KIND: "dict", "items": [list(item) for item in items]}
     raise TypeError(
-        f"the keys of a checkpoint's dicts must be strings or integers, got {list(node)!r} "
+        f"the keys of a checkpoint's dicts must be strings or whole numbers, got {list(node)!r} "
         f"{_describe(path)}"
     )
 

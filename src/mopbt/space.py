@@ -253,7 +253,7 @@ class Float(_Ranged):
 
 @dataclass(frozen=True)
 class Int(_Ranged):
-    """An integer in [lo, hi], uniform, or uniform in the logarithm."""
+    """A whole number in [lo, hi], uniform, or uniform in the logarithm."""
 
     lo: int
     hi: int
@@ -263,7 +263,8 @@ class Int(_Ranged):
         for end in (self.lo, self.hi):
             if not isinstance(end, int) or isinstance(end, bool):
                 raise ValueError(
-                    f"Int: `lo` and `hi` must be integers, got {end!r}; use Float for real numbers"
+                    f"Int: `lo` and `hi` must be whole numbers, got {end!r}; use Float for real "
+                    f"numbers"
                 )
             if abs(end) > 2**53:
                 raise ValueError(
@@ -288,11 +289,11 @@ class Int(_Ranged):
     def encode(self, value: Any) -> Position:
         """Return the value as an int; raise ValueError if it is not one in the range."""
         if not self.contains(value):
-            raise ValueError(f"must be an integer in [{self.lo}, {self.hi}], got {value!r}")
+            raise ValueError(f"must be a whole number in [{self.lo}, {self.hi}], got {value!r}")
         return int(value)
 
     def contains(self, position: Any) -> bool:
-        """Check whether this is an integer in the range."""
+        """Check whether this is a whole number in the range."""
         is_integer = isinstance(position, Integral) and not isinstance(position, bool)
         return is_integer and self.lo <= int(position) <= self.hi
 
@@ -485,7 +486,7 @@ def _check_flag(kind: str, name: str, flag: Any) -> None:
 
 def _check_count(kind: str, n: Any, least: int) -> None:
     if not isinstance(n, int) or isinstance(n, bool) or n < least:
-        raise ValueError(f"{kind}: `n` must be an integer of at least {least}, got {n!r}")
+        raise ValueError(f"{kind}: `n` must be a whole number of at least {least}, got {n!r}")
 
 
 def _check_values(kind: str, values: Any) -> tuple[Value, ...]:

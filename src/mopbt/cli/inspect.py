@@ -39,7 +39,10 @@ DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Director
 
 @app.command()
 def show(path: RunArgument, as_json: JsonOption = False) -> None:
-    """Show the settings and the state of a run, also while it is running."""
+    """Show the settings and the state of a run.
+
+    The run may still be running.
+    """
     results = Results.open(path)
     summary = summary_of(results)
     if as_json:
@@ -67,9 +70,9 @@ def front(
     plot: PlotOption = None,
     against: AgainstOption = None,
 ) -> None:
-    """List the models on the front of a run, with their hyperparameters.
+    """List the models on the front of a run.
 
-    With --json, also the files of their checkpoints.
+    With --json, the list includes the files of their checkpoints.
     """
     results = Results.open(path)
     other = None if against is None else Results.open(against)
@@ -94,7 +97,10 @@ def front(
 
 @app.command()
 def lineage(path: RunArgument, job: ModelArgument, as_json: JsonOption = False) -> None:
-    """Show all intervals that trained a model, through every exploit."""
+    """Show the intervals that trained a model.
+
+    Exploits are followed back to the first interval.
+    """
     results = Results.open(path)
     ancestors = results.lineage(job)
     if as_json:

@@ -118,8 +118,8 @@ def replay_model(
     Example: mopbt replay runs/demo 1203 --seed 1
     """
     results = Results.open(path)
+    # A wrong path is reported before the training.
     if exported is not None:
-        # A wrong path is reported before the training.
         check_place(exported)
     found, _ = find_task(_task_reference(results, task, scale))
     again = replay(results, job, found, ancestry=ancestry, seed=seed)

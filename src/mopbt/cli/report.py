@@ -34,9 +34,9 @@ TokenOption = Annotated[
 
 @app.command("report")
 def write_page(runs: RunsArgument, file: FileOption = Path("report.html")) -> None:
-    """Write an HTML report of a run, or of several runs side by side.
+    """Write an HTML report of one or more runs.
 
-    The file opens without a network.
+    Several runs are shown side by side. The file opens without a network.
 
     Example: mopbt report runs/demo --out demo.html
     """
