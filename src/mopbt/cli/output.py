@@ -51,7 +51,7 @@ def summary_of(results: Results) -> dict[str, Any]:
 def _describe_state(results: Results) -> str:
     if holder := results.running:
         return f"running: {holder}"
-    return "done" if results.done else "stopped"
+    return "done" if results.done else "interrupted"
 
 
 def _checkpoint_sizes(directory: Path) -> list[int]:

@@ -14,7 +14,7 @@ from mopbt.cli.output import out, point_json, print_front, print_json, summary_o
 from mopbt.engines.auto import ENGINES
 from mopbt.problem import problem_of
 from mopbt.registry import find_task, task_fingerprint
-from mopbt.results import Results, read_run_config
+from mopbt.results import read_run_config
 from mopbt.run_config import RunConfig
 from mopbt.runner import execute_run
 from mopbt.session import Budget
@@ -143,8 +143,7 @@ def run(
     where: dict[str, Any] = {"engine": engine, "workers": workers, "cost": cost, "address": address}
     where |= {"storage": storage, "progress": not quiet}
     hint = "rerun the same command to resume"
-    results = _execute(found, settings, directory, budget, resume_hint=hint, **where)
-    _print_results(results, directory, as_json=as_json)
+    _execute(found, settings, directory, budget, as_json=as_json, resume_hint=hint, **where)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -175,21 +174,24 @@ def resume(
     where: dict[str, Any] = {"engine": engine, "workers": workers, "cost": cost, "address": address}
     where |= {"progress": not quiet, "repair": repair}
     hint = f"run `mopbt resume {path}` to resume"
-    results = _execute(found, settings, path, budget, resume_hint=hint, **where)
-    _print_results(results, path, as_json=as_json)
+    _execute(found, settings, path, budget, as_json=as_json, resume_hint=hint, **where)
 
 
-def _execute(task: Any, settings: RunConfig, path: Path, budget: Budget, **options: Any) -> Results:
-    """Execute a run; exit with 130 if it is interrupted and 143 if it is terminated."""
+def _execute(
+    task: Any,
+    settings: RunConfig,
+    path: Path,
+    budget: Budget,
+    *,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Execute a run and print its front; exit with the code of its outcome."""
     algorithm = algorithm_of(dict(settings.algorithm))
     try:
-        return execute_run(task, algorithm, settings, out=path, budget=budget, **options)
+        results = execute_run(task, algorithm, settings, out=path, budget=budget, **options)
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
-
-
-def _print_results(results: Results, path: Path, *, as_json: bool) -> None:
-    """Print the front of a run; exit with 3 if its budget was exhausted."""
     if as_json:
         points = [point_json(results, point) for point in results.front()]
         print_json({"outcome": results.outcome, **summary_of(results), "front": points})
