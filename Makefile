@@ -11,7 +11,7 @@ MADE_FROM := pyproject.toml constraints.txt
 demo: $(VENV)/.demo
 	$(BIN)/mopbt run adult-fairness --scale small --out runs/demo
 	$(BIN)/mopbt run adult-fairness --scale small --algorithm random-search --out runs/demo-random-search
-	$(BIN)/mopbt front runs/demo --beside runs/demo-random-search --plot runs/demo.png
+	$(BIN)/mopbt front runs/demo --against runs/demo-random-search --plot runs/demo.png
 
 # Two lanes: `make test` before every commit, `make test-all` before every push. One file runs in one process, so that its tests
 # share what they start.

@@ -249,11 +249,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("the ends in the wrong order", lambda here: Float(0.1, 1e-5), ValueError),
-        *("got 0.1 and 1e-05", "`lo` must be below `hi`", "the smaller end comes first"),
+        *("got 0.1 and 1e-05", "`lo` must be below `hi`", "put the smaller end first"),
     ),
     Mistake(
         *("0 on a logarithmic scale", lambda here: Float(0, 0.1, log=True), ValueError),
-        *("got 0;", "must be above 0 on a logarithmic scale", "give the smallest value above 0"),
+        *("got 0;", "must be above 0 on a logarithmic scale", "use the smallest value above 0"),
     ),
     Mistake(
         *("a number as a text, as YAML has 1e-5", lambda here: Float("1e-5", 0.1), ValueError),
@@ -281,15 +281,15 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("None among the values", lambda here: Categorical([None, 0.1]), ValueError),
-        *("got None", "finite numbers, strings or booleans", "give it a name"),
+        *("got None", "finite numbers, strings or booleans", "use a string"),
     ),
     Mistake(
         *("a single value", lambda here: Ordinal([64]), ValueError),
-        *("got [64]", "at least two values", "what is not tuned stays out"),
+        *("got [64]", "at least two values", "leave out what is not tuned"),
     ),
     Mistake(
         *("a value by a misspelt name", lambda here: Space(SPACE).encode({"rte": 0.5}), ValueError),
-        *("unknown 'rte'", "must name exactly 'rate'", "perhaps 'rate' was meant"),
+        *("unknown 'rte'", "must name exactly 'rate'", "did you mean 'rate'?"),
     ),
     # Objectives and constraints.
     Mistake(
@@ -298,7 +298,7 @@ IN_PROGRAMS = [
             running(objectives={"up": "maximize", "down": "min"}),
             ValueError,
         ),
-        *("got 'maximize'", "'max' or 'min'", "perhaps 'max' was meant"),
+        *("got 'maximize'", "'max' or 'min'", "did you mean 'max'?"),
     ),
     Mistake(
         *("objectives without directions", running(objectives=["up", "down"]), ValueError),
@@ -421,7 +421,7 @@ IN_PROGRAMS = [
             training(GOOD + "m.report({'up': 1.0, 'down': 2.0})"),
             TaskError,
         ),
-        *("got dict", "scores by name", "report(**scores)"),
+        *("got dict", "metrics by name", "report(**metrics)"),
     ),
     Mistake(
         *(
@@ -430,7 +430,7 @@ IN_PROGRAMS = [
             TaskError,
         ),
         *(
-            "what the function returns is not read",
+            "the function's return value is ignored",
             "never called `report(...)`",
             "call it after the last step",
         ),
@@ -463,7 +463,7 @@ IN_PROGRAMS = [
         *("nothing that is tracked", training(f"{LOOP}\nm.report(up=1.0, down=2.0)"), TaskError),
         *(
             "never called `track(...)`",
-            "nothing would be left of what it trained",
+            "its training would be lost",
             "call track(model=..., optimizer=...)",
         ),
     ),
@@ -475,7 +475,7 @@ IN_PROGRAMS = [
             ),
             TaskError,
         ),
-        *("never went through `steps()`", "loop over it once", "for step in m.steps(): ..."),
+        *("never iterated over `steps()`", "loop over it once", "for step in m.steps(): ..."),
     ),
     Mistake(
         *(
@@ -483,7 +483,7 @@ IN_PROGRAMS = [
             training("m.track(state=state)\nfor _ in m.steps(): break\nm.report(up=1.0, down=2.0)"),
             TaskError,
         ),
-        *("at step 0", "the interval ends at 1", "go through all of them"),
+        *("at step 0", "the interval ends at 1", "run all steps"),
     ),
     Mistake(
         *("a hyperparameter that is not tuned", training("m.hp['rat']"), UnknownHyperparameter),
@@ -511,7 +511,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("binding what is no optimizer", training("m.bind(state, lr='rate')"), TaskError),
-        *("got dict", "an optimizer with `param_groups`", "reads `hp` itself"),
+        *("got dict", "an optimizer with `param_groups`", "read `hp` directly"),
     ),
     Mistake(
         *("scores that are always NaN", lambda here: nan_front(), TaskFailed),
@@ -535,7 +535,7 @@ IN_PROGRAMS = [
         *(
             "got 'vectorised'",
             "must be one of 'auto', 'local', 'pool'",
-            "perhaps 'vectorized' was meant",
+            "did you mean 'vectorized'?",
         ),
     ),
     Mistake(
@@ -573,7 +573,7 @@ IN_PROGRAMS = [
     # Algorithms.
     Mistake(
         *("an algorithm's misspelt name", running(algorithm="mopbt"), ValueError),
-        *("got 'mopbt'", "must be one of mo-pbt, random-search", "perhaps 'mo-pbt' was meant"),
+        *("got 'mopbt'", "must be one of mo-pbt, random-search", "did you mean 'mo-pbt'?"),
     ),
     Mistake(
         *("an algorithm's class", running(algorithm=MOPBT), TypeError),
@@ -585,7 +585,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("an option's value by another name", lambda here: MOPBT(explore="locally"), ValueError),
-        *("got 'locally'", "one of 'local', 'random'", "perhaps 'local' was meant"),
+        *("got 'locally'", "one of 'local', 'random'", "did you mean 'local'?"),
     ),
     Mistake(
         *("halving by one", lambda here: MOASHA(eta=1), ValueError),
@@ -597,7 +597,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("one objective that is none", running(algorithm=PBT(objective="dwn")), ValueError),
-        *("got 'dwn'", "one of 'up', 'down' or a number from 0 to 1", "perhaps 'down' was meant"),
+        *("got 'dwn'", "one of 'up', 'down' or a number from 0 to 1", "did you mean 'down'?"),
     ),
     # What a run found.
     Mistake(
@@ -610,7 +610,7 @@ IN_PROGRAMS = [
             lambda here: front(here).pick(best="nera"),
             ValueError,
         ),
-        *("got 'nera'", "('near', 'far')", "perhaps 'near' was meant"),
+        *("got 'nera'", "('near', 'far')", "did you mean 'near'?"),
     ),
     Mistake(
         *("a word that is no choice", lambda here: front(here).pick("elbow"), ValueError),
@@ -622,7 +622,7 @@ IN_PROGRAMS = [
             lambda here: front(here).pick("knee", where="nera >= 0.1"),
             ValueError,
         ),
-        *("got 'nera'", "one of 'far', 'near'", "perhaps 'near' was meant"),
+        *("got 'nera'", "one of 'far', 'near'", "did you mean 'near'?"),
     ),
     Mistake(
         *(
@@ -682,7 +682,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("bytes of something else", lambda here: mopbt.loads(b"\x80\x04pickled"), ValueError),
-        *("these bytes", "do not begin with its header", "`loads` reads what `dumps` wrote"),
+        *(
+            "not a state tree of mopbt",
+            "do not start with its header",
+            "pass bytes that `dumps` returned",
+        ),
     ),
     # Comparisons.
     Mistake(
@@ -693,7 +697,7 @@ IN_PROGRAMS = [
             ),
             ValueError,
         ),
-        *("got 'smal'", "one of 'paper', 'small', or left out", "perhaps 'small' was meant"),
+        *("got 'smal'", "one of 'paper', 'small', or left out", "did you mean 'small'?"),
     ),
     Mistake(
         *(
@@ -970,14 +974,14 @@ ON_THE_COMMAND_LINE = [
     # mopbt run
     Command(
         *("run toi", 2),
-        *("got 'toi'", "TASK must be one of adult-fairness", "perhaps 'toy' was meant"),
+        *("got 'toi'", "TASK must be one of adult-fairness", "did you mean 'toy'?"),
     ),
     Command(
         *(
             "run nothing.py:task",
             2,
         ),
-        *("nothing.py;", "there is no file", "name one that is there"),
+        *("nothing.py;", "there is no file", "name an existing one"),
     ),
     Command(
         *("run nothing:task", 2),
@@ -1008,33 +1012,33 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run needs.py:task", 2),
-        *("'no_such_package'", "which is not installed", "install it where mopbt is installed"),
+        *("'no_such_package'", "which is not installed", "install it in the environment"),
     ),
     Command(
         *("run broken.py:task", 2),
-        *("SyntaxError: invalid syntax (broken.py, line 1)", "cannot be imported", "mend it"),
+        *("SyntaxError: invalid syntax (broken.py, line 1)", "cannot be imported", "fix it"),
     ),
     Command(
         *("run raises.py:task", 2),
-        *("IndexError: list index out of range", "cannot be imported", "mend it"),
+        *("IndexError: list index out of range", "cannot be imported", "fix it"),
     ),
     Command(
         *("run shapes.py:task", 1),
-        *("(4x4 and 5x1)", "shapes cannot be multiplied", "--traceback shows where it comes from"),
+        *("(4x4 and 5x1)", "shapes cannot be multiplied", "--traceback to see where it comes from"),
     ),
     Command(
         *(
             "run toy --algorithm mopbt",
             2,
         ),
-        *("got 'mopbt'", "must be one of mo-pbt", "perhaps 'mo-pbt' was meant"),
+        *("got 'mopbt'", "must be one of mo-pbt", "did you mean 'mo-pbt'?"),
     ),
     Command(
         *(
             "run toy -o fracton=0.1",
             2,
         ),
-        *("no option 'fracton'", "it has asynchronous, explore", "perhaps 'fraction' was meant"),
+        *("no option 'fracton'", "it has asynchronous, explore", "did you mean 'fraction'?"),
     ),
     Command(
         *(
@@ -1048,7 +1052,7 @@ ON_THE_COMMAND_LINE = [
             "run toy --engine simulatd",
             2,
         ),
-        *("got 'simulatd'", "must be one of 'auto', 'local'", "perhaps 'simulated' was meant"),
+        *("got 'simulatd'", "must be one of 'auto', 'local'", "did you mean 'simulated'?"),
     ),
     Command(
         *("run toy --engine vectorized", 1),
@@ -1078,7 +1082,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run adult-fairness --scale smal", 2),
-        *("got 'smal'", "one of 'paper', 'small', 'smoke'", "perhaps 'small' was meant"),
+        *("got 'smal'", "one of 'paper', 'small', 'smoke'", "did you mean 'small'?"),
     ),
     Command(
         *("run celeba-fairness --scale smoke", 1),
@@ -1139,7 +1143,7 @@ ON_THE_COMMAND_LINE = [
         *(
             "ours was started",
             "from a Python program, which holds its task",
-            "run that program again",
+            "rerun that program",
         ),
     ),
     Command(
@@ -1151,7 +1155,7 @@ ON_THE_COMMAND_LINE = [
         *("got front.gif", "one of .png, .pdf, .svg", "such as front.png"),
     ),
     Command(
-        *("front done --beside ours", 2),
+        *("front done --against ours", 2),
         *(
             "HERE/ours has the objectives up max, down min",
             "HERE/done has near max, far max",
@@ -1176,7 +1180,7 @@ ON_THE_COMMAND_LINE = [
             "pick done --best naer",
             2,
         ),
-        *("got 'naer'", "('near', 'far')", "perhaps 'near' was meant"),
+        *("got 'naer'", "('near', 'far')", "did you mean 'near'?"),
     ),
     Command(
         *(
@@ -1290,7 +1294,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("compare experiment.toml", 2),
-        *("has no 'seed'", "it has name, tasks, algorithms", "perhaps 'seeds' was meant"),
+        *("has no 'seed'", "it has name, tasks, algorithms", "did you mean 'seeds'?"),
         edit("experiment.toml", "seeds =", "seed ="),
     ),
     Command(
@@ -1306,7 +1310,7 @@ ON_THE_COMMAND_LINE = [
             "compare experiment.toml",
             2,
         ),
-        *("got 'toi'", "must be one of adult-fairness", "perhaps 'toy' was meant"),
+        *("got 'toi'", "must be one of adult-fairness", "did you mean 'toy'?"),
         edit("experiment.toml", '["toy"]', '["toi"]'),
     ),
     Command(
@@ -1316,12 +1320,12 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("compare experiment.toml", 2),
-        *("no option 'populaton'", "it has asynchronous", "perhaps 'population' was meant"),
+        *("no option 'populaton'", "it has asynchronous", "did you mean 'population'?"),
         edit("experiment.toml", "population", "populaton"),
     ),
     Command(
         *("compare experiment.toml", 2),
-        *("got 'frontiers'", "one of 'progress', 'fronts'", "perhaps 'fronts' was meant"),
+        *("got 'frontiers'", "one of 'progress', 'fronts'", "did you mean 'fronts'?"),
         edit("experiment.toml", "seeds = 1", 'seeds = 1\nfigures = ["frontiers"]'),
     ),
     Command(
@@ -1374,7 +1378,7 @@ ON_THE_COMMAND_LINE = [
             "resume done",
             2,
         ),
-        *("got 'lokal'", "must be one of 'auto'", "perhaps 'local' was meant"),
+        *("got 'lokal'", "must be one of 'auto'", "did you mean 'local'?"),
         edit("done/run.toml", '[engine]\nname = "local"', '[engine]\nname = "lokal"'),
     ),
     Command(
@@ -1455,7 +1459,7 @@ BEFORE_ANY_COMMAND = [
     ("run", "mopbt run", "'TASK'"),
     ("run toy --sed 3", "mopbt run", "--seed"),
     ("run toy --seed one", "mopbt run", "--seed"),
-    ("lineage done best", "mopbt lineage", "JOB"),
+    ("lineage done best", "mopbt lineage", "MODEL"),
     ("dashboard . --port 99999", "mopbt dashboard", "--port"),
     ("export done logs", "mopbt export", "--to"),
 ]

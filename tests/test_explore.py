@@ -43,8 +43,8 @@ def test_no_sequence_of_explores_leaves_the_space(explores, seed):
 
 
 @pytest.mark.parametrize("explore", [Local(), RandomMutation()])
-def test_the_worst_corner_is_left_for_every_other_value(explore):
-    # 0 stays 0 under multiplication, and a whole 1 stays 1: here every listed value is found again from there.
+def test_every_value_is_reached_from_the_lowest_corner(explore):
+    # Multiplication would keep 0 at 0 and an integer 1 at 1. Here every listed value is reached.
     config = SPACE.encode(
         {
             "dropout": 0,
@@ -78,13 +78,14 @@ def test_the_worst_corner_is_left_for_every_other_value(explore):
 
 
 def test_the_local_explore_is_that_of_algorithm_3_with_a_resample():
-    # From the middle of ten values, with resampling 0.2: P(shift s) = 0.8 * local(s) + 0.2 / 10.
+    # From the middle of ten values with `resample` 0.2: P(shift s) = 0.8 * local(s) + 0.2 / 10.
     n, start = 8000, (5,) * 5
     counts = Counter()
     for i in range(n):
         counts.update(p - 5 for p in Local()(TEN, start, stream(0, "local", i)))
     for shift in range(-5, 5):
-        share = 0.2 / 10 + 0.8 * (1 / 4 if shift == 0 else 1 / 8 if abs(shift) <= 3 else 0)
+        local = {0: 1 / 4, 1: 1 / 8, 2: 1 / 8, 3: 1 / 8}.get(abs(shift), 0)
+        share = 0.2 / 10 + 0.8 * local
         assert counts[shift] / (5 * n) == pytest.approx(
             share, abs=5 * math.sqrt(share * (1 - share) / (5 * n))
         )
@@ -96,7 +97,7 @@ def test_without_resampling_a_category_stays_and_lists_move_by_three_at_most():
     assert found == {(1, x) for x in range(2, 9)}
 
 
-def test_with_resampling_only_it_is_a_fresh_draw():
+def test_resampling_with_probability_one_is_a_fresh_draw():
     counts = Counter(
         Local(1)(Space({"x": Grid(0, 1, 10)}), (0,), stream(i, "fresh"))[0] for i in range(5000)
     )

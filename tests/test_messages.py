@@ -1,4 +1,4 @@
-"""Which name was probably meant, and how many there are."""
+"""Suggestions for misspelled names, and counts."""
 
 import pytest
 from hypothesis import given
@@ -12,31 +12,31 @@ NAMES = st.lists(st.text(alphabet="abcdefgh_-", min_size=1, max_size=8), max_siz
 @pytest.mark.parametrize(
     ("name", "known", "end"),
     [
-        ("acuracy", ["accuracy", "dsp"], "; perhaps 'accuracy' was meant"),
-        ("mopbt", ["pbt", "mo-pbt", "parego"], "; perhaps 'mo-pbt' was meant"),
-        ("LR", ["lr", "wd"], "; perhaps 'lr' was meant"),
-        ("tpr", ["TPR", "FPR"], "; perhaps 'TPR' was meant"),
+        ("acuracy", ["accuracy", "dsp"], "; did you mean 'accuracy'?"),
+        ("mopbt", ["pbt", "mo-pbt", "parego"], "; did you mean 'mo-pbt'?"),
+        ("LR", ["lr", "wd"], "; did you mean 'lr'?"),
+        ("tpr", ["TPR", "FPR"], "; did you mean 'TPR'?"),
         ("speed", ["accuracy", "dsp"], ""),
         ("speed", [], ""),
-        (None, ["none", "one"], "; perhaps 'none' was meant"),
+        (None, ["none", "one"], "; did you mean 'none'?"),
         (3, [True, False], ""),
     ],
 )
-def test_a_near_name_is_offered_and_no_other(name, known, end):
+def test_only_a_close_name_is_suggested(name, known, end):
     assert did_you_mean(name, known) == end
 
 
 @given(NAMES, st.data())
-def test_what_is_offered_is_known_and_one_letter_too_many_finds_it(known, data):
-    offered = {"", *(f"; perhaps {name!r} was meant" for name in known)}
+def test_suggestions_are_known_names_and_survive_an_extra_letter(known, data):
+    offered = {"", *(f"; did you mean {name!r}?" for name in known)}
     assert did_you_mean(data.draw(st.text(max_size=9)), known) in offered
     if known:
         name = data.draw(st.sampled_from(known))
         letter = data.draw(st.sampled_from("xyz"))
-        assert did_you_mean(letter + name, [name]) == f"; perhaps {name!r} was meant"
+        assert did_you_mean(letter + name, [name]) == f"; did you mean {name!r}?"
 
 
-def test_one_is_not_many():
+def test_counts_agree_with_their_noun():
     assert [counted(n, "model") for n in (0, 1, 2, 1203)] == [
         "0 models",
         "1 model",

@@ -32,7 +32,7 @@ def test_directions_are_named_and_keep_their_order():
     assert parse_objectives(list(parsed)) == parsed
 
 
-def test_below_here_larger_is_better():
+def test_signed_objectives_are_larger_is_better():
     objectives = parse_objectives({"accuracy": "max", "dsp": "min", "loss": "min"})
     scores = {"loss": -0.5, "other": 9.0, "dsp": 0.2, "accuracy": 0.7}
     assert signed(objectives, scores) == (0.7, -0.2, 0.5)
@@ -60,7 +60,7 @@ def test_the_better_score_is_the_larger_objective(named):
         assert (x > y) == ((a > b) if direction == "max" else (a < b))
 
 
-# --- constraints -------------------------------------------------------------------------------------------------------------
+# --- constraints --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_constraints_by_text(text, constraint):
 
 
 @given(constraints)
-def test_a_constraint_survives_its_text(constraint):
-    # run.toml holds the text: a bound that loses digits is another constraint after a resume.
+def test_parsing_the_text_of_a_constraint_returns_it(constraint):
+    # run.toml stores the text. A bound that lost digits would be another constraint after a resume.
     assert Constraint.parse(str(constraint)) == constraint
 
 
-def test_a_constraint_reads_well():
+def test_the_text_of_a_constraint_is_short():
     assert [str(Constraint.parse(t)) for t in ("a>=0.7", "b <  3", "c > 1e-6")] == [
         "a >= 0.7",
         "b < 3",
@@ -104,7 +104,7 @@ def test_a_constraint_reads_well():
         (">=", 0.35, 0.5),
         (">=", math.inf, 0.0),
         (">=", -math.inf, math.inf),
-        (">", 0.7, sys.float_info.min),  # equality violates a strict relation
+        (">", 0.7, sys.float_info.min),
         (">", 0.70001, 0.0),
         (">", 0.35, 0.5),
         ("<=", 0.7, 0.0),
@@ -122,14 +122,14 @@ def test_violations_by_hand(relation, score, violation):
     )
 
 
-def test_a_violation_is_relative_to_the_bound_where_there_is_one():
+def test_a_violation_is_relative_to_a_nonzero_bound():
     assert Constraint("a", "<=", 100).violation(150) == 0.5
     assert Constraint("a", "<=", -100).violation(-50) == 0.5
     assert Constraint("a", "<=", 0).violation(3) == 3
 
 
 @given(constraints, finite)
-def test_a_violation_is_above_0_exactly_where_the_relation_fails(constraint, score):
+def test_a_violation_is_positive_exactly_if_the_relation_fails(constraint, score):
     holds = {
         ">=": score >= constraint.bound,
         ">": score > constraint.bound,
@@ -142,16 +142,12 @@ def test_a_violation_is_above_0_exactly_where_the_relation_fails(constraint, sco
 
 
 @given(constraints, finite, finite)
-def test_further_off_is_not_less_of_a_violation(constraint, one, other):
-    worse, better = (
-        sorted([one, other])
-        if constraint.relation.startswith(">")
-        else sorted([one, other], reverse=True)
-    )
+def test_the_violation_grows_with_the_distance(constraint, one, other):
+    worse, better = sorted([one, other], reverse=constraint.relation.startswith("<"))
     assert constraint.violation(worse) >= constraint.violation(better)
 
 
-def test_the_total_adds_up_over_scores_that_need_not_be_objectives():
+def test_total_violation_adds_up_over_metrics_that_need_not_be_objectives():
     limits = parse_constraints(["accuracy >= 0.8", "latency <= 10", "size < 5"])
     assert total_violation(limits, {"accuracy": 0.9, "latency": 10, "size": 4}) == 0.0
     assert total_violation(limits, {"accuracy": 0.4, "latency": 15, "size": 4}) == pytest.approx(
@@ -166,21 +162,21 @@ def test_the_total_adds_up_over_scores_that_need_not_be_objectives():
     )
 
 
-# --- refusals ----------------------------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 WRONG = [
     (
         lambda: Objective("", "max"),
-        "an objective's name must be a string that is not empty, got ''",
+        "an objective's name must be a nonempty string, got ''",
     ),
-    (lambda: Objective(3, "max"), "an objective's name must be a string that is not empty, got 3"),
+    (lambda: Objective(3, "max"), "an objective's name must be a nonempty string, got 3"),
     (
         lambda: Objective("a", "maximize"),
-        "objective 'a' must have the direction 'max' or 'min', got 'maximize'",
+        "the direction of objective 'a' must be 'max' or 'min', got 'maximize'",
     ),
     (
         lambda: parse_objectives({"a": 1}),
-        "objective 'a' must have the direction 'max' or 'min', got 1",
+        "the direction of objective 'a' must be 'max' or 'min', got 1",
     ),
     (
         lambda: parse_objectives({}),
@@ -198,7 +194,7 @@ WRONG = [
     (lambda: parse_objectives(None), "`objectives` must be a mapping like"),
     (
         lambda: parse_objectives([Objective("a", "max"), Objective("a", "min")]),
-        "must have names that differ, got ['a', 'a']",
+        "must have distinct names, got ['a', 'a']",
     ),
     (
         lambda: parse_constraints("a >= 1"),
@@ -235,43 +231,43 @@ WRONG = [
     ),
     (
         lambda: Constraint("a", "==", 1.0),
-        "the constraint on 'a' must have a relation of >=, >, <=, <, got '=='",
+        "the constraint on 'a' must be one of >=, >, <=, <, got '=='",
     ),
     (
         lambda: Constraint("a", ">=", math.nan),
-        "the constraint on 'a' must have a finite number as its bound, got nan",
+        "the constraint on 'a' must be a finite number, got nan",
     ),
     (
         lambda: Constraint("a", ">=", "1"),
-        "the constraint on 'a' must have a finite number as its bound, got '1'",
+        "the constraint on 'a' must be a finite number, got '1'",
     ),
     (
         lambda: Constraint("", ">=", 1.0),
-        "a constraint's name must be a score's name, without < and > and not ending in =, got ''",
+        "that of a metric, without < and > and not ending in =, got ''",
     ),
-    (lambda: Constraint("a <", ">=", 1.0), "a constraint's name must be a score's name"),
+    (lambda: Constraint("a <", ">=", 1.0), "the name in a constraint must be that of a metric"),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG, ids=[message[-50:] for _, message in WRONG])
-def test_what_is_refused_says_what_was_got_and_what_is_allowed(wrong, message):
+def test_an_error_names_what_was_received_and_what_is_allowed(wrong, message):
     with pytest.raises(ValueError) as caught:
         wrong()
     assert message in str(caught.value)
 
 
-def test_a_score_that_was_not_measured():
-    message = "the task did not measure the objective 'dsp'; it measured 'accuracy', 'loss'; return it from `evaluate`"
+def test_a_metric_that_was_not_measured():
+    message = "did not measure the objective 'dsp'; it measured 'accuracy', 'loss'; return it from"
     with pytest.raises(MissingScore, match=message):
         signed(parse_objectives({"accuracy": "max", "dsp": "min"}), {"accuracy": 0.5, "loss": 1.0})
     with pytest.raises(
         MissingScore,
-        match="did not measure the constraint 'a'; it measured nothing; .* correct the constraint's name",
+        match="the constraint 'a'; it measured nothing; .* correct the constraint's name",
     ):
         total_violation(parse_constraints(["a >= 1"]), {})
 
 
-def test_a_reference_point_has_the_objectives_sense_and_order():
+def test_a_reference_point_has_the_direction_and_order_of_the_objectives():
     objectives = parse_objectives({"accuracy": "max", "dsp": "min"})
     assert signed_reference(objectives, {"dsp": 1, "accuracy": 0.5}) == (0.5, -1.0)
     for wrong in ({"dsp": 1}, {"dsp": 1, "accuracy": 0.5, "loss": 2}, (0.5, 1), None):

@@ -93,7 +93,7 @@ def test_a_task_is_an_object_with_all_its_parts():
         ),
         (
             {"objectives": {"a": "up"}},
-            "objective 'a' must have the direction 'max' or 'min', got 'up'",
+            "the direction of objective 'a' must be 'max' or 'min', got 'up'",
         ),
         (
             {"constraints": "a > 1"},
@@ -156,7 +156,7 @@ def test_ways_of_reading(read):
 def test_an_unknown_hyperparameter_says_which_there_are():
     with pytest.raises(
         KeyError,
-        match="asked for the hyperparameter 'LR'; the space has 'lr', 'wd'.*; perhaps 'lr' was meant",
+        match=r"'LR'.*'lr', 'wd'.*; did you mean 'lr'\?",
     ):
         Hyperparameters({"lr": 0.1, "wd": 0.0})["LR"]
 

@@ -21,12 +21,12 @@ seeds = st.integers(0, 2**70)
     ],
 )
 def test_the_numbers_of_a_name_never_change(name, first, seed):
-    # Whoever changes these changes the results of every run: resumed runs would decide otherwise than they began.
+    # Other numbers would change the results of every run, and the decisions of resumed runs.
     assert float(stream(*name).random()) == first
     assert derived_seed(*name) == seed
 
 
-def test_drawing_elsewhere_changes_nothing():
+def test_draws_from_other_generators_change_nothing():
     before = stream(0, "exploit", 4).integers(1000, size=20)
     other = stream(0, "exploit", 5)
     other.random(1000)
@@ -34,7 +34,7 @@ def test_drawing_elsewhere_changes_nothing():
     assert (stream(0, "exploit", 4).integers(1000, size=20) == before).all()
 
 
-def test_order_of_asking_changes_nothing():
+def test_the_order_of_decisions_changes_nothing():
     decisions = [(s, d, t) for s in (0, 1) for d in ("exploit", "explore") for t in range(5)]
     forwards = {d: stream(*d).random() for d in decisions}
     backwards = {d: stream(*d).random() for d in reversed(decisions)}
@@ -67,7 +67,7 @@ def test_names_that_look_alike_are_different(one, other):
 
 
 @given(seeds, names)
-def test_a_derived_seed_is_one_that_numpy_and_torch_accept(seed, name):
+def test_numpy_and_torch_accept_a_derived_seed(seed, name):
     found = derived_seed(seed, *name)
     assert type(found) is int
     assert 0 <= found < 2**32

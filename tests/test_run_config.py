@@ -144,7 +144,7 @@ WRONG = [
     (
         GOOD.replace("[algorithm]", "[algo]"),
         "is not a run's settings: it has 'algo', mopbt ",
-        "perhaps 'algorithm' was meant",
+        "did you mean 'algorithm'?",
     ),
     (GOOD.replace("steps = 20", ""), "is not a run's settings: it lacks 'steps'", ""),
     (GOOD.replace("steps = 20", "steps = 21"), "is not a run's settings: `steps`", ""),

@@ -430,9 +430,7 @@ def test_a_damaged_checkpoint_costs_one_interval_of_one_member(tmp_path):
     results = toy(tmp_path)
     assert results.outcome == "done"
     failures = results.failures()
-    assert (
-        1 <= len(failures) <= 3
-    )  # the member itself, and those that exploited it at that moment
+    assert 1 <= len(failures) <= 3  # the member itself, and those that exploited it at that moment
     assert all("16.ckpt is damaged" in text for text in failures.values())
     assert max(failures) < 24  # in the next generation they are replaced
 

@@ -60,11 +60,13 @@ def test_equal_to_the_formulas_row_by_row(table):
     assert golovin(f, w, authors_variant=True) == pytest.approx(code)
 
 
-def test_golovin_of_the_paper_and_of_the_published_code_differ_where_the_documents_say():
-    assert golovin([[2.0, 2.0, 2.0]], [1, 1, 1]).tolist() == [8.0]  # the exponent is K ...
-    assert golovin([[2.0, 2.0, 2.0]], [1, 1, 1], authors_variant=True).tolist() == [4.0]  # ... or 2
-    assert golovin([[-3.0, 4.0]], [1, 1]).tolist() == [0.0]  # max(0, .) ...
-    assert golovin([[-3.0, 4.0]], [1, 1], authors_variant=True).tolist() == [9.0]  # ... or none
+def test_golovin_of_the_paper_and_of_the_authors_code():
+    # The exponent is K in the paper and 2 in the code.
+    assert golovin([[2.0, 2.0, 2.0]], [1, 1, 1]).tolist() == [8.0]
+    assert golovin([[2.0, 2.0, 2.0]], [1, 1, 1], authors_variant=True).tolist() == [4.0]
+    # The paper clips negative ratios to 0; the code squares them.
+    assert golovin([[-3.0, 4.0]], [1, 1]).tolist() == [0.0]
+    assert golovin([[-3.0, 4.0]], [1, 1], authors_variant=True).tolist() == [9.0]
 
 
 def test_an_objective_of_weight_zero_does_not_limit_golovin_unless_it_is_negative():
@@ -78,7 +80,8 @@ def test_unit_weights_are_uniform_directions_of_the_positive_orthant(K):
     assert (weights >= 0).all()
     assert np.linalg.norm(weights, axis=1) == pytest.approx(1)
     assert (weights**2).mean(axis=0) == pytest.approx(1 / K, abs=0.01)
-    if K == 2:  # uniform angles: each quarter of the right angle holds a quarter
+    if K == 2:
+        # Uniform angles: each quarter of the right angle holds a quarter of the draws.
         angles = np.arctan2(weights[:, 1], weights[:, 0])
         assert np.histogram(angles, 4, (0, np.pi / 2))[0] == pytest.approx(5000, rel=0.05)
 
@@ -88,11 +91,12 @@ def test_simplex_weights_sum_to_one(K):
     weights = simplex_weights(20_000, K, np.random.default_rng(0))
     assert (weights > 0).all()
     assert weights.sum(axis=1) == pytest.approx(1)
-    if K == 2:  # uniforms over their sum: P(w_1 < 1/3) = P(2 u_1 < u_2) = 1/4
+    if K == 2:
+        # For uniform u divided by their sum, P(w_1 < 1/3) = P(2 u_1 < u_2) = 1/4.
         assert (weights[:, 0] < 1 / 3).mean() == pytest.approx(0.25, abs=0.01)
 
 
-def test_a_draw_of_nothing_but_zeros_still_gives_weights():
+def test_simplex_weights_are_finite_if_all_draws_are_zero():
     class Zeros:
         def random(self, shape):
             return np.zeros(shape)
@@ -165,21 +169,21 @@ def test_vectors_must_be_a_count(vectors):
         maximum_scalarization([[1.0, 2.0]], np.random.default_rng(0), vectors=vectors)
 
 
-def test_gaps_enter_as_one_less_the_gap_by_hand():
+def test_a_gap_enters_as_one_minus_the_gap():
     signed = [[0.8, -0.1], [0.7, -0.02]]
     np.testing.assert_allclose(above_zero(signed, [1]), [[0.8, 0.9], [0.7, 0.98]])
     assert above_zero(signed, []).tolist() == signed
     assert above_zero(np.empty((0, 2)), [1]).shape == (0, 2)
 
 
-def test_scores_above_one_are_counted_from_the_worst():
+def test_metrics_above_one_are_subtracted_from_the_worst():
     np.testing.assert_allclose(
         above_zero([[0.8, -20.0], [0.7, -5.0]], [1]), [[0.8, 0.0], [0.7, 15.0]]
     )
 
 
 @given(tables())
-def test_what_is_minimised_is_never_below_zero_and_keeps_its_distances(table):
+def test_shifted_objectives_are_not_negative_and_keep_their_distances(table):
     f, _ = table
     positive = above_zero(f, range(f.shape[1]))
     assert (positive >= 0).all()
@@ -189,13 +193,13 @@ def test_what_is_minimised_is_never_below_zero_and_keeps_its_distances(table):
 @pytest.mark.parametrize(
     "rank", [by_random_scalarization(minimized=(1,)), by_max_scalarization(minimized=(1,))]
 )
-def test_a_minimised_gap_does_not_decide_alone_nor_for_nothing(rank):
-    """Signed gaps are below 0: of min w f they would be all, and of max(0, f / w) nothing would be left."""
+def test_a_minimized_gap_neither_decides_alone_nor_is_ignored(rank):
+    """Signed gaps are negative: they would dominate min w f, and make max(0, f / w) always 0."""
     signed = np.array([[0.2, -0.2], [0.5, -0.3], [0.6, -0.1], [0.9, -0.11]])
     orders = {tuple(rank(signed, None, np.random.default_rng(seed)).tolist()) for seed in range(20)}
     assert any(order[0] == 3 for order in orders)
     assert all(order.index(3) < order.index(1) for order in orders), (
-        "what is worse in both comes later"
+        "a row that is worse in both objectives comes later"
     )
     assert orders != {(2, 3, 0, 1)}, "the order of the gap alone"
-    assert (0, 1, 2, 3) not in orders, "ties would leave them as they are"
+    assert (0, 1, 2, 3) not in orders, "ties would keep the input order"

@@ -13,26 +13,22 @@ points = st.lists(st.tuples(*[st.integers(0, 4).map(float)] * 2), min_size=1, ma
 
 
 def test_the_papers_rungs():
-    assert rung_steps(2, 100) == (
-        2,
-        6,
-        18,
-        54,
-    )  # epochs; the survivors of the last one train to 100
+    assert rung_steps(2, 100) == (2, 6, 18, 54)
     assert rung_steps(1, 50, grace=2, eta=4) == (2, 8, 32)
-    assert rung_steps(1, 9) == (1, 3)  # nobody is compared at the end
+    # The last step is not a rung.
+    assert rung_steps(1, 9) == (1, 3)
     assert rung_steps(5, 5) == ()
 
 
 @given(st.integers(1, 500), st.integers(2, 6))
-def test_places_are_one_of_eta_as_the_authors_count_them(n, eta):
+def test_places_are_counted_like_in_the_authors_code(n, eta):
     assert places_to_stay(n, eta) == n - int(round((1 - 1 / eta) * n, 9))
     assert places_to_promote(n, eta) == int(round(n / eta, 9))
     assert 1 <= places_to_stay(n, eta) <= n
 
 
 @given(points, st.integers(0, 25), st.sampled_from(["scattered", "crowded", "hypervolume"]))
-def test_the_best_are_the_head_of_the_whole_order(rows, n, within):
+def test_the_best_are_the_head_of_the_complete_order(rows, n, within):
     rank, rng = by_domination(within=within), stream(0, "rank")
     order = rank(np.array(rows), np.zeros(len(rows)), rng)
     assert sorted(best_of([Result(row) for row in rows], n, rank, rng)) == sorted(
@@ -41,13 +37,13 @@ def test_the_best_are_the_head_of_the_whole_order(rows, n, within):
 
 
 @given(points)
-def test_who_dominates_all_others_is_always_among_the_best(rows):
+def test_a_result_that_dominates_all_others_is_among_the_best(rows):
     top = (max(x for x, _ in rows) + 1, max(y for _, y in rows) + 1)
     assert len(rows) in best_of([*map(Result, rows), Result(top)], 1, RANK, stream(0, "rank"))
 
 
 @given(points, st.integers(1, 20))
-def test_who_is_dominated_by_enough_others_never_is(rows, n):
+def test_a_result_dominated_by_n_others_is_not_among_the_best(rows, n):
     best = best_of([Result(row) for row in rows], n, RANK, stream(0, "rank"))
     for i, row in enumerate(rows):
         if sum(dominates(other, row) for other in rows) >= n:
@@ -72,5 +68,5 @@ def test_failed_results_are_not_at_a_rung():
 
 
 @pytest.mark.parametrize("n", [-1, 0])
-def test_no_places_no_best(n):
+def test_without_places_there_is_no_best(n):
     assert best_of([Result((1.0, 1.0))], n, RANK, stream(0, "rank")) == []

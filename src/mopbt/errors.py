@@ -1,48 +1,50 @@
-"""What can go wrong while a run goes on.
+"""Exceptions of the library.
 
-Wrong arguments are plain ``ValueError`` or ``TypeError``; everything else is below ``MopbtError``::
+Wrong arguments raise plain ``ValueError`` or ``TypeError``. Everything else is a ``MopbtError``::
 
     MopbtError
     ├── TaskError                 the task broke its contract; the run stops, nothing is lost
-    │   ├── UnreadHyperparameter  a hyperparameter that an interval of training never read
-    │   ├── UnknownHyperparameter a hyperparameter that training asked for and the space does not have
-    │   ├── CannotStack           a model that cannot be trained as one of a stack
+    │   ├── UnreadHyperparameter  an interval of training never read a hyperparameter
+    │   ├── UnknownHyperparameter training asked for a hyperparameter that the space lacks
+    │   ├── CannotStack           a model cannot be trained in a stack
     │   ├── MissingScore          `evaluate` (or `report`) left out an objective or a constraint
-    │   └── TaskFailed            so many intervals failed in a row that going on makes no sense
-    ├── StoreError                the run's directory
-    │   ├── RunLocked             another process drives this run
+    │   └── TaskFailed            too many intervals failed in a row
+    ├── StoreError                a problem with the run's directory
+    │   ├── RunLocked             another process is running it
     │   ├── RunMismatch           the directory holds a run with other settings
-    │   ├── IncompatibleRun       the directory was written in a format this version does not read
+    │   ├── IncompatibleRun       the directory has a format that this version cannot read
     │   ├── CorruptJournal        a line of the journal is damaged
     │   ├── CorruptCheckpoint     a checkpoint is missing or damaged
     │   └── StorageFull           the disk is full
     ├── WorkerFailed              worker processes cannot be started
-    ├── Stalled                   a scheduler neither orders work nor is done
+    ├── Stalled                   a scheduler neither orders jobs nor is done
     ├── MissingExtra              an optional package is not installed
-    └── DataMissing               a data set is not there, or not whole
+    └── DataMissing               a data set is missing or incomplete
 """
 
 import re
 
-_HERE = __file__.rpartition("/")[0]
+_PACKAGE = __file__.rpartition("/")[0]
 
 
 def last_line(traceback: str) -> str:
-    """Return what a traceback comes to: its last line, and where in the task's own code (not in ours) it comes from."""
-    lines = [line.strip() for line in traceback.strip().splitlines()] or [
-        "an error without a message"
-    ]
-    others = [line for line in lines if not line.startswith(f'File "{_HERE}/')]
-    places = [
-        match
-        for line in others
-        if (match := re.match(r'File "(?:.*/)?([^"/]+)", line (\d+)', line))
-    ]
-    return lines[-1] + (f" ({places[-1][1]}, line {places[-1][2]})" if places else "")
+    """Return the last line of a traceback, with the place in the task's own code.
+
+    Frames of this package are skipped, because they do not help the author of the task.
+    """
+    lines = [line.strip() for line in traceback.strip().splitlines()]
+    if not lines:
+        return "an error without a message"
+    place = ""
+    for line in lines:
+        match = re.match(r'File "(?:.*/)?([^"/]+)", line (\d+)', line)
+        if match and not line.startswith(f'File "{_PACKAGE}/'):
+            place = f" ({match[1]}, line {match[2]})"
+    return lines[-1] + place
 
 
 class MopbtError(Exception):
-    """The root of all errors of this library that are not wrong arguments."""
+    """Base class of all errors of this library, except for wrong arguments."""
 
 
 class TaskError(MopbtError):
@@ -50,27 +52,32 @@ class TaskError(MopbtError):
 
 
 class UnreadHyperparameter(TaskError):
-    """A hyperparameter that an interval of training never read."""
+    """An interval of training never read a hyperparameter."""
 
 
 class UnknownHyperparameter(TaskError, KeyError):
-    """A hyperparameter that training asked for and the space does not have; also a KeyError, as it is in any mapping."""
+    """Training asked for a hyperparameter that the space does not have.
 
-    __str__ = Exception.__str__  # a KeyError would show the message in quotes
+    It is also a KeyError, as for any mapping.
+    """
+
+    # KeyError would show the message in quotes.
+    __str__ = Exception.__str__
 
 
 class CannotStack(TaskError):
-    """A model or a loss that cannot be trained as one of a stack; another engine will do."""
+    """A model or a loss cannot be trained in a stack; other engines can train it."""
 
 
 class MissingScore(TaskError):
-    """An objective or a constraint that the task did not measure."""
+    """The task did not measure an objective or the metric of a constraint."""
 
 
 class TaskFailed(TaskError):
-    """The task's own code failed so that going on makes no sense; its traceback is a note of this error.
+    """The task's own code failed so often that the run was stopped.
 
-    The message has the traceback's last line, so that a command line can say what is wrong without showing code.
+    The message ends with the last line of the traceback, so that the command line can report the
+    cause without showing code. The complete traceback is a note of this error.
     """
 
     def __init__(self, message: str, traceback: str = "") -> None:
@@ -80,11 +87,11 @@ class TaskFailed(TaskError):
 
 
 class StoreError(MopbtError):
-    """Something is wrong with the run's directory."""
+    """There is a problem with the run's directory."""
 
 
 class RunLocked(StoreError):
-    """Another process drives this run."""
+    """Another process is running this run."""
 
 
 class RunMismatch(StoreError):
@@ -92,7 +99,7 @@ class RunMismatch(StoreError):
 
 
 class IncompatibleRun(StoreError):
-    """The directory was written in a format that this version does not read."""
+    """The directory was written in a format that this version cannot read."""
 
 
 class CorruptJournal(StoreError):
@@ -112,7 +119,7 @@ class WorkerFailed(MopbtError):
 
 
 class Stalled(MopbtError):
-    """A scheduler neither orders work nor is done."""
+    """A scheduler neither orders jobs nor is done."""
 
 
 class MissingExtra(MopbtError, ImportError):
@@ -120,4 +127,4 @@ class MissingExtra(MopbtError, ImportError):
 
 
 class DataMissing(MopbtError):
-    """A data set that is not there, or not whole; the message says what to put where."""
+    """A data set is missing or incomplete; the message says which files go where."""

@@ -1,4 +1,4 @@
-"""Explore (Algorithm 3): a new configuration from an existing one."""
+"""Explore (Algorithm 3): derive a new configuration from an existing one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,24 +12,23 @@ Explore = Callable[[Space, Config, Generator], Config]
 
 @dataclass(frozen=True)
 class Local:
-    """Move each hyperparameter to the vicinity of its value, or resample it with a small probability (Alg. 3)."""
+    """Move each hyperparameter locally, or resample it at random (Alg. 3).
 
-    resample: float = 0.2  # the paper is silent; the published code's probability
+    The paper does not state the probability `resample`; the default is that of the authors' code.
+    """
+
+    resample: float = 0.2
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.resample, bool)
-            or not isinstance(self.resample, int | float)
-            or not 0 <= self.resample <= 1
-        ):
+        is_number = isinstance(self.resample, int | float) and not isinstance(self.resample, bool)
+        if not is_number or not 0 <= self.resample <= 1:
             raise ValueError(f"`resample` must be in [0, 1], got {self.resample!r}")
 
     def __call__(self, space: Space, config: Config, rng: Generator) -> Config:
         """Return a perturbed configuration."""
+        # Alg. 3, lines 2 to 8.
         return tuple(
-            domain.sample(rng)
-            if rng.random() < self.resample
-            else domain.nearby(position, rng)  # Alg. 3, lines 2 to 8
+            domain.sample(rng) if rng.random() < self.resample else domain.nearby(position, rng)
             for domain, position in zip(space.values(), config, strict=True)
         )
 

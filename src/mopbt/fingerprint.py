@@ -1,4 +1,4 @@
-"""What a task's code is made of, as a text that changes with it: its file, and what that imports from its own folder."""
+"""Fingerprint the code of a task: its file and the local files that it imports."""
 
 import ast
 import hashlib
@@ -11,80 +11,80 @@ from typing import Any
 
 
 def code_of(task: Any) -> str:
-    """Return a text that changes with the code of a task that a program holds, as far as it is in files of the program's own."""
-    parts = (
-        (type(task), *(part for part in vars(task).values() if callable(part)))
-        if hasattr(task, "__dict__")
-        else (type(task),)
-    )
+    """Return a string that changes with the code of a task object.
+
+    Only the program's own files count: those of the task's class and of the functions it holds.
+    """
+    parts = [type(task)]
+    if hasattr(task, "__dict__"):
+        parts += [part for part in vars(task).values() if callable(part)]
     digests = set()
     for part in parts:
         module = sys.modules.get(getattr(getattr(part, "func", part), "__module__", None) or "")
         file = Path(getattr(module, "__file__", None) or "")
-        if (
-            module is not None
-            and file.suffix == ".py"
-            and file.is_file()
-            and not _is_installed(file.resolve())
-        ):
+        if module is None or file.suffix != ".py" or not file.is_file():
+            continue
+        if not _is_installed(file.resolve()):
             depth = 0 if module.__name__ == "__main__" else module.__name__.count(".")
             digests.add(digest(file.resolve(), depth))
-    return (
-        "".join(digests)
-        if len(digests) < 2
-        else hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
-    )
+    if len(digests) < 2:
+        return "".join(digests)
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 def digest(file: Path, depth: int) -> str:
-    """Return a digest of a module's file, `depth` packages deep, and of what it imports from the folder where these are."""
+    """Compute a digest of a module's file and of the local files that it imports.
+
+    Args:
+        file: The file of the module.
+        depth: The number of packages around the module. Imports are followed within the directory
+            that contains the outermost one.
+    """
     root = file.parents[min(depth + (file.name == "__init__.py"), len(file.parents) - 1)]
-    texts, waiting = dict[Path, bytes](), [file]
-    while waiting:
-        here = waiting.pop()
-        if here not in texts:
-            texts[here] = here.read_bytes()
-            waiting += (
-                []
-                if root.name in ("site-packages", "dist-packages")
-                else _imports(here, texts[here], root)
-            )
+    is_local = root.name not in ("site-packages", "dist-packages")
+    texts: dict[Path, bytes] = {}
+    pending = [file]
+    while pending:
+        current = pending.pop()
+        if current in texts:
+            continue
+        texts[current] = current.read_bytes()
+        if is_local:
+            pending += _imported_files(current, texts[current], root)
     if len(texts) == 1:
         return hashlib.sha256(texts[file]).hexdigest()
-    names = {os.path.relpath(path, root): text for path, text in texts.items()}
-    return hashlib.sha256(
-        b"".join(f"{name} {len(names[name])}\n".encode() + names[name] for name in sorted(names))
-    ).hexdigest()
+    by_name = {os.path.relpath(path, root): text for path, text in texts.items()}
+    combined = hashlib.sha256()
+    for name in sorted(by_name):
+        combined.update(f"{name} {len(by_name[name])}\n".encode() + by_name[name])
+    return combined.hexdigest()
 
 
 def _is_installed(file: Path) -> bool:
-    """Tell whether a file belongs to mopbt, to another package or to Python itself."""
-    homes = [
-        Path(__file__).parent,
-        *(
-            Path(sysconfig.get_path(kind))
-            for kind in ("stdlib", "platstdlib", "purelib", "platlib")
-        ),
-    ]
+    """Check whether a file belongs to mopbt, to another package or to Python itself."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    homes = [Path(__file__).parent, *(Path(sysconfig.get_path(kind)) for kind in kinds)]
     return any(file.is_relative_to(home.resolve()) for home in homes)
 
 
-def _imports(file: Path, text: bytes, root: Path) -> Iterator[Path]:
-    """Go through the files of modules that a module's text imports, as far as they are in a folder, or near the module."""
+def _imported_files(file: Path, text: bytes, root: Path) -> Iterator[Path]:
+    """Yield the files below `root`, or next to a module, that the module imports."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):
-        return  # whoever imports it will be told
-    names = [
-        (root, alias.name) for node in nodes if isinstance(node, ast.Import) for alias in node.names
-    ]
-    for node in (node for node in nodes if isinstance(node, ast.ImportFrom)):
-        base = file.parents[node.level - 1] if node.level else root
-        names += [(base, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names]
+        # Importing the module reports the error.
+        return
+    names: list[tuple[Path, str]] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [(root, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = file.parents[node.level - 1] if node.level else root
+            prefix = f"{node.module}." if node.module else ""
+            names += [(base, prefix + alias.name) for alias in node.names]
     for base, name in names:
         parts = name.split(".")
         for end in range(1, len(parts) + 1):
             place = base.joinpath(*parts[:end])
-            yield from filter(
-                Path.is_file, (place.with_name(f"{place.name}.py"), place / "__init__.py")
-            )
+            candidates = (place.with_name(f"{place.name}.py"), place / "__init__.py")
+            yield from filter(Path.is_file, candidates)

@@ -1,7 +1,8 @@
-"""Tasks from a training function: for people who have a loop and want to keep it.
+"""Tasks from a training function, for code that already has its own training loop.
 
-The function is called once for each interval. It builds its objects, hands them to `track`, which restores what an earlier
-interval left (its own, or the donor's after an exploit), and goes through `steps`.
+The function is called once per interval. It builds its objects and passes them to `track`, which
+restores them from the checkpoint of the last interval (after an exploit: the donor's). It then
+loops over `steps` and reports its metrics.
 """
 
 import copy
@@ -20,14 +21,16 @@ from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
 from mopbt.space import Domain
 
-_BUILT = "mopbt.built"  # beside the tracked objects in a checkpoint; no keyword of `track` reads like this
-_SEEN: "weakref.WeakValueDictionary[int, Any]" = (
-    weakref.WeakValueDictionary()
-)  # what members of this process have tracked, by id
+# The entry of a checkpoint that records how tracked objects were built. The dot keeps it apart from
+# their names, which are keywords of `track`.
+_BUILT = "mopbt.built"
+
+# Objects that members of this process have tracked, by id.
+_SEEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 
 
 class Member:
-    """What a training function sees of its place in the population."""
+    """A member of the population, as its training function sees it in an interval."""
 
     def __init__(
         self,
@@ -44,225 +47,250 @@ class Member:
         self.step = begin
         self._restored = restored
         self._tracked: dict[str, Any] = {}
+        self._initial: dict[str, Any] = {}
         self._built: dict[str, Any] = {}
-        self._bound: list[tuple[Any, Mapping[str, str]]] = []
-        self._rates: list[tuple[Any, list[Any]]] = []
-        self._reported_at: int | None = None
-        self._first: dict[str, Any] = {}
+        self._bindings: list[tuple[Any, Mapping[str, str]]] = []
+        self._restored_rates: list[tuple[Any, list[Any]]] = []
         self._scores: dict[str, float] | None = None
+        self._reported_at: int | None = None
         self._looped = False
         self._finished = False
 
     def track(self, *unnamed: Any, **objects: Any) -> None:
-        """Save these objects after the interval and restore them now, if they were saved before.
+        """Save objects after the interval, and restore them from the last checkpoint.
 
-        An object has `state_dict` and `load_state_dict` (models, optimizers, schedulers of PyTorch and others), or it is a numpy
-        array or a dict, which are filled in place.
+        Objects need `state_dict` and `load_state_dict`, as PyTorch models, optimizers and
+        schedulers have them. Numpy arrays and dicts are tracked too, and restored in place.
         """
         if unnamed:
             raise TaskError(
-                f"track takes objects by name, as in track(model=model), got {_kinds(unnamed)} without a name"
+                f"track takes objects by name, as in track(model=model), got "
+                f"{_type_names(unnamed)} without a name"
             )
         if self._looped:
             raise TaskError(
-                "track(...) came after `steps()`: restoring now would undo the training; track first, then loop"
+                "track(...) was called after `steps()`, where restoring would undo the training; "
+                "call it before the loop"
             )
         for name, tracked in objects.items():
             if not _is_trackable(tracked):
                 raise TaskError(
-                    f"track({name}=...) takes objects with `state_dict` and `load_state_dict`, numpy arrays and dicts, got "
-                    f"{type(tracked).__name__}; put plain values into a dict"
+                    f"track({name}=...) takes objects with `state_dict` and `load_state_dict`, "
+                    f"numpy arrays and dicts, got {type(tracked).__name__}; put plain values into "
+                    f"a dict"
                 )
-            self._check_fresh(name, tracked)
+            self._check_not_shared(name, tracked)
             self._tracked[name] = tracked
-            if any((built := hyperparameters_of(tracked)).values()):
+            built = hyperparameters_of(tracked)
+            if any(built.values()):
                 self._built[name] = built
             if self._restored is not None:
                 self._restore(name, tracked)
-            self._first[name] = (
-                copy.deepcopy(tracked) if isinstance(tracked, np.ndarray | dict) else None
-            )
-        self._apply_bound()  # after restoring, or the donor's values would win
+            if isinstance(tracked, np.ndarray | dict):
+                self._initial[name] = copy.deepcopy(tracked)
+        # Bindings apply after restoring, which would overwrite them with the donor's values.
+        self._apply_bindings()
 
     def bind(self, optimizer: Any, **fields: str) -> None:
-        """Set fields of an optimizer's parameter groups to hyperparameters, now and at every step: ``bind(opt, lr="lr")``.
+        """Set fields of an optimizer to hyperparameters, now and at every step.
 
-        A bound field does not follow a scheduler: to schedule a tuned rate, build the optimizer with it and track the scheduler.
+        ``bind(opt, lr="lr")`` sets ``lr`` in all parameter groups. A bound field does not follow a
+        scheduler. To schedule a tuned rate, build the optimizer with it and track the scheduler.
         """
         if not hasattr(optimizer, "param_groups"):
             raise TaskError(
-                f"bind takes an optimizer with `param_groups`, got {type(optimizer).__name__}; what is no optimizer reads `hp` "
-                f"itself"
+                f"bind takes an optimizer with `param_groups`, got {type(optimizer).__name__}; "
+                f"read `hp` directly for anything else"
             )
         for field, name in fields.items():
             if name not in self.hp:
                 raise TaskError(
-                    f"bind({field}={name!r}): no hyperparameter {name!r}; the space has {', '.join(map(repr, self.hp))}: add it "
-                    f"there, or correct the name{did_you_mean(name, self.hp)}"
+                    f"bind({field}={name!r}): no hyperparameter {name!r}; the space has "
+                    f"{', '.join(map(repr, self.hp))}: add it there, or correct the name"
+                    f"{did_you_mean(name, self.hp)}"
                 )
             for group in optimizer.param_groups:
                 if field not in group:
                     known = ", ".join(sorted(set(group) - {"params"}))
                     raise TaskError(
-                        f"bind({field}={name!r}): the optimizer has no field {field!r}; bind one of {known}{did_you_mean(field, group)}"
+                        f"bind({field}={name!r}): the optimizer has no field {field!r}; bind one "
+                        f"of {known}{did_you_mean(field, group)}"
                     )
-        self._bound.append((optimizer, fields))
-        self._apply_bound()
+        self._bindings.append((optimizer, fields))
+        self._apply_bindings()
 
     def steps(self) -> Iterator[int]:
-        """Go through the steps of this interval, once and to the end."""
+        """Iterate over the steps of this interval, once and to the end."""
         if self._looped:
             raise TaskError(
-                "the training function went through `steps()` twice; an interval is trained once"
+                "the training function iterated over `steps()` twice; iterate once per interval"
             )
         self._looped = True
         for step in range(self.begin, self.end):
             self.step = step
-            self._apply_bound()
+            self._apply_bindings()
             yield step
         self._finished = True
 
     def report(self, *unnamed: Any, **scores: float) -> None:
-        """Tell what was measured; the last report of an interval counts, and must come after its last step has begun."""
+        """Report metrics by name.
+
+        The last report of an interval counts. It must come in the last step or after the loop.
+        """
         if unnamed:
             raise TaskError(
-                f"report takes scores by name, as in report(accuracy=0.9) or report(**scores), got {_kinds(unnamed)}"
+                f"report takes metrics by name, as in report(accuracy=0.9) or report(**metrics), "
+                f"got {_type_names(unnamed)}"
             )
-        self._scores, self._reported_at = dict(scores), self.step
+        self._scores = dict(scores)
+        self._reported_at = self.step
 
-    def _check_fresh(self, name: str, tracked: Any) -> None:
-        """Raise TaskError where a new member gets an object that another one has trained: its weights would pass on unseen."""
+    def _check_not_shared(self, name: str, tracked: Any) -> None:
+        """Raise TaskError if a new member tracks an object that another has trained."""
+        is_known = id(tracked) in _SEEN
         try:
-            is_known, _SEEN[id(tracked)] = id(tracked) in _SEEN, tracked
-        except TypeError:  # of a kind that cannot be remembered
+            _SEEN[id(tracked)] = tracked
+        except TypeError:
+            # Some types, such as dict, do not support weak references.
             return
         if self._restored is None and is_known:
             raise TaskError(
-                f"track({name}=...): another member has trained this very object, so a new one would begin with its weights; make "
-                f"it inside of the training function, or track a copy of it (copy.deepcopy)"
+                f"track({name}=...): another member has already trained this object, so a new "
+                f"member would start from its weights; build the object inside the training "
+                f"function, or track a copy of it (copy.deepcopy)"
             )
 
     def _restore(self, name: str, tracked: Any) -> None:
         assert self._restored is not None
         if name not in self._restored:
+            names = ", ".join(repr(n) for n in self._restored if n != _BUILT)
             raise TaskError(
-                f"track({name}=...): the checkpoint holds only {', '.join(repr(n) for n in self._restored if n != _BUILT)}; "
-                f"track the same in every interval"
+                f"track({name}=...): the checkpoint has only {names}; track the same objects in "
+                f"every interval"
             )
         state = self._restored[name]
         if isinstance(tracked, np.ndarray):
             if tracked.shape != np.shape(state):
-                raise TaskError(_other_shape(name, "the array", np.shape(state), tracked.shape))
+                raise _shape_error(name, "the array", np.shape(state), tracked.shape)
             tracked[...] = state
         elif isinstance(tracked, dict):
             tracked.clear()
             tracked.update(state)
         else:
-            _load(name, tracked, state)
+            _load_state(name, tracked, state)
             then = self._restored.get(_BUILT, {}).get(name)
             if name in self._built and then is not None:
                 merge_hyperparameters(tracked, self._built[name], then)
-            self._keep_rates(tracked)
+            self._preserve_rates(tracked)
 
-    def _warn_if_nothing_changed(self) -> None:
-        """Say so where arrays and dicts are all that is tracked and none of them changed: `w = w - ...` makes another array."""
-        plain = all(isinstance(tracked, np.ndarray | dict) for tracked in self._tracked.values())
-        if plain and all(
-            _same(self._first[name], tracked) for name, tracked in self._tracked.items()
-        ):
-            names = ", ".join(map(repr, self._tracked))
-            warnings.warn(
-                f"training changed nothing of {names}: change them in place, as in `w -= ...`",
-                stacklevel=2,
-            )
-
-    def _keep_rates(self, tracked: Any) -> None:
-        """Put back the rates of optimizers that were restored before: a scheduler that is built on one changes them."""
+    def _preserve_rates(self, tracked: Any) -> None:
+        """Undo what building a scheduler does to the rates of restored optimizers."""
         if hasattr(tracked, "param_groups"):
-            self._rates.append((tracked, [group.get("lr") for group in tracked.param_groups]))
+            rates = [group.get("lr") for group in tracked.param_groups]
+            self._restored_rates.append((tracked, rates))
         elif hasattr(tracked, "base_lrs") or hasattr(tracked, "_schedulers"):
-            for optimizer, rates in self._rates:
+            for optimizer, rates in self._restored_rates:
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate
 
-    def _apply_bound(self) -> None:
-        for optimizer, fields in self._bound:
+    def _apply_bindings(self) -> None:
+        for optimizer, fields in self._bindings:
             for group in optimizer.param_groups:
                 group.update({field: self.hp[name] for field, name in fields.items()})
 
     @property
     def _diverged(self) -> bool:
-        """Tell whether the last report is not finite: such a model is never ranked nor copied, and needs no more training."""
+        """Whether the last report is not finite; such a model is never ranked or copied."""
         return self._scores is not None and not all(map(_is_finite, self._scores.values()))
 
-    def _outcome(self) -> "Snapshot":
+    def _take_snapshot(self) -> "Snapshot":
+        """Check that the function kept its contract, and serialize what it tracked."""
+        scores = self._check_contract()
+        self._warn_if_nothing_changed()
+        state = {name: _state_of(tracked) for name, tracked in self._tracked.items()}
+        if self._built:
+            state[_BUILT] = self._built
+        return Snapshot(serialization.dumps(state), scores)
+
+    def _check_contract(self) -> dict[str, float]:
+        """Raise TaskError unless all was looped, reported and tracked; return the metrics."""
         if not self._looped:
             raise TaskError(
-                "the training function never went through `steps()`; loop over it once: for step in m.steps(): ..."
+                "the training function never iterated over `steps()`; loop over it once: "
+                "for step in m.steps(): ..."
             )
         if not self._finished and not self._diverged:
             raise TaskError(
-                f"the training function left the loop over `steps()` at step {self.step}, the interval ends at {self.end}; "
-                f"go through all of them; to give up this interval, report NaN, or raise an exception"
+                f"the training function left the loop over `steps()` at step {self.step}, but the "
+                f"interval ends at {self.end}; run all steps; to abandon an interval, report NaN "
+                f"or raise an exception"
             )
         if self._scores is None:
             raise TaskError(
-                "the training function never called `report(...)`; call it after the last step, with each objective by name (what "
-                "the function returns is not read)"
+                "the training function never called `report(...)`; call it after the last step, "
+                "with each objective by name (the function's return value is ignored)"
             )
         if self._reported_at != self.end - 1 and not self._diverged:
             raise TaskError(
-                f"the last report came at step {self._reported_at}, the interval ends at {self.end}: the scores would be those of "
-                f"another model than the one that is saved; report after the last step"
+                f"the last report came at step {self._reported_at}, but the interval ends at "
+                f"{self.end}, so its metrics would not belong to the saved model; report after "
+                f"the last step"
             )
         if not self._tracked:
             raise TaskError(
-                "the training function never called `track(...)`: nothing would be left of what it trained; call "
-                "track(model=..., optimizer=...) before the loop"
+                "the training function never called `track(...)`, so its training would be lost; "
+                "call track(model=..., optimizer=...) before the loop"
             )
-        forgotten = [
-            name for name in self._restored or () if name not in self._tracked and name != _BUILT
-        ]
-        if forgotten:
+        missing = (self._restored or {}).keys() - self._tracked.keys() - {_BUILT}
+        if missing:
+            names = ", ".join(repr(name) for name in self._restored or () if name in missing)
             raise TaskError(
-                f"the checkpoint holds {', '.join(map(repr, forgotten))}, not tracked now; track the same in every interval"
+                f"the checkpoint has {names}, not tracked in this interval; track the same objects "
+                f"in every interval"
             )
-        self._warn_if_nothing_changed()
-        state = {name: _state_of(tracked) for name, tracked in self._tracked.items()}
-        return Snapshot(
-            serialization.dumps(state | ({_BUILT: self._built} if self._built else {})),
-            self._scores,
-        )
+        return self._scores
+
+    def _warn_if_nothing_changed(self) -> None:
+        """Warn if only arrays and dicts are tracked and training changed none of them.
+
+        The usual mistake is `w = w - ...`, which creates another array.
+        """
+        plain = all(isinstance(tracked, np.ndarray | dict) for tracked in self._tracked.values())
+        if plain and serialization.dumps(self._initial) == serialization.dumps(self._tracked):
+            names = ", ".join(map(repr, self._tracked))
+            warnings.warn(
+                f"training did not change {names}: modify them in place, as in `w -= ...`",
+                stacklevel=2,
+            )
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What an interval of a training function leaves: the state of what it tracked, and its scores.
+    """Hold the state of the tracked objects after an interval, and its metrics.
 
-    The state is kept as bytes, even in memory: the function may go on using the objects, and would change it.
+    The state is kept as bytes, even in memory, because the function may keep using its objects.
+    Before the first interval `data` is None: the function initializes the weights.
     """
 
-    data: bytes | None  # None: fresh weights
+    data: bytes | None
     scores: Mapping[str, float]
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """Return the state of each tracked object by name; None before the first interval."""
+        """The state of each tracked object by name, or None before the first interval."""
         return None if self.data is None else visible(serialization.loads(self.data))
 
 
 def visible(state: Any) -> Any:
-    """Return the state of a checkpoint as users see it: what was tracked, without our own notes beside it."""
-    return (
-        {name: value for name, value in state.items() if name != _BUILT}
-        if isinstance(state, dict)
-        else state
-    )
+    """Return only the tracked state of a checkpoint, without mopbt's own entry."""
+    if not isinstance(state, dict):
+        return state
+    return {name: value for name, value in state.items() if name != _BUILT}
 
 
 @dataclass(frozen=True)
 class FunctionTask:
-    """A task made of a training function."""
+    """A task that calls a training function."""
 
     function: Callable[[Member], None]
     _: KW_ONLY
@@ -276,48 +304,38 @@ class FunctionTask:
 
     def __post_init__(self) -> None:
         if not self.name:
-            object.__setattr__(
-                self, "name", getattr(self.function, "__name__", type(self.function).__name__)
-            )
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            object.__setattr__(self, "name", name)
 
     def init(self, seed: int) -> Snapshot:
-        """Leave the fresh weights to the function, which runs seeded."""
+        """Return an empty snapshot: the function initializes the weights, with seeds set."""
         return Snapshot(None, {})
 
     def train(
         self, model: Snapshot, hp: Mapping[str, Any], begin: int, end: int, seed: int
     ) -> Snapshot:
         """Call the function for one interval."""
-        member = Member(
-            hp,
-            begin,
-            end,
-            seed,
-            None if model.data is None else serialization.loads(model.data),
-        )
+        restored = None if model.data is None else serialization.loads(model.data)
+        member = Member(hp, begin, end, seed, restored)
         self.function(member)
-        return member._outcome()
+        return member._take_snapshot()
 
     def evaluate(self, model: Snapshot) -> Mapping[str, float]:
-        """Return what the function reported last."""
+        """Return the metrics of the last report."""
         return model.scores
 
     def dump(self, model: Snapshot) -> bytes:
         """Return the tracked state as a safetensors file."""
-        assert model.data is not None  # an interval was trained
+        assert model.data is not None
         return model.data
 
     def load(self, data: bytes) -> Snapshot:
-        """Read the tracked state back."""
+        """Wrap the bytes of `dump`; `train` restores the tracked objects from them."""
         return Snapshot(data, {})
 
 
-def _kinds(values: Sequence[Any]) -> str:
+def _type_names(values: Sequence[Any]) -> str:
     return ", ".join(type(value).__name__ for value in values)
-
-
-def _same(a: Any, b: Any) -> bool:
-    return serialization.dumps(a) == serialization.dumps(b)
 
 
 def _is_trackable(tracked: Any) -> bool:
@@ -325,8 +343,11 @@ def _is_trackable(tracked: Any) -> bool:
     return has_state or isinstance(tracked, np.ndarray | dict)
 
 
-def _load(name: str, tracked: Any, state: Any) -> None:
-    """Restore an object; where it cannot be, as it has another shape now, a failed interval would only hide the mistake."""
+def _load_state(name: str, tracked: Any, state: Any) -> None:
+    """Restore an object; raise TaskError if its shapes have changed.
+
+    Any other error is the object's own and counts as a failure of the interval.
+    """
     try:
         tracked.load_state_dict(state)
     except Exception as error:
@@ -334,26 +355,26 @@ def _load(name: str, tracked: Any, state: Any) -> None:
         part = next((part for part in then | now if then.get(part) != now.get(part)), None)
         if part is None:
             raise
-        raise TaskError(
-            _other_shape(name, repr(part), then.get(part, "not there"), now.get(part, "nothing"))
-        ) from error
+        was, got = then.get(part, "missing"), now.get(part, "nothing")
+        raise _shape_error(name, repr(part), was, got) from error
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shapes of a model's tensors, and how many parameters an optimizer's groups have."""
+    """Return the shapes of a model's tensors, or the sizes of an optimizer's groups."""
     shapes: dict[str, Any] = {
         part: tuple(value.shape) for part, value in state.items() if hasattr(value, "shape")
     }
-    return shapes | {
-        f"group {i}": len(group["params"]) for i, group in enumerate(state.get("param_groups", ()))
-    }
+    for i, group in enumerate(state.get("param_groups", ())):
+        shapes[f"group {i}"] = len(group["params"])
+    return shapes
 
 
-def _other_shape(name: str, part: str, then: Any, now: Any) -> str:
-    return (
-        f"track({name}=...): the checkpoint has another shape: {part} was {then}, got {now}; a hyperparameter that changes shapes "
-        f"cannot be tuned while a model trains: take it out of the space, or use an algorithm that never passes weights on, such "
-        f"as random-search or mo-asha"
+def _shape_error(name: str, part: str, then: Any, now: Any) -> TaskError:
+    return TaskError(
+        f"track({name}=...): the checkpoint has a different shape: {part} was {then}, got {now}; "
+        f"a hyperparameter that changes shapes cannot be tuned during training: remove it from "
+        f"the space, or use an algorithm that never copies weights, such as random-search or "
+        f"mo-asha"
     )
 
 
@@ -364,89 +385,86 @@ def _state_of(tracked: Any) -> Any:
 
 
 def hyperparameters_of(tracked: Any) -> dict[str, Any]:
-    """Return the settings that an optimizer or a scheduler was built with, which restoring is about to overwrite."""
-    groups = [
-        {f: v for f, v in group.items() if is_plain(v)}
-        for group in getattr(tracked, "param_groups", ())
-    ]
-    for group in groups:
-        if "lr" in group:
-            group.setdefault(
-                "initial_lr", group["lr"]
-            )  # what a scheduler enters when it is made, perhaps later
-    parts = [
-        hyperparameters_of(part) for part in getattr(tracked, "_schedulers", ())
-    ]  # of a scheduler made of schedulers
+    """Record the settings that an optimizer or a scheduler was built with."""
+    groups = []
+    for group in getattr(tracked, "param_groups", ()):
+        settings = {field: value for field, value in group.items() if is_plain(value)}
+        # A scheduler adds `initial_lr` when it is built, which may be after this record.
+        if "lr" in settings:
+            settings.setdefault("initial_lr", settings["lr"])
+        groups.append(settings)
     return {
         "groups": groups,
-        "base_lrs": [v for v in getattr(tracked, "base_lrs", ()) if is_plain(v)],
-        "parts": parts,
+        "base_lrs": [rate for rate in getattr(tracked, "base_lrs", ()) if is_plain(rate)],
+        "parts": [hyperparameters_of(part) for part in getattr(tracked, "_schedulers", ())],
     }
 
 
 def merge_hyperparameters(tracked: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Let new hyperparameters win over restored settings, and let what training changed by itself (a schedule) go on.
+    """Apply hyperparameters that changed since the checkpoint to a restored object.
 
-    ``AdamW(..., lr=m.hp["lr"])`` before `track` is the natural way to write it; restoring puts the donor's rate in its place. What
-    differs between now and then was built with another hyperparameter.
+    ``AdamW(..., lr=m.hp["lr"])`` before `track` is the natural way to write a training function,
+    but restoring replaces that rate by the donor's. A setting that is built differently `now` and
+    `then` follows a hyperparameter, so its new value wins. All other settings keep their restored
+    values, so that a learning rate schedule continues.
+
+    Args:
+        tracked: An optimizer or a scheduler whose state has been restored.
+        now: Its `hyperparameters_of`, recorded before it was restored.
+        then: The same record from the checkpoint.
     """
-    for group, new, old in zip(
-        getattr(tracked, "param_groups", ()), now["groups"], then["groups"], strict=True
-    ):
-        rate = _settled_rate(new, old, group)
-        group.update(
-            {f: _settled(new[f], old.get(f, new[f]), group[f]) for f in new if f in group} | rate
-        )
+    groups = getattr(tracked, "param_groups", ())
+    for group, new, old in zip(groups, now["groups"], then["groups"], strict=True):
+        _merge_group(group, new, old)
     if now["base_lrs"]:
-        tracked.base_lrs = list(map(_settled, now["base_lrs"], then["base_lrs"], tracked.base_lrs))
-    for part, new, old in zip(
-        getattr(tracked, "_schedulers", ()), now["parts"], then["parts"], strict=True
-    ):
+        tracked.base_lrs = list(map(_merge, now["base_lrs"], then["base_lrs"], tracked.base_lrs))
+    # A scheduler may consist of other schedulers.
+    parts = getattr(tracked, "_schedulers", ())
+    for part, new, old in zip(parts, now["parts"], then["parts"], strict=True):
         merge_hyperparameters(part, new, old)
 
 
-def _settled_rate(
-    new: Mapping[str, Any], old: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a group's learning rate: a schedule, also one that began at 0, goes on where it stood, on the new scale."""
-    now, then = new.get("initial_lr"), old.get("initial_lr")
-    if (
-        not (_is_number(now) and _is_number(then) and _is_number(group.get("lr")))
-        or now == then
-        or not then
-    ):
-        return {}
-    return {"lr": new["lr"] if group["lr"] == old["lr"] else group["lr"] * now / then}
+def _merge_group(group: dict[str, Any], new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+    """Merge the settings of one parameter group of an optimizer."""
+    rate: Any = group.get("lr")
+    for field in new:
+        if field in group:
+            group[field] = _merge(new[field], old.get(field, new[field]), group[field])
+    # The scale of a scheduled rate is `initial_lr`, not the `lr` it was built with: a warmup may
+    # start at 0.
+    initial, old_initial = new.get("initial_lr"), old.get("initial_lr")
+    if _are_numbers(initial, old_initial, rate) and initial != old_initial and old_initial != 0:
+        is_scheduled = rate != old["lr"]
+        group["lr"] = rate * initial / old_initial if is_scheduled else new["lr"]
 
 
-def _settled(now: Any, then: Any, restored: Any) -> Any:
+def _merge(now: Any, then: Any, restored: Any) -> Any:
+    """Return the value of a setting that was built as `now` and `then`."""
     if now == then:
         return restored
-    scheduled = (
-        _is_number(now)
-        and _is_number(then)
-        and _is_number(restored)
-        and restored != then
-        and then != 0
-    )
-    return (
-        restored * now / then if scheduled else now
-    )  # a schedule stands where it stood, on the new scale
+    # A schedule has changed the restored value: it keeps its progress, on the scale of the new one.
+    if _are_numbers(now, then, restored) and restored != then and then != 0:
+        return restored * now / then
+    return now
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a value is a setting, and not state: a number, a text, nothing, or a list of such."""
+    """Check whether a value is a setting and not state.
+
+    Settings are None, numbers, strings, and lists or tuples of these.
+    """
     if isinstance(value, list | tuple):
         return all(map(is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
 def _is_finite(score: Any) -> bool:
     try:
         return math.isfinite(score)
-    except TypeError:  # no number: whoever reads the scores says so
+    except TypeError:
+        # Metrics that are not numbers are rejected later, with a message that names them.
         return True
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Words in messages: which name was probably meant where one is misspelt, and counts of things."""
+"""Format parts of messages: suggestions for misspelled names, and counts."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,16 +6,18 @@ from typing import Any
 
 
 def did_you_mean(name: Any, known: Iterable[Any]) -> str:
-    """Return ``"; perhaps 'lr' was meant"`` where one of the known names is near, else nothing.
+    """Suggest the known name that is closest to a misspelled one, or return ``""``.
 
-    >>> meant("acuracy", ["accuracy", "dsp"])
-    "; perhaps 'accuracy' was meant"
+    The suggestion starts with a semicolon, so that it can end any message.
+
+    >>> did_you_mean("acuracy", ["accuracy", "dsp"])
+    "; did you mean 'accuracy'?"
     """
-    names = {str(k).lower(): str(k) for k in known}
-    near = get_close_matches(str(name).lower(), names, n=1)
-    return f"; perhaps {names[near[0]]!r} was meant" if near else ""
+    by_lowercase = {str(k).lower(): str(k) for k in known}
+    matches = get_close_matches(str(name).lower(), by_lowercase, n=1)
+    return f"; did you mean {by_lowercase[matches[0]]!r}?" if matches else ""
 
 
-def counted(count: int, what: str) -> str:
-    """Return a count with its noun: ``"1 model"``, ``"1,203 models"``."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
+def counted(count: int, noun: str) -> str:
+    """Format a count with its noun: ``"1 model"``, ``"1,203 models"``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -1,4 +1,7 @@
-"""Randomness that is named, not stepped: every decision has a generator of its own."""
+"""Random generators by name: each decision has its own.
+
+No generator state is shared or saved, so results do not depend on the order of decisions.
+"""
 
 import hashlib
 import json
@@ -12,7 +15,7 @@ def _digest(seed: int, decision: tuple[str | int, ...]) -> int:
 
 
 def stream(seed: int, *decision: str | int) -> Generator:
-    """Return the generator of one named decision, such as ``stream(0, "explore", trial, step)``.
+    """Create the generator of one decision: ``stream(0, "explore", trial, step)``.
 
     >>> float(stream(0, "explore", 3, 10).random()) == float(stream(0, "explore", 3, 10).random())
     True
@@ -21,5 +24,5 @@ def stream(seed: int, *decision: str | int) -> Generator:
 
 
 def derived_seed(seed: int, *decision: str | int) -> int:
-    """Return the seed in [0, 2**32) of one named decision, for code that wants a number and not a generator."""
+    """Return the seed of one decision in [0, 2**32), for code that needs an integer."""
     return _digest(seed, decision) % 2**32

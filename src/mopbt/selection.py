@@ -1,4 +1,4 @@
-"""Which model of a front to take: its knee, by weights, or the best within limits; and in a sentence what that costs."""
+"""Select one model from a front: the knee, by weights, or the best within limits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,13 @@ from mopbt.objectives import Constraint, Objective
 
 Array = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
-_TIE = 1e-6  # weight of the sum beside the worst shortfall: of equal choices the one that is better elsewhere
+# The weight of the summed shortfalls next to the worst one. It breaks ties in favor of the model
+# that is better in the other objectives.
+_TIE_BREAK = 1e-6
 
 
 def scaled(front: Array) -> Array:
-    """Return larger-is-better objectives (n, K) with each column from 0, its worst on the front, to 1, its best."""
+    """Scale larger-is-better objectives (n, K) to [0, 1], worst to best on the front."""
     low, high = front.min(axis=0), front.max(axis=0)
     span = np.where(high > low, high - low, 1.0)
     result: Array = np.where(high > low, (front - low) / span, 1.0)
@@ -22,75 +24,75 @@ def scaled(front: Array) -> Array:
 
 
 def knee(scaled: Array) -> int:
-    """Return the row that lies farthest beyond the line (with K objectives the plane) through the ends of a scaled front."""
+    """Return the row farthest from the line (or plane) through the ends of a front."""
     return int(np.argmax(scaled.sum(axis=1)))
 
 
 def weighted(scaled: Array, weights: Sequence[float]) -> int:
-    """Return the row whose worst weighted shortfall from the best of each objective, scaled, is least (Chebyshev).
+    """Return the row with the smallest weighted Chebyshev distance to the best scores.
 
-    Unlike a weighted sum it can reach every model, also where the front is hollow.
+    Unlike a weighted sum, this can select every model of a front that is not convex.
     """
     shortfall = (1.0 - scaled) * np.asarray(weights, dtype=float)
-    return int(np.argmin(shortfall.max(axis=1) + _TIE * shortfall.sum(axis=1)))
+    return int(np.argmin(shortfall.max(axis=1) + _TIE_BREAK * shortfall.sum(axis=1)))
 
 
 def best(scaled: Array, objective: int) -> int:
-    """Return the row that is best in one objective; of equal ones the best in the others, scaled."""
+    """Return the row that is best in one objective; ties go to the best in the others."""
     leaders = np.flatnonzero(scaled[:, objective] == scaled[:, objective].max())
     return int(leaders[np.argmax(scaled[leaders].sum(axis=1))])
 
 
 def within(limits: Sequence[Constraint], scores: Sequence[Mapping[str, float]]) -> list[int]:
-    """Return the rows that keep all limits, or raise ValueError saying how near the front comes."""
+    """Return the rows that satisfy all limits; raise ValueError if there are none."""
+    known = sorted({name for row in scores for name in row})
     for limit in limits:
-        known = sorted({name for row in scores for name in row})
         if limit.name not in known:
-            near = did_you_mean(limit.name, known)
             raise ValueError(
-                f"`where` must name one of {', '.join(map(repr, known))}, got {limit.name!r}{near}"
+                f"`where` must name one of {', '.join(map(repr, known))}, got {limit.name!r}"
+                f"{did_you_mean(limit.name, known)}"
             )
-    kept = [
-        i
-        for i, row in enumerate(scores)
-        if all(limit.violation(row.get(limit.name, math.nan)) == 0 for limit in limits)
-    ]
+    kept = []
+    for i, row in enumerate(scores):
+        if all(limit.violation(row.get(limit.name, math.nan)) == 0 for limit in limits):
+            kept.append(i)
     if kept:
         return kept
-    reached = ", ".join(f"{limit.name} {_reached(limit, scores):.4g}" for limit in limits)
-    asked = " and ".join(map(str, limits))
+    wanted = " and ".join(map(str, limits))
+    reached = ", ".join(f"{limit.name} {_best_value(limit, scores):.4g}" for limit in limits)
     together = " (not in one model)" if len(limits) > 1 else ""
     raise ValueError(
-        f"no model of the front has {asked}; it reaches {reached}{together}: relax `where`, or train longer"
+        f"no model of the front has {wanted}; it reaches {reached}{together}: relax `where`, or "
+        f"train longer"
     )
 
 
-def _reached(limit: Constraint, scores: Sequence[Mapping[str, float]]) -> float:
-    values = [
-        row[limit.name] for row in scores if limit.name in row and not math.isnan(row[limit.name])
-    ]
-    return (max if limit.relation.startswith(">") else min)(values, default=math.nan)
+def _best_value(limit: Constraint, scores: Sequence[Mapping[str, float]]) -> float:
+    """Return the value on the front that comes closest to satisfying a limit."""
+    measured = [row[limit.name] for row in scores if limit.name in row]
+    values = [value for value in measured if not math.isnan(value)]
+    choose = max if limit.relation.startswith(">") else min
+    return choose(values, default=math.nan)
 
 
 def checked_weights(objectives: Sequence[Objective], weights: Mapping[str, float]) -> list[float]:
-    """Return a weight for each objective, 0 where none is given."""
+    """Check named weights and return one per objective, 0 for those not named."""
     names = [o.name for o in objectives]
     for name, weight in weights.items():
         if name not in names:
             raise ValueError(
-                f"weights must name objectives ({', '.join(map(repr, names))}), got {name!r}{did_you_mean(name, names)}"
+                f"weights must name objectives ({', '.join(map(repr, names))}), got {name!r}"
+                f"{did_you_mean(name, names)}"
             )
-        if (
-            isinstance(weight, bool)
-            or not isinstance(weight, int | float)
-            or not 0 <= weight < float("inf")
-        ):
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not 0 <= weight < float("inf"):
             raise ValueError(
                 f"the weight of {name!r} must be a number of at least 0, got {weight!r}"
             )
     if not any(weights.values()):
         raise ValueError(
-            f"weights must give at least one of {', '.join(map(repr, names))} more than 0, got {dict(weights)!r}"
+            f"weights must give at least one of {', '.join(map(repr, names))} more than 0, got "
+            f"{dict(weights)!r}"
         )
     return [float(weights.get(name, 0.0)) for name in names]
 
@@ -98,20 +100,23 @@ def checked_weights(objectives: Sequence[Objective], weights: Mapping[str, float
 def trade(
     objectives: Sequence[Objective], chosen: Mapping[str, float], other: Mapping[str, float]
 ) -> str:
-    """Return in a clause what a model gives up and gains beside another: "gives up 0.004 of accuracy for 0.09 of dsp"."""
+    """Describe what a model gives up and gains compared with another.
+
+    For example: "gives up 0.004 of accuracy for 0.09 of dsp".
+    """
     changes = [(o, o.sign * (chosen[o.name] - other[o.name])) for o in objectives]
-    lost = [f"{_amount(-change)} of {o.name}" for o, change in changes if change < 0]
-    won = [f"{_amount(change)} of {o.name}" for o, change in changes if change > 0]
-    if lost and won:
-        return f"gives up {_joined(lost)} for {_joined(won)}"
-    if lost:
-        return f"gives up {_joined(lost)} for nothing"
-    return f"gains {_joined(won)} for nothing" if won else "is as good"
+    losses = [f"{_format_amount(-change)} of {o.name}" for o, change in changes if change < 0]
+    gains = [f"{_format_amount(change)} of {o.name}" for o, change in changes if change > 0]
+    if losses and gains:
+        return f"gives up {_join(losses)} for {_join(gains)}"
+    if losses:
+        return f"gives up {_join(losses)} for nothing"
+    return f"gains {_join(gains)} at no cost" if gains else "is equally good"
 
 
-def _amount(change: float) -> str:
+def _format_amount(change: float) -> str:
     return f"{change:,.0f}" if 100 <= change < 1e9 else f"{change:.2g}"
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _join(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

@@ -1,8 +1,10 @@
-"""State trees to bytes and back: nested dicts, lists and scalars with arrays or tensors as leaves.
+"""Serialize state trees: nested dicts and lists with scalars, arrays and tensors.
 
-The bytes are a safetensors file, which other programs can open; the shape of the tree stands as JSON in its metadata. Nothing
-is pickled, so loading executes nothing, and the same tree gives the same bytes. (The format is so short that it is written here:
-the low-level functions of the safetensors package have changed between its versions, and the tests read our files with it.)
+The bytes are a safetensors file, which other programs can open, with the structure of the tree as
+JSON in its metadata. Nothing is pickled, so loading executes no code. Equal trees give equal bytes.
+
+The file format is written here and not by the safetensors package, because the low-level functions
+of that package have changed between versions. The tests read our files with it.
 """
 
 import json
@@ -13,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-_KIND = "~"  # marks the nodes that plain JSON lacks
+# The key that marks nodes which plain JSON cannot express.
+_KIND = "~"
 _CODES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -22,8 +25,6 @@ _CODES = {
     "int16": "I16",
     "uint32": "U32",
     "int32": "I32",
-}
-_CODES |= {
     "uint64": "U64",
     "int64": "I64",
     "float16": "F16",
@@ -33,11 +34,12 @@ _CODES |= {
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 
-Leaf = tuple[str, tuple[int, ...], bytes]  # dtype, shape, little-endian data
+# The dtype, shape and little-endian data of an array or tensor.
+Leaf = tuple[str, tuple[int, ...], bytes]
 
 
 def dumps(tree: Any) -> bytes:
-    """Return a tree of dicts, lists, tuples, scalars, numpy arrays and PyTorch tensors as bytes."""
+    """Serialize dicts, lists, tuples, scalars, numpy arrays and PyTorch tensors."""
     leaves: dict[str, Leaf] = {}
     shape = json.dumps(_encode(tree, "", leaves), separators=(",", ":"))
     header: dict[str, Any] = {"__metadata__": {"mopbt": shape}}
@@ -51,13 +53,12 @@ def dumps(tree: Any) -> bytes:
         offset += len(data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join(
-        [len(text).to_bytes(8, "little"), text, *(data for _, _, data in leaves.values())]
-    )
+    arrays = [data for _, _, data in leaves.values()]
+    return b"".join([len(text).to_bytes(8, "little"), text, *arrays])
 
 
 def loads(data: bytes) -> Any:
-    """Return the tree that `dumps` made bytes of."""
+    """Restore the tree that `dumps` serialized."""
     try:
         end = 8 + int.from_bytes(data[:8], "little")
         header = json.loads(data[8:end])
@@ -65,46 +66,38 @@ def loads(data: bytes) -> Any:
         size = max((entry["data_offsets"][1] for entry in header.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
-            "these bytes are not a state tree of mopbt: they do not begin with its header; `loads` reads what `dumps` wrote"
+            "not a state tree of mopbt: the bytes do not start with its header; pass bytes that "
+            "`dumps` returned"
         ) from None
     if len(data) - end != size:
         raise ValueError(
-            f"this state tree of mopbt is damaged: its arrays must take {size} bytes, got {len(data) - end}"
+            f"the state tree is damaged: its arrays must have {size} bytes, got {len(data) - end}"
         )
-    leaves = {
-        name: (
-            _NAMES[entry["dtype"]],
-            tuple(entry["shape"]),
-            data[end + entry["data_offsets"][0] : end + entry["data_offsets"][1]],
-        )
-        for name, entry in header.items()
-    }
+    leaves: dict[str, Leaf] = {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        content = data[end + first : end + last]
+        leaves[name] = (_NAMES[entry["dtype"]], tuple(entry["shape"]), content)
     return _decode(shape, leaves)
 
 
 def is_tensor(node: Any) -> bool:
-    """Tell whether a leaf is a PyTorch tensor."""
-    torch = sys.modules.get("torch")  # whoever holds a tensor has imported PyTorch
+    """Check whether a leaf is a PyTorch tensor, without importing PyTorch."""
+    torch = sys.modules.get("torch")
     return torch is not None and isinstance(node, torch.Tensor)
 
 
 def _encode(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
     match node:
-        case None | bool() | str():
+        case None | bool() | str() | int():
             return node
         case np.ndarray() | np.generic():
             return _encode_array(node, path, leaves)
-        case int():
-            return node
         case float():
             return node if math.isfinite(node) else {_KIND: "float", "value": repr(node)}
-        case list():
-            return [_encode(item, _join(path, i), leaves) for i, item in enumerate(node)]
-        case tuple():
-            return {
-                _KIND: "tuple",
-                "items": [_encode(item, _join(path, i), leaves) for i, item in enumerate(node)],
-            }
+        case list() | tuple():
+            items = [_encode(item, _join(path, i), leaves) for i, item in enumerate(node)]
+            return items if isinstance(node, list) else {_KIND: "tuple", "items": items}
         case dict():
             return _encode_dict(node, path, leaves)
         case bytes():
@@ -112,13 +105,14 @@ def _encode(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
     if is_tensor(node):
         return _encode_tensor(node, path, leaves)
     raise TypeError(
-        f"a checkpoint can hold dicts, lists, tuples, scalars, numpy arrays and PyTorch tensors, got {type(node).__name__} "
-        f"{_place(path)}"
+        f"a checkpoint can hold dicts, lists, tuples, scalars, numpy arrays and PyTorch tensors, "
+        f"got {type(node).__name__} {_describe(path)}"
     )
 
 
 def _encode_dict(node: dict[Any, Any], path: str, leaves: dict[str, Leaf]) -> Any:
-    if isinstance(node, Counter):  # in the state of some learning rate schedules
+    if isinstance(node, Counter):
+        # Some learning rate schedulers keep one in their state.
         return {_KIND: "counter", "items": _encode_dict(dict(node), path, leaves)}
     items = [(key, _encode(value, _join(path, key), leaves)) for key, value in node.items()]
     if all(isinstance(key, str) for key in node) and _KIND not in node:
@@ -126,7 +120,8 @@ def _encode_dict(node: dict[Any, Any], path: str, leaves: dict[str, Leaf]) -> An
     if all(isinstance(key, str | int) and not isinstance(key, bool) for key in node):
         return {_KIND: "dict", "items": [list(item) for item in items]}
     raise TypeError(
-        f"a checkpoint's dicts must be keyed by strings or whole numbers, got {list(node)!r} {_place(path)}"
+        f"the keys of a checkpoint's dicts must be strings or whole numbers, got {list(node)!r} "
+        f"{_describe(path)}"
     )
 
 
@@ -134,10 +129,11 @@ def _encode_array(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
     array = np.asarray(node)
     if array.dtype.name not in _CODES:
         raise TypeError(
-            f"a checkpoint's arrays must have one of the types {', '.join(_CODES)}, got {array.dtype} {_place(path)}"
+            f"the dtype of a checkpoint's arrays must be one of {', '.join(_CODES)}, got "
+            f"{array.dtype} {_describe(path)}"
         )
     array = array.astype(array.dtype.newbyteorder("<"))
-    name = _enter(leaves, path, array.dtype.name, array.shape, array.tobytes())
+    name = _add_leaf(leaves, path, array.dtype.name, array.shape, array.tobytes())
     return {_KIND: "scalar" if isinstance(node, np.generic) else "array", "name": name}
 
 
@@ -145,28 +141,30 @@ def _encode_tensor(node: Any, path: str, leaves: dict[str, Leaf]) -> Any:
     dtype = str(node.dtype).removeprefix("torch.")
     if dtype not in _CODES:
         raise TypeError(
-            f"a checkpoint's tensors must have one of the types {', '.join(_CODES)}, got {dtype} {_place(path)}"
+            f"the dtype of a checkpoint's tensors must be one of {', '.join(_CODES)}, got {dtype} "
+            f"{_describe(path)}"
         )
     if node.layout is not sys.modules["torch"].strided:
         raise TypeError(
-            f"a checkpoint's tensors must be dense, got {node.layout} {_place(path)}; use `to_dense()`"
+            f"a checkpoint's tensors must be dense, got {node.layout} {_describe(path)}; call "
+            f"`to_dense()`"
         )
     tensor = node.detach().cpu().contiguous()
-    flat = tensor.as_strided(
-        (tensor.numel(),), (1,)
-    )  # empty tensors and those of one element may have a stride of 0
+    # Tensors with at most one element may have a stride of 0, which `view` rejects.
+    flat = tensor.as_strided((tensor.numel(),), (1,))
     data = flat.view(sys.modules["torch"].uint8).numpy().tobytes()
-    name = _enter(leaves, path, dtype, tuple(tensor.shape), data)
+    name = _add_leaf(leaves, path, dtype, tuple(tensor.shape), data)
     return {_KIND: "tensor", "name": name}
 
 
-def _enter(
+def _add_leaf(
     leaves: dict[str, Leaf], path: str, dtype: str, shape: tuple[int, ...], data: bytes
 ) -> str:
-    name, copies = path or "value", 1
-    while (
-        name in leaves or name == "__metadata__"
-    ):  # {"a.b": x, "a": {"b": y}} would name both leaves a.b
+    """Store a leaf under a unique name and return the name."""
+    name = path or "value"
+    copies = 1
+    # Paths are not unique: {"a.b": x, "a": {"b": y}} has two leaves "a.b".
+    while name in leaves or name == "__metadata__":
         copies += 1
         name = f"{path}#{copies}"
     leaves[name] = (dtype, shape, data)
@@ -178,9 +176,14 @@ def _decode(node: Any, leaves: dict[str, Leaf]) -> Any:
         return [_decode(item, leaves) for item in node]
     if not isinstance(node, dict):
         return node
-    match node.get(_KIND):
-        case None:
-            return {key: _decode(value, leaves) for key, value in node.items()}
+    if _KIND not in node:
+        return {key: _decode(value, leaves) for key, value in node.items()}
+    return _decode_marked(node, leaves)
+
+
+def _decode_marked(node: dict[str, Any], leaves: dict[str, Leaf]) -> Any:
+    """Decode a node that plain JSON cannot express."""
+    match node[_KIND]:
         case "float":
             return float(node["value"])
         case "bytes":
@@ -212,7 +215,7 @@ def _decode_tensor(leaf: Leaf) -> Any:
     return torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype)).reshape(shape)
 
 
-def _place(path: str) -> str:
+def _describe(path: str) -> str:
     return f"at {path!r}" if path else "at its root"
 
 

@@ -1,7 +1,8 @@
-"""Search spaces: domains that sample, decode and move a position, and never let it leave.
+"""Search spaces: domains that sample, decode and perturb hyperparameters.
 
-A *configuration* is a tuple of positions, one for each hyperparameter; *values* are what the positions stand for. A position
-is an index for the ordered lists and categories, and the value itself for `Float` and `Int`.
+A *configuration* is a tuple of positions, one per hyperparameter. A position is an index for lists
+of values (`Grid`, `LogGrid`, `Ordinal`, `Categorical`), and the value itself for `Float` and `Int`.
+No operation leaves the domain.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.random import Generator
@@ -21,9 +22,12 @@ from mopbt.messages import did_you_mean
 Position = int | float
 Config = tuple[Position, ...]
 Value = float | int | str | bool
+_Number = TypeVar("_Number", int, float)
 
-REACH = 3  # Alg. 3: a local move shifts by at most three values ...
-STEPS = 9  # ... of a list that has ten of them, as in the paper; continuous domains move by the same share of their range
+# Alg. 3 shifts a value by at most three places. The paper's lists have ten values, nine places from
+# end to end; continuous domains move by the same share of their range.
+REACH = 3
+STEPS = 9
 
 
 @runtime_checkable
@@ -34,29 +38,32 @@ class Domain(Protocol):
         """Draw a position uniformly."""
 
     def stratified(self, n: int, rng: Generator) -> list[Position]:
-        """Draw `n` positions that are spread evenly over the domain, in random order."""
+        """Draw `n` positions spread evenly over the domain, in random order."""
 
     def nearby(self, position: Position, rng: Generator) -> Position:
-        """Move a position locally, clipped to the domain (Alg. 3, the local perturbation)."""
+        """Perturb a position locally, clipped to the domain (Alg. 3)."""
 
     def decode(self, position: Position) -> Any:
         """Return the value at a position."""
 
     def encode(self, value: Any) -> Position:
-        """Return the position of a value, or raise ValueError saying what is allowed."""
+        """Return the position of a value; raise ValueError if it is not allowed."""
 
     def contains(self, position: Any) -> bool:
-        """Tell whether this is a position of the domain."""
+        """Check whether this is a position of the domain."""
 
     def to_unit(self, position: Position) -> float:
-        """Return where in [0, 1] a position lies on the domain's scale."""
+        """Map a position to [0, 1] on the scale of the domain."""
 
     def from_unit(self, share: float) -> Position:
-        """Return the position at a share of the scale, which is clipped to [0, 1]; uniform shares give uniform positions."""
+        """Map a number, clipped to [0, 1], to a position.
+
+        Uniform numbers give uniform positions.
+        """
 
 
 class _Listed:
-    """What the domains with a finite list of values share: a position is an index."""
+    """A domain with a finite list of values, in which a position is an index."""
 
     values: tuple[Any, ...]
 
@@ -64,90 +71,90 @@ class _Listed:
         return int(rng.integers(len(self.values)))
 
     def stratified(self, n: int, rng: Generator) -> list[Position]:
-        # The authors' way: concatenated random permutations of all values.
+        # The authors' code concatenates random permutations of all values.
         rounds = math.ceil(n / len(self.values))
-        drawn = [int(i) for _ in range(rounds) for i in rng.permutation(len(self.values))]
-        return list(drawn[:n])
+        drawn: list[Position] = []
+        for _ in range(rounds):
+            drawn += [int(i) for i in rng.permutation(len(self.values))]
+        return drawn[:n]
 
     def nearby(self, position: Position, rng: Generator) -> Position:
-        shift = int(rng.integers(REACH + 1))  # Alg. 3, line 6
-        if rng.random() < 0.5:  # Alg. 3, line 7
+        # Alg. 3, lines 6 and 7. The paper does not say what happens at the ends; here they clip.
+        shift = int(rng.integers(REACH + 1))
+        if rng.random() < 0.5:
             shift = -shift
-        return min(
-            max(int(position) + shift, 0), len(self.values) - 1
-        )  # the paper is silent on the ends; clipped
+        return _clip(int(position) + shift, 0, len(self.values) - 1)
 
     def decode(self, position: Position) -> Any:
         return self.values[int(position)]
 
     def encode(self, value: Any) -> Position:
-        for same in (_equal, _close):  # the value itself first: others may be close to it
+        # Equality comes first, because several values may be close to the one that is equal.
+        for matches in (_is_equal, _is_close):
             for index, allowed in enumerate(self.values):
-                if same(allowed, value):
+                if matches(allowed, value):
                     return index
-        raise ValueError(f"must be one of {_listing(self.values)}, got {value!r}")
+        shown = ", ".join(map(repr, self.values[:12])) + ", ..." * (len(self.values) > 12)
+        raise ValueError(f"must be one of {shown}, got {value!r}")
 
     def contains(self, position: Any) -> bool:
-        return (
-            isinstance(position, int)
-            and not isinstance(position, bool)
-            and 0 <= position < len(self.values)
-        )
+        is_index = isinstance(position, int) and not isinstance(position, bool)
+        return is_index and 0 <= position < len(self.values)
 
     def to_unit(self, position: Position) -> float:
-        return (int(position) + 0.5) / len(
-            self.values
-        )  # the center of the cell that the position owns
+        # Each position owns a cell of equal width and maps to its center.
+        return (int(position) + 0.5) / len(self.values)
 
     def from_unit(self, share: float) -> Position:
-        return min(max(math.floor(share * len(self.values)), 0), len(self.values) - 1)
+        return _clip(math.floor(share * len(self.values)), 0, len(self.values) - 1)
 
 
 class _Ranged:
-    """What the domains with two ends share: a position is a value, and moves happen on the scale of the range."""
+    """A domain with two ends, in which a position is a value on a scale."""
 
     lo: Any
     hi: Any
     log: bool
 
     def sample(self, rng: Generator) -> Position:
-        return self._at(float(rng.random()))
+        return self._position_at(float(rng.random()))
 
     def stratified(self, n: int, rng: Generator) -> list[Position]:
         # A Latin hypercube: one draw in each of n equal cells.
-        return [self._at((int(cell) + float(rng.random())) / n) for cell in rng.permutation(n)]
+        cells = rng.permutation(n)
+        return [self._position_at((int(cell) + float(rng.random())) / n) for cell in cells]
 
     def nearby(self, position: Position, rng: Generator) -> Position:
-        return self._at(self._share(position) + float(rng.uniform(-REACH, REACH)) / STEPS)
+        shift = float(rng.uniform(-REACH, REACH)) / STEPS
+        return self._position_at(self._share_of(position) + shift)
 
     def decode(self, position: Position) -> Any:
         return position
 
     def to_unit(self, position: Position) -> float:
-        return min(
-            max(self._share(position), 0.0), 1.0
-        )  # by rounding a logarithm may fall beside the ends
+        # Rounding can push a logarithm just past the ends.
+        return _clip(self._share_of(position), 0.0, 1.0)
 
     def from_unit(self, share: float) -> Position:
-        return self._at(share)
+        return self._position_at(share)
 
-    def _at(self, share: float) -> Position:
-        return self._scaled(share, float(self.lo), float(self.hi))
+    def _position_at(self, share: float) -> Position:
+        return self._interpolate(share, float(self.lo), float(self.hi))
 
-    def _share(self, position: Position) -> float:
+    def _share_of(self, position: Position) -> float:
         if self.log:
             return math.log(position / self.lo) / math.log(self.hi / self.lo)
         return float((position - self.lo) / (self.hi - self.lo))
 
-    def _scaled(self, share: float, lo: float, hi: float) -> float:
-        share = min(max(share, 0.0), 1.0)
+    def _interpolate(self, share: float, lo: float, hi: float) -> float:
+        share = _clip(share, 0.0, 1.0)
         value = lo * (hi / lo) ** share if self.log else lo + (hi - lo) * share
-        return min(max(value, lo), hi)
+        return _clip(value, lo, hi)
 
 
 @dataclass(frozen=True)
 class Grid(_Listed):
-    """`n` values spaced evenly from `lo` to `hi`, both included.
+    """`n` evenly spaced values from `lo` to `hi`, both included.
 
     >>> Grid(0.1, 0.9, 5).values
     (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -164,13 +171,15 @@ class Grid(_Listed):
 
     @cached_property
     def values(self) -> tuple[float, ...]:  # type: ignore[override]
-        """All values, in order."""
-        return _spaced(np.linspace(self.lo, self.hi, self.n), self.lo, self.hi)
+        """The values in ascending order."""
+        return _round_inner(np.linspace(self.lo, self.hi, self.n), self.lo, self.hi)
 
 
 @dataclass(frozen=True)
 class LogGrid(_Listed):
-    """`n` values spaced evenly in the logarithm from `lo` to `hi`; with `zero` the first of the `n` is an exact 0.
+    """`n` values evenly spaced in the logarithm from `lo` to `hi`.
+
+    With `zero`, the first of the `n` values is an exact 0 and `lo` is the second.
 
     >>> LogGrid(0.01, 10, 5, zero=True).values
     (0.0, 0.01, 0.1, 1.0, 10.0)
@@ -189,15 +198,14 @@ class LogGrid(_Listed):
 
     @cached_property
     def values(self) -> tuple[float, ...]:  # type: ignore[override]
-        """All values, in order."""
-        return (0.0,) * self.zero + _spaced(
-            np.geomspace(self.lo, self.hi, self.n - self.zero), self.lo, self.hi
-        )
+        """The values in ascending order."""
+        positive = np.geomspace(self.lo, self.hi, self.n - self.zero)
+        return (0.0,) * self.zero + _round_inner(positive, self.lo, self.hi)
 
 
 @dataclass(frozen=True)
 class Ordinal(_Listed):
-    """A list of values in a meaningful order, for example ``Ordinal([16, 32, 64])``."""
+    """Values in a meaningful order, for example ``Ordinal([16, 32, 64])``."""
 
     values: tuple[Value, ...]
 
@@ -207,7 +215,7 @@ class Ordinal(_Listed):
 
 @dataclass(frozen=True)
 class Categorical(_Listed):
-    """Values without an order: a local move keeps them, a resample changes them."""
+    """Values without an order: a local move keeps the value, resampling changes it."""
 
     values: tuple[Value, ...]
 
@@ -215,13 +223,13 @@ class Categorical(_Listed):
         object.__setattr__(self, "values", _check_values("Categorical", values))
 
     def nearby(self, position: Position, rng: Generator) -> Position:
-        """Stay: a category has no vicinity."""
+        """Return the same position, because categories have no neighbors."""
         return position
 
 
 @dataclass(frozen=True)
 class Float(_Ranged):
-    """A real number from `lo` to `hi`, uniform, or uniform in the logarithm."""
+    """A real number in [lo, hi], uniform, or uniform in the logarithm."""
 
     lo: float
     hi: float
@@ -232,23 +240,20 @@ class Float(_Ranged):
         _check_range("Float", self.lo, self.hi, log=self.log)
 
     def encode(self, value: Any) -> Position:
-        """Return the value itself, if it lies in the range."""
+        """Return the value as a float; raise ValueError if it is out of range."""
         if not self.contains(value):
             raise ValueError(f"must be a number in [{self.lo!r}, {self.hi!r}], got {value!r}")
         return float(value)
 
     def contains(self, position: Any) -> bool:
-        """Tell whether this is a number of the range."""
-        return (
-            isinstance(position, Real)
-            and not isinstance(position, bool)
-            and self.lo <= float(position) <= self.hi
-        )
+        """Check whether this is a number in the range."""
+        is_real = isinstance(position, Real) and not isinstance(position, bool)
+        return is_real and self.lo <= float(position) <= self.hi
 
 
 @dataclass(frozen=True)
 class Int(_Ranged):
-    """A whole number from `lo` to `hi`, both included, uniform, or uniform in the logarithm."""
+    """A whole number in [lo, hi], uniform, or uniform in the logarithm."""
 
     lo: int
     hi: int
@@ -258,49 +263,49 @@ class Int(_Ranged):
         for end in (self.lo, self.hi):
             if not isinstance(end, int) or isinstance(end, bool):
                 raise ValueError(
-                    f"Int: `lo` and `hi` must be whole numbers, got {end!r}; use Float for real numbers"
+                    f"Int: `lo` and `hi` must be whole numbers, got {end!r}; use Float for real "
+                    f"numbers"
                 )
             if abs(end) > 2**53:
                 raise ValueError(
-                    f"Int: `lo` and `hi` must be within ±2**53, where every whole number can be drawn, got {end!r}"
+                    f"Int: `lo` and `hi` must be within ±2**53, where floats represent every "
+                    f"integer, got {end!r}"
                 )
         _check_flag("Int", "log", self.log)
         _check_range("Int", self.lo, self.hi, log=self.log)
 
     def stratified(self, n: int, rng: Generator) -> list[Position]:
-        """Draw evenly: every value equally often where there are fewer values than draws, else one draw a cell."""
+        """Draw each value equally often, or one per cell of a range larger than n."""
         if self.log or self.hi - self.lo + 1 > n:
             return super().stratified(n, rng)
-        return [self.lo + i for i in Ordinal(range(self.hi - self.lo + 1)).stratified(n, rng)]
+        return [self.lo + i for i in self._offsets().stratified(n, rng)]
 
     def nearby(self, position: Position, rng: Generator) -> Position:
-        """Move as on an ordered list where the range is short, else by a share of the range."""
+        """Move by list places in a short range, else by a share of the range."""
         if self.log or self.hi - self.lo > STEPS:
             return super().nearby(position, rng)
-        return self.lo + Ordinal(range(self.hi - self.lo + 1)).nearby(position - self.lo, rng)
+        return self.lo + self._offsets().nearby(position - self.lo, rng)
 
     def encode(self, value: Any) -> Position:
-        """Return the value itself, if it is a whole number of the range."""
+        """Return the value as an int; raise ValueError if it is not one in the range."""
         if not self.contains(value):
             raise ValueError(f"must be a whole number in [{self.lo}, {self.hi}], got {value!r}")
         return int(value)
 
     def contains(self, position: Any) -> bool:
-        """Tell whether this is a whole number of the range."""
-        return (
-            isinstance(position, Integral)
-            and not isinstance(position, bool)
-            and self.lo <= int(position) <= self.hi
-        )
+        """Check whether this is a whole number in the range."""
+        is_integer = isinstance(position, Integral) and not isinstance(position, bool)
+        return is_integer and self.lo <= int(position) <= self.hi
 
-    def _at(self, share: float) -> Position:
-        # Each value owns a cell of equal width (in the logarithm: from half a unit below to half a unit above it).
-        return min(
-            max(math.floor(self._scaled(share, self.lo - 0.5, self.hi + 0.5) + 0.5), self.lo),
-            self.hi,
-        )
+    def _offsets(self) -> Ordinal:
+        return Ordinal(range(self.hi - self.lo + 1))
 
-    def _share(self, position: Position) -> float:
+    def _position_at(self, share: float) -> Position:
+        # Each value owns the cell from half a unit below it to half a unit above it.
+        point = self._interpolate(share, self.lo - 0.5, self.hi + 0.5)
+        return _clip(math.floor(point + 0.5), self.lo, self.hi)
+
+    def _share_of(self, position: Position) -> float:
         lo, hi = self.lo - 0.5, self.hi + 0.5
         if self.log:
             return math.log(position / lo) / math.log(hi / lo)
@@ -308,24 +313,31 @@ class Int(_Ranged):
 
 
 class Space(Mapping[str, Domain]):
-    """A named, ordered set of domains: ``Space({"lr": Float(1e-5, 0.1, log=True), "n": Ordinal([1, 2, 4])})``."""
+    """An ordered mapping of hyperparameter names to domains.
+
+    >>> Space({"lr": Float(1e-5, 0.1, log=True), "n": Ordinal([1, 2, 4])}).decode((0.1, 2))
+    {'lr': 0.1, 'n': 4}
+    """
 
     def __init__(self, domains: Mapping[str, Domain]) -> None:
         if not isinstance(domains, Mapping):
             raise TypeError(
-                f"`space` must be a mapping of names to domains, such as {{'lr': Float(1e-5, 0.1, log=True)}}, got {domains!r}"
+                f"`space` must be a mapping of names to domains, such as "
+                f"{{'lr': Float(1e-5, 0.1, log=True)}}, got {domains!r}"
             )
         if not domains:
             raise ValueError(
-                "`space` must have at least one hyperparameter, such as {'lr': Float(1e-5, 0.1, log=True)}, got none"
+                "`space` must have at least one hyperparameter, such as "
+                "{'lr': Float(1e-5, 0.1, log=True)}, got none"
             )
         for name, domain in domains.items():
             if not isinstance(name, str) or not name:
-                raise ValueError(f"`space` must be keyed by names, got {name!r}")
+                raise ValueError(f"the keys of `space` must be names, got {name!r}")
             if not isinstance(domain, Grid | LogGrid | Ordinal | Categorical | Float | Int):
                 raise ValueError(
-                    f"`space[{name!r}]` must be a domain such as Float(1e-5, 0.1, log=True), Grid(0, 0.8, 10) or "
-                    f"Categorical(['a', 'b']), got {domain!r}{_instead(domain)}"
+                    f"`space[{name!r}]` must be a domain such as Float(1e-5, 0.1, log=True), "
+                    f"Grid(0, 0.8, 10) or Categorical(['a', 'b']), got {domain!r}"
+                    f"{_suggest_domain(domain)}"
                 )
         self._domains = dict(domains)
 
@@ -339,9 +351,9 @@ class Space(Mapping[str, Domain]):
         return len(self._domains)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Space) and list(self._domains.items()) == list(
-            other._domains.items()
-        )
+        if not isinstance(other, Space):
+            return False
+        return list(self._domains.items()) == list(other._domains.items())
 
     def __hash__(self) -> int:
         return hash(tuple(self._domains.items()))
@@ -354,31 +366,33 @@ class Space(Mapping[str, Domain]):
         return tuple(domain.sample(rng) for domain in self.values())
 
     def stratified(self, n: int, rng: Generator) -> list[Config]:
-        """Draw `n` configurations of which each hyperparameter is spread evenly over its domain."""
+        """Draw `n` configurations that spread each hyperparameter evenly."""
         columns = [domain.stratified(n, rng) for domain in self.values()]
         return list(zip(*columns, strict=True))
 
     def decode(self, config: Config) -> dict[str, Any]:
-        """Return the values of a configuration by name."""
+        """Return the hyperparameters of a configuration by name."""
         return {
             name: domain.decode(p) for (name, domain), p in zip(self.items(), config, strict=True)
         }
 
     def encode(self, values: Mapping[str, Any]) -> Config:
-        """Return the configuration of named values; unknown, missing and out-of-range ones are errors."""
-        unknown, missing = (
-            sorted(set(values) - set(self), key=repr),
-            sorted(set(self) - set(values)),
-        )
+        """Return the configuration of named hyperparameters.
+
+        Unknown, missing and out-of-range ones raise ValueError.
+        """
+        unknown = sorted(set(values) - set(self), key=repr)
+        missing = sorted(set(self) - set(values))
         if unknown or missing:
-            wrong = " and ".join(
-                f"{what} {', '.join(map(repr, names))}"
-                for what, names in (("unknown", unknown), ("missing", missing))
-                if names
-            )
-            near = did_you_mean(unknown[0], missing) if unknown else ""
+            problems = []
+            if unknown:
+                problems.append(f"unknown {', '.join(map(repr, unknown))}")
+            if missing:
+                problems.append(f"missing {', '.join(map(repr, missing))}")
+            suggestion = did_you_mean(unknown[0], missing) if unknown else ""
             raise ValueError(
-                f"a configuration must name exactly {', '.join(map(repr, self))}; {wrong}{near}"
+                f"a configuration must name exactly {', '.join(map(repr, self))}; "
+                f"{' and '.join(problems)}{suggestion}"
             )
         return tuple(self._encode_one(name, values[name]) for name in self)
 
@@ -389,96 +403,79 @@ class Space(Mapping[str, Domain]):
             raise ValueError(f"{name!r} {error}") from None
 
     def contains(self, config: Sequence[Any]) -> bool:
-        """Tell whether this is a configuration of the space."""
+        """Check whether this is a configuration of the space."""
         return len(config) == len(self) and all(
-            d.contains(p) for d, p in zip(self.values(), config, strict=True)
+            domain.contains(p) for domain, p in zip(self.values(), config, strict=True)
         )
 
 
-def _instead(given: Any) -> str:
-    """Return what somebody may have meant who wrote something else than a domain."""
-    if isinstance(given, type):
-        return (
-            f"; a domain needs its values, as in {given.__name__}(...)"
-            if given.__module__ == __name__
-            else ""
-        )
-    if (
-        isinstance(given, tuple | list)
-        and len(given) == 2
-        and all(isinstance(end, int | float) for end in given)
-    ):
-        return f"; write Float({given[0]!r}, {given[1]!r}) for the range, or Ordinal([{given[0]!r}, {given[1]!r}]) for the two values"
-    if isinstance(given, tuple | list):
-        return "; write Ordinal([...]) for values in an order, Categorical([...]) for others"
-    if isinstance(given, int | float | str):
+def _suggest_domain(received: Any) -> str:
+    """Suggest the domain that was probably intended, for the end of a message."""
+    if isinstance(received, type):
+        is_domain = received.__module__ == __name__
+        return f"; create an instance, as in {received.__name__}(...)" if is_domain else ""
+    if isinstance(received, tuple | list):
+        if len(received) == 2 and all(isinstance(end, int | float) for end in received):
+            ends = f"{received[0]!r}, {received[1]!r}"
+            return f"; write Float({ends}) for a range, or Ordinal([{ends}]) for two values"
+        return "; write Ordinal([...]) for ordered values, Categorical([...]) for others"
+    if isinstance(received, int | float | str):
         return "; a constant is not tuned: use it in training, and leave it out here"
     return ""
 
 
-def _spaced(values: np.ndarray, lo: float, hi: float) -> tuple[float, ...]:
-    """Drop the last digits of rounding, so that 0.30000000000000004 reads 0.3; the ends stay what the user wrote."""
+def _clip(number: _Number, lo: _Number, hi: _Number) -> _Number:
+    return min(max(number, lo), hi)
+
+
+def _round_inner(values: np.ndarray, lo: float, hi: float) -> tuple[float, ...]:
+    """Round away noise such as 0.30000000000000004; the ends stay exact."""
     return (float(lo), *(float(f"{v:.15g}") for v in values[1:-1]), float(hi))
+
+
+def _is_equal(allowed: Any, value: Any) -> bool:
+    # True == 1, but a boolean is never the same value as a number.
+    booleans = (bool, np.bool_)
+    if isinstance(allowed, booleans) != isinstance(value, booleans):
+        return False
+    return np.ndim(value) == 0 and bool(allowed == value)
+
+
+def _is_close(allowed: Any, value: Any) -> bool:
+    """Check whether two floats differ only by rounding; integers must be equal."""
+    are_floats = isinstance(allowed, float) and isinstance(value, float)
+    return are_floats and math.isclose(allowed, value, rel_tol=1e-9)
 
 
 def _check_distinct(kind: str, values: Sequence[float]) -> None:
     if any(a >= b for a, b in pairwise(values)):
         raise ValueError(
-            f"{kind}: `lo` and `hi` must be far enough apart for {len(values)} different values, got {values[0]} and {values[-1]}"
+            f"{kind}: `lo` and `hi` must be far enough apart for {len(values)} different values, "
+            f"got {values[0]} and {values[-1]}"
         )
-
-
-def _equal(allowed: Any, value: Any) -> bool:
-    kinds = (bool, np.bool_)
-    return (
-        isinstance(allowed, kinds) == isinstance(value, kinds)
-        and np.ndim(value) == 0
-        and bool(allowed == value)
-    )
-
-
-def _close(allowed: Any, value: Any) -> bool:
-    """Tell whether two numbers differ by rounding only; whole numbers do not."""
-    return (
-        isinstance(allowed, float)
-        and isinstance(value, float)
-        and math.isclose(allowed, value, rel_tol=1e-9)
-    )
-
-
-def _listing(values: Sequence[Any]) -> str:
-    shown = [repr(v) for v in values[:12]]
-    return ", ".join(shown) + (", ..." if len(values) > 12 else "")
 
 
 def _check_range(kind: str, lo: Any, hi: Any, *, log: bool = False) -> None:
     for name, end in (("lo", lo), ("hi", hi)):
-        if (
-            isinstance(end, bool)
-            or not isinstance(end, int | float)
-            or not abs(end) <= sys.float_info.max
-        ):
-            remedy = (
-                ""
-                if isinstance(end, int | float)
-                else "; write it as a plain number, as in float(...)"
-            )
+        is_number = isinstance(end, int | float)
+        if isinstance(end, bool) or not is_number or not abs(end) <= sys.float_info.max:
+            remedy = "" if is_number else "; convert it, as in float(...)"
             raise ValueError(f"{kind}: `{name}` must be a finite number, got {end!r}{remedy}")
     if not lo < hi:
         raise ValueError(
-            f"{kind}: `lo` must be below `hi`, got {lo!r} and {hi!r}; the smaller end comes first"
+            f"{kind}: `lo` must be below `hi`, got {lo!r} and {hi!r}; put the smaller end first"
         )
     if log and not lo > 0:
-        remedy = (
-            "give the smallest value above 0 (LogGrid(..., zero=True) has an exact 0 before it)"
-        )
-        remedy = remedy if lo == 0 else "use a linear domain"
+        remedy = "use a linear domain"
+        if lo == 0:
+            remedy = "use the smallest value above 0; LogGrid(..., zero=True) adds an exact 0"
         raise ValueError(
             f"{kind}: `lo` must be above 0 on a logarithmic scale, got {lo!r}; {remedy}"
         )
     if not math.isfinite(hi / lo if log else float(hi) - lo):
         raise ValueError(
-            f"{kind}: `lo` and `hi` are too far apart to compute with, got {lo!r} and {hi!r}; use a smaller range"
+            f"{kind}: the range from `lo` to `hi` overflows a float, got {lo!r} and {hi!r}; use a "
+            f"smaller range"
         )
 
 
@@ -498,17 +495,17 @@ def _check_values(kind: str, values: Any) -> tuple[Value, ...]:
             f"{kind}: `values` must be a list, such as ['a', 'b'] or [16, 32, 64], got {values!r}"
         )
     for value in values:
-        if not isinstance(value, str | bool | int | float) or (
-            isinstance(value, float) and not math.isfinite(value)
-        ):
+        is_infinite = isinstance(value, float) and not math.isfinite(value)
+        if not isinstance(value, str | bool | int | float) or is_infinite:
             raise ValueError(
-                f"{kind}: values must be finite numbers, strings or booleans, got {value!r}; give it a name, and look that up in "
-                f"training"
+                f"{kind}: values must be finite numbers, strings or booleans, got {value!r}; "
+                f"use a string, and look up the object in training"
             )
     if len(values) < 2:
         raise ValueError(
-            f"{kind}: `values` must have at least two values, got {list(values)!r}; what is not tuned stays out"
+            f"{kind}: `values` must have at least two values, got {list(values)!r}; leave out "
+            f"what is not tuned"
         )
     if len({(type(v) is bool, v) for v in values}) < len(values):
-        raise ValueError(f"{kind}: `values` must differ from each other, got {list(values)!r}")
+        raise ValueError(f"{kind}: `values` must be distinct, got {list(values)!r}")
     return tuple(values)

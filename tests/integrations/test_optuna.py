@@ -175,7 +175,7 @@ def test_export_on_the_command_line(tmp_path):
     mopbt.run(ToyTask(steps=4), out=tmp_path / "toy", population=4, engine="local", progress=False)
     run = typer.testing.CliRunner().invoke
     done = run(app, ["export", str(tmp_path / "toy"), str(tmp_path / "place"), "--to", "optuna"])
-    assert "written for optuna: 8 reports" in done.stdout
+    assert "Exported 8 reports" in done.stdout
     study = optuna.load_study(
         study_name="toy", storage=f"sqlite:///{tmp_path / 'place' / 'optuna.db'}"
     )

@@ -1,4 +1,4 @@
-"""The command line: `mopbt run`, `resume`, `show`, `front`, `lineage`, `list`, `pick`, `replay`, `report`, `dashboard` and more."""
+"""The command line `mopbt`; see `mopbt --help` for its commands."""
 
 import os
 import signal
@@ -6,7 +6,8 @@ import sys
 import traceback
 from types import FrameType
 
-from mopbt.cli import run  # isort: skip  # the commands, in the order in which `mopbt --help` lists them
+# The order of these imports is the order of the commands in `mopbt --help`.
+from mopbt.cli import run  # isort: skip
 from mopbt.cli import inspect  # isort: skip
 from mopbt.cli import report  # isort: skip
 from mopbt.cli import pick  # isort: skip
@@ -18,38 +19,32 @@ from mopbt.errors import MopbtError
 
 __all__ = [
     "app",
+    "main",
+    "run",
+    "inspect",
+    "report",
     "pick",
-    "compare",
     "export",
     "list",
-    "main",
-    "inspect",
-    "run",
-    "report",
+    "compare",
 ]
+
+_TRACEBACK_HINT = "; add --traceback to see where it comes from"
 
 
 def main() -> None:
-    """Run the command line: errors are messages, and become exit codes."""
+    """Run the command line; turn exceptions into messages and exit codes."""
     signal.signal(signal.SIGTERM, _terminate)
+    arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
     try:
-        app(
-            args=[argument for argument in sys.argv[1:] if argument != "--traceback"],
-            prog_name="mopbt",
-        )
+        app(args=arguments, prog_name="mopbt")
     except (MopbtError, ValueError, TypeError, OSError) as error:
-        where = (
-            "; the same command with --traceback shows where it comes from"
-            if hasattr(error, "__notes__")
-            else ""
-        )
-        _explain(error, f"{error}{where}")
+        hint = _TRACEBACK_HINT if hasattr(error, "__notes__") else ""
+        _print_error(error, f"{error}{hint}")
         sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
-    except Exception as error:  # of a task's own code, or a defect
-        _explain(
-            error,
-            f"{type(error).__name__}: {error}; the same command with --traceback shows where it comes from",
-        )
+    except Exception as error:
+        # Either the task's own code failed, or mopbt has a bug.
+        _print_error(error, f"{type(error).__name__}: {error}{_TRACEBACK_HINT}")
         sys.exit(1)
 
 
@@ -57,7 +52,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _explain(error: Exception, message: str) -> None:
+def _print_error(error: Exception, message: str) -> None:
     if "--traceback" in sys.argv or os.environ.get("MOPBT_TRACEBACK"):
         traceback.print_exception(error)
     print(f"mopbt: {message}", file=sys.stderr)

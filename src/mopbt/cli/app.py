@@ -1,4 +1,4 @@
-"""The program itself: its options, how it ends, and what its commands share."""
+"""The application, its global options, and the arguments that commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +8,13 @@ import typer
 from mopbt.version import __version__
 
 EXIT_CODES = """
-Exit codes: 0 done; 1 the run or its directory is in trouble; 2 wrong arguments; 3 stopped by its budget before it was done;
-130 interrupted, 143 terminated. After 130 and 143 the same command goes on, after 3 with a larger budget."""
+Exit codes: 0 done; 1 a problem with the run or its directory; 2 wrong arguments; 3 budget
+exhausted before the run was done; 130 interrupted; 143 terminated. To resume, rerun the same
+command (after 3 with a larger budget)."""
 
 app = typer.Typer(
     name="mopbt",
-    help="Train a population under several conflicting objectives, and get a front of trained models.",
+    help="Train a population for conflicting objectives; get a front of trained models.",
     epilog="Start with: mopbt run adult-linear --out runs/demo\n\n" + EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
@@ -22,16 +23,20 @@ app = typer.Typer(
 )
 
 RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The run's directory.", show_default=False)
+    Path, typer.Argument(metavar="RUN", help="Directory of the run.", show_default=False)
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")
+ModelArgument = Annotated[
+    int,
+    typer.Argument(
+        metavar="MODEL", help="Model id, as listed by `mopbt front`.", show_default=False
+    ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end."""
+    """The process received SIGTERM."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,16 +45,18 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+VersionOption = Annotated[
+    bool,
+    typer.Option(
+        "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
+]
+TracebackOption = Annotated[
+    bool,
+    typer.Option("--traceback", help="Show the traceback of an error (allowed anywhere)."),
+]
+
+
 @app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
-        ),
-    ] = False,
-    show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error came from (anywhere).")
-    ] = False,
-) -> None:
-    """Train a population under several conflicting objectives, and get a front of trained models."""
+def options(version: VersionOption = False, show_traceback: TracebackOption = False) -> None:
+    """Train a population for conflicting objectives; get a front of trained models."""

@@ -1,9 +1,10 @@
-"""`mopbt compare`."""
+"""Compare algorithms: `mopbt compare`."""
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,119 +16,136 @@ if TYPE_CHECKING:
     from mopbt.compare import Comparison
 
 
+ExperimentArgument = Annotated[
+    Path,
+    typer.Argument(metavar="EXPERIMENT", help="TOML file of the experiment.", show_default=False),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="Directory of the comparison [default: comparisons/NAME].",
+        show_default=False,
+    ),
+]
+ScaleOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Size of the paper's tasks: paper, small or smoke [default: paper].",
+        show_default=False,
+    ),
+]
+TaskOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Run only this task of the experiment; can be repeated.", show_default=False),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(help="Number of parallel runs [default: one per core].", show_default=False),
+]
+OnlyReportOption = Annotated[
+    bool,
+    typer.Option(
+        "--only-report",
+        "--recompute",
+        help="Recompute everything from the journals, without running anything.",
+    ),
+]
+ParquetOption = Annotated[
+    bool,
+    typer.Option("--parquet", help="Also write all evaluations as Parquet (needs pyarrow)."),
+]
+ReuseOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Directory of other comparisons, whose identical runs are not repeated.",
+        show_default=False,
+    ),
+]
+
+
 @app.command("compare", epilog=EXIT_CODES)
 def compare_algorithms(
-    experiment: Annotated[
-        Path,
-        typer.Argument(
-            metavar="EXPERIMENT", help="The experiment's TOML file.", show_default=False
-        ),
-    ],
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="The comparison's directory [default: comparisons/NAME].",
-            show_default=False,
-        ),
-    ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            help="The size of tasks of the paper: paper, small or smoke [default: paper].",
-            show_default=False,
-        ),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Run this task of the experiment now, and not the others; can be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(help="Runs side by side [default: one for each core].", show_default=False),
-    ] = None,
-    only_report: Annotated[
-        bool,
-        typer.Option(
-            "--only-report",
-            "--recompute",
-            help="Run nothing; compute everything anew from the journals.",
-        ),
-    ] = False,
-    parquet: Annotated[
-        bool,
-        typer.Option("--parquet", help="Write all evaluations as Parquet as well (needs pyarrow)."),
-    ] = False,
-    reuse: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Where other comparisons are; runs of theirs that are the same are not repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    experiment: ExperimentArgument,
+    directory: OutOption = None,
+    scale: ScaleOption = None,
+    task: TaskOption = None,
+    jobs: JobsOption = None,
+    only_report: OnlyReportOption = False,
+    parquet: ParquetOption = False,
+    reuse: ReuseOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Compare algorithms over tasks and seeds under a virtual clock; write tables and figures. The same command goes on.
+    """Compare algorithms over tasks and seeds; write tables and figures.
+
+    A virtual clock times the runs. Rerun the same command to resume.
 
     Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
     """
     from mopbt.compare import Experiment, compare, recompute
     from mopbt.compare.report import write_report
 
-    read = Experiment.read(experiment)
-    given = [
-        name for name, value in {"--task": task, "--reuse": reuse, "--jobs": jobs}.items() if value
-    ]
-    if only_report and given:
-        raise ValueError(
-            f"--only-report computes everything from all finished runs: leave out {given[0]}"
-        )
-    draws = importlib.util.find_spec("matplotlib") is not None
-    if not draws:
-        print(
-            "no figures will be drawn without matplotlib: pip install 'mopbt[plot]'; tables are written",
-            file=sys.stderr,
-        )
-    directory = directory or Path("comparisons") / "-".join(
-        filter(None, (read.name, scale if scale != "paper" else None))
-    )
+    plan = Experiment.read(experiment)
+    if only_report:
+        _check_only_report(task, reuse, jobs)
+    draws = _can_draw()
+    suffix = f"-{scale}" if scale and scale != "paper" else ""
+    directory = directory or Path("comparisons") / f"{plan.name}{suffix}"
+    where: dict[str, Any] = {"out": directory, "scale": scale, "parquet": parquet}
+    options: dict[str, Any] = {"tasks": task or (), "jobs": jobs, "reuse": reuse or ()}
     try:
         if only_report:
-            comparison = recompute(read, out=directory, scale=scale, parquet=parquet)
+            comparison = recompute(plan, **where)
         else:
-            comparison = compare(
-                read,
-                out=directory,
-                scale=scale,
-                tasks=task or (),
-                jobs=jobs,
-                progress=not quiet,
-                parquet=parquet,
-                reuse=reuse or (),
-            )
+            comparison = compare(plan, **where, **options, progress=not quiet)
         files = write_report(comparison, directory, figures=draws) if comparison.runs else []
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
     if files:
-        drawn = any(file.suffix == ".png" for file in files)
-        why = "there is nothing to draw" if draws else "matplotlib is not installed"
-        figures = f"figures in {directory / 'figures'}" if drawn else f"no figure: {why}"
-        out.print(
-            f"Tables of {len(comparison.runs)} runs are in {directory / 'tables.md'}, {figures}.",
-            soft_wrap=True,
+        _print_files(comparison, directory, files, draws=draws)
+    without = "--task" if task else ""
+    _print_problems(comparison, without="--only-report" if only_report else without, quiet=quiet)
+
+
+def _can_draw() -> bool:
+    """Check whether matplotlib is installed, and warn if it is not."""
+    draws = importlib.util.find_spec("matplotlib") is not None
+    if not draws:
+        print(
+            "matplotlib is not installed, so only tables are written; for figures: "
+            "pip install 'mopbt[plot]'",
+            file=sys.stderr,
         )
-    _tell_what_is_wrong(
-        comparison,
-        without="--only-report" if only_report else "--task" if task else "",
-        quiet=quiet,
+    return draws
+
+
+def _check_only_report(task: list[str] | None, reuse: list[Path] | None, jobs: int | None) -> None:
+    for option, value in {"--task": task, "--reuse": reuse, "--jobs": jobs}.items():
+        if value:
+            raise ValueError(
+                f"--only-report recomputes everything from all finished runs: leave out {option}"
+            )
+
+
+def _print_files(
+    comparison: "Comparison", directory: Path, files: Sequence[Path], *, draws: bool
+) -> None:
+    if any(file.suffix == ".png" for file in files):
+        figures = f"figures in {directory / 'figures'}"
+    else:
+        why = "there is nothing to draw" if draws else "matplotlib is not installed"
+        figures = f"no figure: {why}"
+    out.print(
+        f"Tables of {len(comparison.runs)} runs are in {directory / 'tables.md'}, {figures}.",
+        soft_wrap=True,
     )
 
 
-def _tell_what_is_wrong(comparison: "Comparison", *, without: str, quiet: bool) -> None:
-    """Say what is missing, and which option of the command to leave out to go on with it; exit where runs failed."""
+def _print_problems(comparison: "Comparison", *, without: str, quiet: bool) -> None:
+    """Print changed code, missing runs and failures; exit with 1 if runs failed.
+
+    `without` is the option to leave out to complete missing runs.
+    """
     from mopbt.compare.report import comparability_warnings
 
     for sentence in comparability_warnings(comparison):
@@ -135,16 +153,19 @@ def _tell_what_is_wrong(comparison: "Comparison", *, without: str, quiet: bool) 
     if comparison.changed:
         names = ", ".join(comparison.changed)
         out.print(
-            f"The code of {names} has changed since these runs; another directory runs it as it is now.",
+            f"The code of {names} has changed since these runs; to run the current code, use "
+            f"another directory.",
             soft_wrap=True,
         )
     if comparison.missing:
-        again = "the same command" + (f" without {without}" if without else "")
+        command = "the same command" + (f" without {without}" if without else "")
         out.print(
-            f"Missing runs: {len(comparison.missing)}; {again} goes on with them.", soft_wrap=True
+            f"Missing runs: {len(comparison.missing)}; rerun {command} to complete them.",
+            soft_wrap=True,
         )
     if comparison.failures:
-        for planned, error in comparison.failures.items() if quiet else ():
-            print(f"{planned}: {last_line(error)}", file=sys.stderr)
-        out.print("Where the failures came from is in about.json.", soft_wrap=True)
+        if quiet:
+            for planned, error in comparison.failures.items():
+                print(f"{planned}: {last_line(error)}", file=sys.stderr)
+        out.print("The tracebacks of the failures are in about.json.", soft_wrap=True)
         raise typer.Exit(1)

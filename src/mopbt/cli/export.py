@@ -1,4 +1,4 @@
-"""Handing a run on to other programs: `mopbt export`."""
+"""Export a run to other programs: `mopbt export`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,55 +12,63 @@ from mopbt.integrations.optuna import to_optuna
 from mopbt.results import Results
 from mopbt.trackers.services import to_mlflow, to_tensorboard, to_wandb
 
-PLACES: dict[str, Callable[..., object]] = {
+EXPORTERS: dict[str, Callable[..., object]] = {
     "csv": Results.to_csv,
     "tensorboard": to_tensorboard,
-    "mlflow": lambda results, place: to_mlflow(results, _url(place, "mlflow.db")),
+    "mlflow": lambda results, place: to_mlflow(results, _database_url(place, "mlflow.db")),
     "wandb": to_wandb,
-    "optuna": lambda results, place, **named: to_optuna(results, _url(place, "optuna.db"), **named),
+    "optuna": lambda results, place, **named: to_optuna(
+        results, _database_url(place, "optuna.db"), **named
+    ),
 }
+
+DestinationArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DESTINATION",
+        help="A directory; for csv a file; for mlflow and optuna also a URL.",
+        show_default=False,
+    ),
+]
+StudyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of the Optuna study [default: name of the run's directory].",
+        show_default=False,
+    ),
+]
 
 
 @app.command("export")
-def hand_on(
+def export_run(
     path: RunArgument,
-    place: Annotated[
-        str,
-        typer.Argument(
-            metavar="PLACE",
-            help="A directory; for csv a file; for mlflow and optuna also a URL.",
-            show_default=False,
-        ),
-    ],
-    to: Annotated[str, typer.Option(help=f"One of {', '.join(PLACES)}.", show_default=False)],
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="The name of Optuna's study [default: that of the run's directory].",
-            show_default=False,
-        ),
-    ] = None,
+    destination: DestinationArgument,
+    to: Annotated[str, typer.Option(help=f"One of {', '.join(EXPORTERS)}.", show_default=False)],
+    name: StudyOption = None,
 ) -> None:
-    """Write a run, as far as it has come, as a table, or for TensorBoard, MLflow, Weights & Biases (offline) or Optuna.
+    """Export a run, finished or not.
+
+    The result is a CSV table, or data for TensorBoard, MLflow, Weights & Biases (offline) or
+    Optuna.
 
     Example: mopbt export runs/demo reports.csv --to csv
     """
-    if to not in PLACES:
-        raise ValueError(f"--to must be one of {', '.join(PLACES)}, got {to!r}")
+    if to not in EXPORTERS:
+        raise ValueError(f"--to must be one of {', '.join(EXPORTERS)}, got {to!r}")
     if name is not None and to != "optuna":
         raise ValueError(f"--name is for --to optuna, got it for {to}; leave it out")
     results = Results.open(path)
-    PLACES[to](results, place, **({} if name is None else {"name": name}))
+    EXPORTERS[to](results, destination, **({} if name is None else {"name": name}))
     out.print(
-        f"written for {to}: {len(results)} reports of {path} in {place}",
+        f"Exported {len(results)} reports of {path} to {destination} (format: {to}).",
         soft_wrap=True,
         markup=False,
     )
 
 
-def _url(place: str, file: str) -> str:
-    """Return the address of a database: as it is given, or of a file in a directory."""
-    if "://" in place:
-        return place
-    Path(place).mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{Path(place).absolute() / file}"
+def _database_url(destination: str, file: str) -> str:
+    """Return a URL unchanged, or that of an SQLite file in a directory."""
+    if "://" in destination:
+        return destination
+    Path(destination).mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{Path(destination).absolute() / file}"

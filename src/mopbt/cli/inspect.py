@@ -1,4 +1,4 @@
-"""What a run found, for people and programs: `mopbt show`, `front`, `lineage`, `list`."""
+"""Inspect runs: `mopbt show`, `front`, `lineage` and `list`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from mopbt.cli.app import JsonOption, RunArgument, app
+from mopbt.cli.app import JsonOption, ModelArgument, RunArgument, app
 from mopbt.cli.output import (
     as_text,
     out,
@@ -23,21 +23,26 @@ from mopbt.html.run_data import check_comparable
 from mopbt.plots.against import describe_differences, shared_reference
 from mopbt.results import Results
 
-COLUMNS = (
-    "run",
-    "task",
-    "algorithm",
-    "seed",
-    "intervals",
-    "front",
-    "hypervolume",
-    "state",
-)  # of the list of runs
+# The columns of the list of runs.
+COLUMNS = ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state")
+
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(help="Draw the front into this file (png, pdf or svg).", show_default=False),
+]
+AgainstOption = Annotated[
+    Path | None,
+    typer.Option(help="Another run of the same task to compare with.", show_default=False),
+]
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory to search.")]
 
 
 @app.command()
 def show(path: RunArgument, as_json: JsonOption = False) -> None:
-    """Show what a run is and where it stands, also while it goes on."""
+    """Show the settings and the state of a run.
+
+    The run may still be running.
+    """
     results = Results.open(path)
     summary = summary_of(results)
     if as_json:
@@ -62,20 +67,15 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
 def front(
     path: RunArgument,
     as_json: JsonOption = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw the front into this file (png, pdf or svg).", show_default=False),
-    ] = None,
-    beside: Annotated[
-        Path | None,
-        typer.Option(
-            help="Another run of the same task, to hold against this one.", show_default=False
-        ),
-    ] = None,
+    plot: PlotOption = None,
+    against: AgainstOption = None,
 ) -> None:
-    """List the models on the front of a run, with their hyperparameters; --json also has their files."""
+    """List the models on the front of a run.
+
+    With --json, the list includes the files of their checkpoints.
+    """
     results = Results.open(path)
-    other = None if beside is None else Results.open(beside)
+    other = None if against is None else Results.open(against)
     if other is not None:
         check_comparable([results, other])
     if plot is not None:
@@ -92,53 +92,41 @@ def front(
         for said in describe_differences(results, other):
             out.print(said, soft_wrap=True, markup=False)
     if plot is not None:
-        out.print(f"drawn into {plot}", soft_wrap=True)
+        out.print(f"Drawn into {plot}.", soft_wrap=True)
 
 
 @app.command()
-def lineage(
-    path: RunArgument,
-    job: Annotated[
-        int,
-        typer.Argument(
-            metavar="JOB", help="The job of a model, as `mopbt front` lists it.", show_default=False
-        ),
-    ],
-    as_json: JsonOption = False,
-) -> None:
-    """Show how a model came to be: the intervals that trained it, through every exploit."""
+def lineage(path: RunArgument, job: ModelArgument, as_json: JsonOption = False) -> None:
+    """Show the intervals that trained a model.
+
+    Exploits are followed back to the first interval.
+    """
     results = Results.open(path)
     ancestors = results.lineage(job)
     if as_json:
         keys = ("job", "trial", "begin", "end", "exploited", "hp", "scores")
         print_json([{key: plain(getattr(a, key)) for key in keys} for a in ancestors])
         return
-    names, objectives = list(results.problem.space), [o.name for o in results.problem.objectives]
-    table = table_of(["steps", "job", "trial", *objectives, *names])
+    names = list(results.problem.space)
+    objectives = [o.name for o in results.problem.objectives]
+    table = table_of(["steps", "model", "trial", *objectives, *names])
     for a in ancestors:
-        trial = f"{a.trial} (duration over)" if a.exploited else str(a.trial)
-        scores, values = (
-            [as_text(a.scores.get(n, "lost")) for n in objectives],
-            [as_text(a.hp[n]) for n in names],
-        )
+        trial = f"{a.trial} (exploit)" if a.exploited else str(a.trial)
+        scores = [as_text(a.scores.get(name, "lost")) for name in objectives]
+        values = [as_text(a.hp[name]) for name in names]
         table.add_row(f"{a.begin}-{a.end}", str(a.job), trial, *scores, *values)
     out.print(table)
 
 
 @app.command("list")
-def list_runs(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to look for runs.")
-    ] = Path("runs"),
-    as_json: JsonOption = False,
-) -> None:
+def list_runs(directory: DirectoryArgument = Path("runs"), as_json: JsonOption = False) -> None:
     """List the runs below a directory.
 
-    A hypervolume is listed only where the task names its reference point: others cannot be compared.
+    The hypervolume is shown only for tasks that name a reference point; others are not comparable.
     """
     if not directory.is_dir():
         raise ValueError(f"there is no directory {directory}; name the one that holds your runs")
-    summaries = [_row(file.parent) for file in sorted(directory.rglob("run.toml"))]
+    summaries = [_summarize_run(file.parent) for file in sorted(directory.rglob("run.toml"))]
     if as_json:
         print_json(summaries)
         return
@@ -147,15 +135,18 @@ def list_runs(
         return
     table = table_of(COLUMNS)
     for summary in summaries:
-        table.add_row(*("–" if summary[key] is None else as_text(summary[key]) for key in COLUMNS))
+        cells = ["–" if summary[key] is None else as_text(summary[key]) for key in COLUMNS]
+        table.add_row(*cells)
     out.print(table)
 
 
-def _row(path: Path) -> dict[str, Any]:
-    """Return a run's line in the list; a run that cannot be read is listed with the reason."""
+def _summarize_run(path: Path) -> dict[str, Any]:
+    """Return the columns of a run, or the reason why it cannot be read."""
     try:
         results = Results.open(path)
     except MopbtError as error:
         return dict.fromkeys(COLUMNS, "") | {"run": str(path), "state": f"unreadable: {error}"}
-    summary = summary_of(results) | ({} if results.problem.reference else {"hypervolume": None})
+    summary = summary_of(results)
+    if not results.problem.reference:
+        summary["hypervolume"] = None
     return {key: summary[key] for key in COLUMNS}

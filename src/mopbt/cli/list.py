@@ -1,4 +1,4 @@
-"""What there is to choose from: `mopbt algorithms` and `mopbt tasks`."""
+"""List what is available: `mopbt algorithms` and `mopbt tasks`."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from mopbt.registry import registered
 
 @app.command("algorithms")
 def list_algorithms(as_json: JsonOption = False) -> None:
-    """List the algorithms with their options and defaults, and where the paper has them."""
-    listed = [
+    """List the algorithms with their options, defaults and sections in the paper."""
+    rows = [
         {
             "name": name,
             "about": str(kind.__doc__).partition("\n")[0],
@@ -23,53 +23,50 @@ def list_algorithms(as_json: JsonOption = False) -> None:
         for name, kind in ALGORITHMS.items()
     ]
     if as_json:
-        print_json(listed)
+        print_json(rows)
         return
-    for entry in listed:
-        out.print(f"[bold]{entry['name']}[/bold]  (paper: {entry['section']})")
-        out.print(Padding(entry["about"], (0, 0, 0, 4), expand=False), markup=False)
-        options = "  ".join(
-            f"{key}={_option_text(value)}" for key, value in entry["options"].items()
-        )
-        out.print(Padding(options, (0, 0, 0, 4), expand=False), style="dim", markup=False)
+    for row in rows:
+        out.print(f"[bold]{row['name']}[/bold]  (paper: {row['section']})")
+        _print_indented(row["about"])
+        options = [f"{key}={_option_text(value)}" for key, value in row["options"].items()]
+        _print_indented("  ".join(options), style="dim")
     out.print(
-        "Choose one with --algorithm NAME, and options with -o KEY=VALUE, as in: mopbt run toy --algorithm mo-asha -o eta=2"
+        "Select one with --algorithm NAME and set options with -o KEY=VALUE, for example: "
+        "mopbt run toy --algorithm mo-asha -o eta=2"
     )
 
 
 @app.command("tasks")
 def list_tasks(as_json: JsonOption = False) -> None:
-    """List the registered tasks with their objectives, hyperparameters, scales, and whether their data are here."""
-    listed = [_task_row(name, point) for name, point in registered().items()]
+    """List the registered tasks.
+
+    For each task: objectives, hyperparameters, scales, and whether its data are present.
+    """
+    rows = [_describe_task(name, point) for name, point in registered().items()]
     if as_json:
-        print_json(listed)
+        print_json(rows)
         return
-    for row in listed:
+    for row in rows:
         scales = f", scales {', '.join(row['scales'])}" if row["scales"] else ""
         out.print(f"[bold]{row['name']}[/bold]  {row['about']}{scales}")
-        directions = ", ".join(
-            f"{name} {direction}" for name, direction in row["objectives"].items()
-        )
-        out.print(
-            Padding(f"{directions}; tunes {', '.join(row['space'])}", (0, 0, 0, 4), expand=False),
-            style="dim",
-            markup=False,
-        )
+        objectives = [f"{name} {direction}" for name, direction in row["objectives"].items()]
+        _print_indented(f"{', '.join(objectives)}; tunes {', '.join(row['space'])}", style="dim")
         if row["data"]:
-            out.print(
-                Padding(f"data {row['data']}", (0, 0, 0, 4), expand=False),
-                style="dim",
-                markup=False,
-            )
+            _print_indented(f"data {row['data']}", style="dim")
     out.print("Run one with: mopbt run NAME --scale small --out runs/mine")
 
 
-def _task_row(name: str, point: Any) -> dict[str, Any]:
-    """Return what there is to say of a registered task without loading its data."""
+def _print_indented(text: str, style: str | None = None) -> None:
+    out.print(Padding(text, (0, 0, 0, 4), expand=False), style=style, markup=False)
+
+
+def _describe_task(name: str, point: Any) -> dict[str, Any]:
+    """Describe a registered task without loading its data."""
     try:
         task = point.load()
         task = task() if isinstance(task, type) else task
-    except Exception as error:  # of somebody's package: the others can still be listed
+    except Exception as error:
+        # A broken package must not hide the other tasks.
         return {
             "name": name,
             "about": f"cannot be loaded: {error}",

@@ -1,4 +1,4 @@
-"""What the commands print: tables and texts for people, JSON for programs."""
+"""Print tables and text for people, and JSON for programs."""
 
 import json
 import math
@@ -15,21 +15,16 @@ from mopbt.messages import counted
 from mopbt.progress_display import clock
 from mopbt.results import Point, Results
 
-out = Console(
-    highlight=False, width=None if sys.stdout.isatty() else 240
-)  # what goes into a file or a pipe is not cut
+# A fixed width keeps tables complete when they go to a file or a pipe.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
 
 
 def summary_of(results: Results) -> dict[str, Any]:
-    """Return what there is to say of a run in a few lines."""
-    settings, best, path = results.settings, results.front(), results.path or Path()
-    sizes = _sizes(path / "checkpoints")
-    kept = (
-        {"storage": settings.storage}
-        if settings.storage
-        else {"checkpoints": len(sizes), "bytes": sum(sizes)}
-    )
-    return {
+    """Summarize a run in a flat dict."""
+    settings = results.settings
+    front = results.front()
+    path = results.path or Path()
+    summary = {
         "run": str(path),
         "task": settings.problem.name,
         "algorithm": settings.algorithm["name"],
@@ -38,90 +33,89 @@ def summary_of(results: Results) -> dict[str, Any]:
         "constraints": [str(c) for c in settings.problem.constraints],
         "hyperparameters": list(settings.problem.space),
         "options": {k: v for k, v in settings.algorithm.items() if k != "name"},
-        "state": _state(results),
+        "state": _describe_state(results),
         "intervals": len(results),
         "intervals_in_all": results.intervals,
         "failures": len(results.failures()),
         "seconds": results.seconds,
-        "front": len(best),
-        "best": best.best(),
+        "front": len(front),
+        "best": front.best(),
         "hypervolume": results.hypervolume(),
-        **kept,
     }
+    if settings.storage:
+        return summary | {"storage": settings.storage}
+    sizes = _checkpoint_sizes(path / "checkpoints")
+    return summary | {"checkpoints": len(sizes), "bytes": sum(sizes)}
 
 
-def _state(results: Results) -> str:
+def _describe_state(results: Results) -> str:
     if holder := results.running:
-        return f"driven by {holder}"
+        return f"running: {holder}"
     return "done" if results.done else "interrupted"
 
 
-def _sizes(directory: Path) -> list[int]:
+def _checkpoint_sizes(directory: Path) -> list[int]:
     sizes = []
     for file in directory.glob("*.ckpt"):
-        with suppress(FileNotFoundError):  # the run goes on, and drops what it needs no more
+        # A run in progress may delete the file at any time.
+        with suppress(FileNotFoundError):
             sizes.append(file.stat().st_size)
     return sizes
 
 
 def point_json(results: Results, point: Point) -> dict[str, Any]:
-    """Return a point of the front as JSON has it."""
-    row = {
+    """Return a model of the front as a dict for JSON."""
+    return {
         "job": point.job,
         "trial": point.trial,
         "step": point.step,
         "scores": plain(point.scores),
         "hp": dict(point.hp),
+        "violation": point.violation,
+        "checkpoint": str(results.checkpoint_file(point)),
     }
-    return row | {"violation": point.violation, "checkpoint": str(results.checkpoint_file(point))}
 
 
 def print_front(
     results: Results, path: Path, most: int, reference: Mapping[str, float] | None = None
 ) -> None:
-    """Print at most `most` models of the front, spread over it, and its hypervolume above a reference point."""
-    best, problem = results.front(), results.problem
+    """Print at most `most` models, spread over the front, and its hypervolume."""
+    front = results.front()
+    problem = results.problem
     arrows = {"max": "↑", "min": "↓"}
-    table = table_of(
-        [
-            "job",
-            "trial",
-            "step",
-            *(f"{o.name} {arrows[o.direction]}" for o in problem.objectives),
-            *problem.space,
-        ]
-    )
-    shown = best.spread(most)
-    for p in shown:
-        scores, values = (
-            [as_text(p.scores[o.name]) for o in problem.objectives],
-            [as_text(p.hp[n]) for n in problem.space],
-        )
-        table.add_row(str(p.job), str(p.trial), str(p.step), *scores, *values)
+    objectives = [f"{o.name} {arrows[o.direction]}" for o in problem.objectives]
+    table = table_of(["model", "trial", "step", *objectives, *problem.space])
+    shown = front.spread(most)
+    for point in shown:
+        scores = [as_text(point.scores[o.name]) for o in problem.objectives]
+        values = [as_text(point.hp[name]) for name in problem.space]
+        table.add_row(str(point.job), str(point.trial), str(point.step), *scores, *values)
     out.print(table)
     work = f"{len(results)} intervals, {clock(results.seconds)}"
     if lacks := shortfall(results):
         out.print(f"{lacks} {work}.", soft_wrap=True, markup=False)
     else:
-        count = f"{counted(len(best), 'model')} on the front" + (
-            f" ({len(shown)} of them shown)" if len(shown) < len(best) else ""
-        )
-        out.print(
-            f"{count}, hypervolume {results.hypervolume(reference):.5g}, {work}.", soft_wrap=True
-        )
-    hint = f"Hyperparameters are those of the last interval; `mopbt lineage {path} JOB` shows all that made a model."
-    out.print(hint, soft_wrap=True)
+        count = f"{counted(len(front), 'model')} on the front"
+        if len(shown) < len(front):
+            count += f" ({len(shown)} of them shown)"
+        volume = results.hypervolume(reference)
+        out.print(f"{count}, hypervolume {volume:.5g}, {work}.", soft_wrap=True)
+    out.print(
+        f"Hyperparameters are those of the last interval; `mopbt lineage {path} MODEL` shows all "
+        f"intervals of a model.",
+        soft_wrap=True,
+    )
 
 
 def shortfall(results: Results) -> str:
-    """Return in a sentence that no model satisfies the constraints, where none does."""
-    best = results.front()
-    lacks = best.shortfall(best[0]) if best else ""
-    return lacks and f"Model {best[0].job}: {lacks}."
+    """Return a sentence if no model satisfies the constraints, else ``""``."""
+    front = results.front()
+    lacks = front.shortfall(front[0]) if front else ""
+    return lacks and f"Model {front[0].job}: {lacks}."
 
 
 def table_of(columns: Sequence[str]) -> Table:
-    """Return an empty table with these columns, numbers to the right."""
+    """Create an empty table with these columns; numbers are aligned to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         is_text = column in ("run", "task", "algorithm", "state")
@@ -130,18 +124,18 @@ def table_of(columns: Sequence[str]) -> Table:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as people read it."""
+    """Format a value for people."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):
         return ", ".join(f"{k} {as_text(v)}" for k, v in value.items())
     if isinstance(value, list):
         return ", ".join(map(as_text, value)) or "none"
-    return str(value) if value != "" else "nobody"
+    return str(value) if value != "" else "–"
 
 
 def plain(value: Any) -> Any:
-    """Return a value without NaN and infinities, which JSON does not have."""
+    """Replace NaN and infinities, which JSON does not have, by strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""Looking at runs as a page: `mopbt report` and `mopbt dashboard`."""
+"""Show runs as HTML pages: `mopbt report` and `mopbt dashboard`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,29 +10,33 @@ from mopbt.cli.output import out
 
 RunsArgument = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="RUN...", help="The directories of one or more runs.", show_default=False
-    ),
+    typer.Argument(metavar="RUN...", help="Directories of one or more runs.", show_default=False),
 ]
-FileOption = Annotated[Path, typer.Option("--out", help="The HTML file that is written.")]
+FileOption = Annotated[Path, typer.Option("--out", help="HTML file to write.")]
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Directory of the runs; it may still be empty.")
+]
 HostOption = Annotated[
     str,
-    typer.Option(help="The address to listen at; any but the loopback address asks for a token."),
+    typer.Option(help="Address to listen on; all but the loopback address require a token."),
 ]
 PortOption = Annotated[
-    int, typer.Option(min=0, max=65535, help="The port to listen at; 0 takes one that is free.")
+    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free one.")
 ]
 TokenOption = Annotated[
     str | None,
     typer.Option(
-        help="Who has it may look [default: a new one where one is needed].", show_default=False
+        help="Token that grants access [default: a new one if one is required].",
+        show_default=False,
     ),
 ]
 
 
 @app.command("report")
 def write_page(runs: RunsArgument, file: FileOption = Path("report.html")) -> None:
-    """Write one HTML file about a run, or about several beside each other; it opens without a network.
+    """Write an HTML report of one or more runs.
+
+    Several runs are shown side by side. The file opens without a network.
 
     Example: mopbt report runs/demo --out demo.html
     """
@@ -43,23 +47,19 @@ def write_page(runs: RunsArgument, file: FileOption = Path("report.html")) -> No
 
 @app.command("dashboard")
 def show_live(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where the runs are, or will be.")
-    ] = Path("runs"),
+    directory: DirectoryArgument = Path("runs"),
     host: HostOption = "127.0.0.1",
     port: PortOption = 8765,
     token: TokenOption = None,
 ) -> None:
-    """Show the runs below a directory as a page that follows them while they go on. Ctrl-C ends it.
+    """Serve a page that follows all runs in a directory. Ctrl-C stops it.
 
     Example: mopbt dashboard runs
     """
     from mopbt.html.dashboard import Dashboard, serve
 
+    dashboard = Dashboard(directory, host=host, port=port, token=token)
     try:
-        serve(
-            Dashboard(directory, host=host, port=port, token=token),
-            lambda url: print(f"The runs are at {url}", flush=True),
-        )
+        serve(dashboard, lambda url: print(f"The runs are at {url}", flush=True))
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
