@@ -197,7 +197,7 @@ def _task_with_dropout(**lengths):
     }
     optimizer = AdamW(lr="lr", weight_decay="decay")
     data = Batches(*_rows(64, 1), batch_size=16)
-    options = {"space": space, "data": data, "clip": 1.0, "test": _rows(24, 3)}
+    options = {"space": space, "data": data, "clip": 0.2, "test": _rows(24, 3)}
     return _torch_task(_network_with_dropout, optimizer, **options, **lengths)
 
 

@@ -67,6 +67,14 @@ LOCAL = {
         seed=3,
     ),
     "mo-pbt-global-draws": case("mo-pbt", {"population": 5}, {"global_draws": True}, seed=4),
+    "mo-pbt-ties": case("mo-pbt", {"population": 8}, {"coarse": True}, steps=5, seed=25),
+    "mo-pbt-mostly-failing": case(
+        "mo-pbt",
+        {"population": 5, "fraction": 0.5},
+        {"failing": 0.5, "diverging": True},
+        steps=6,
+        seed=27,
+    ),
     "pbt": case("pbt", {"population": 6, "objective": "loss"}, MIXED | NAN, seed=5),
     "pbt-async": case(
         "pbt",
@@ -93,6 +101,9 @@ LOCAL = {
         MIXED | FAILING,
         limits=LIMITS,
         seed=9,
+    ),
+    "pbt-max-scalarization-few-vectors": case(
+        "pbt-max-scalarization", {"population": 8, "vectors": 2}, MIXED | THREE, steps=3, seed=28
     ),
     "pbt-max-scalarization-async": case(
         "pbt-max-scalarization",
@@ -123,6 +134,13 @@ LOCAL = {
         limits=LIMITS,
         steps=2,
         seed=13,
+    ),
+    "nsga2-ties": case(
+        "nsga2",
+        {"population": 5, "trainings": 15},
+        {"coarse": True},
+        steps=2,
+        seed=29,
     ),
     "nsga2-three": case(
         "nsga2",
@@ -279,6 +297,11 @@ COMPARISON = {
         "MO-PBT": {"algorithm": "mo-pbt", "options": {"population": 4}},
         "random search": {"algorithm": "random-search", "options": {"population": 4}},
         "MO-ASHA": {"algorithm": "mo-asha", "options": {}},
+        "random search again": {  # so that two are equal
+            "algorithm": "random-search",
+            "options": {"population": 4},
+            "tasks": ["annealing"],
+        },
         "limited": {
             "algorithm": "mo-pbt",
             "options": {"population": 4},

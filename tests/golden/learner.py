@@ -29,6 +29,7 @@ class Options:
         mixed: Read all six hyperparameters and not only `mix` and `rate`.
         failing: Probability that an interval raises an error.
         diverging: Turn NaN or infinite at the largest learning rate.
+        coarse: Measure objectives to one decimal, so that many are equal.
         global_draws: Draw from the global generators of `random` and numpy as well.
         test: Measure the objectives on test data as well.
     """
@@ -37,6 +38,7 @@ class Options:
     mixed: bool = False
     failing: float = 0.0
     diverging: bool = False
+    coarse: bool = False
     global_draws: bool = False
     test: bool = False
 
@@ -83,6 +85,8 @@ def measured(options, learner):
     scores = {"gain": place[0], "loss": 1.2 - place[1]}
     if options.goals == 3:
         scores["reach"] = place[2]
+    if options.coarse:
+        scores = {name: round(score, 1) for name, score in scores.items()}
     if options.test:
         scores |= {f"test/{name}": 0.9 * score + 0.01 for name, score in scores.items()}
     return scores | {"size": place[0] + place[1], "age": learner["age"], "luck": learner["luck"]}
