@@ -355,6 +355,7 @@ def _end(run):
         "failed": last.failures,
         "diverged": last.diverged,
         "front": [point.job for point in front],
+        "spread": [point.job for point in front.spread(3)],
         "best": front.best(),
         "hypervolume": results.hypervolume(),
         "models": [_plain(results.load(point)) for point in front],
@@ -377,7 +378,8 @@ def meaning(lines):
     key = {id: f"trial {trial}, step {end}" for id, (_, trial, *_, end) in jobs.items()}
     assert len(set(key.values())) == len(jobs), "a trial was trained twice to the same step"
     end = dict(lines[-1]["end"])
-    end["front"] = [key[id] for id in end["front"]]
+    for part in ("front", "spread"):
+        end[part] = [key[id] for id in end[part]]
     meant = {}
     by_trial = sorted(jobs.values(), key=lambda job: (job[1], job[5]))
     for id, _, positions, start, begin, _ in by_trial:
@@ -704,7 +706,7 @@ def results(run):
         "rows": [_record(record) for record in found.records()],
         "front": [_point(point) for point in front],
         "front scores": front.scores().tolist(),
-        "spread": [point.job for point in front.spread(3)],
+        "spread": [[point.job for point in front.spread(n)] for n in (1, 2, 3, 4)],
         "picks": {name: point.job for name, point in picks.items()},
         "hypervolume": found.hypervolume(),
         "hypervolume of a reference": found.hypervolume(run.case["reference"]),

@@ -75,6 +75,13 @@ LOCAL = {
         steps=6,
         seed=27,
     ),
+    "mo-pbt-stretched": case(
+        "mo-pbt",
+        {"population": 10, "scale": True},
+        {"goals": 3, "stretch": 50.0},
+        seed=32,
+    ),
+    "mo-pbt-mostly-nan": case("mo-pbt", {"population": 3}, {"lost": 0.5}, steps=9, seed=31),
     "pbt": case("pbt", {"population": 6, "objective": "loss"}, MIXED | NAN, seed=5),
     "pbt-async": case(
         "pbt",
@@ -197,6 +204,7 @@ def on(name, engine, **changes):
 
 SIMULATED = {
     "simulated-toy-mo-pbt": on("toy-mo-pbt", WORKERS),
+    "simulated-toy-mo-pbt-async": on("toy-mo-pbt-async", SLOW),
     "simulated-mo-pbt": on("mo-pbt", UNEVEN),
     "simulated-mo-pbt-async": on("mo-pbt-async", DYING),
     "simulated-mo-pbt-scaled": on("mo-pbt-scaled", DYING),
@@ -294,6 +302,14 @@ NETWORK_RUNS = {kind: NETWORK_RUN | {"engine": {"kind": kind}} for kind in ("loc
 
 COMPARISON = {
     "algorithms": {
+        # The first of a task, so that its own constraint must be told from those of the task.
+        "limited": {
+            "algorithm": "mo-pbt",
+            "options": {"population": 4},
+            "constraints": ["gain >= 0.1"],
+            "seed_offset": 10,
+            "tasks": ["learner"],
+        },
         "MO-PBT": {"algorithm": "mo-pbt", "options": {"population": 4}},
         "random search": {"algorithm": "random-search", "options": {"population": 4}},
         "MO-ASHA": {"algorithm": "mo-asha", "options": {}},
@@ -301,13 +317,6 @@ COMPARISON = {
             "algorithm": "random-search",
             "options": {"population": 4},
             "tasks": ["annealing"],
-        },
-        "limited": {
-            "algorithm": "mo-pbt",
-            "options": {"population": 4},
-            "constraints": ["gain >= 0.1"],
-            "seed_offset": 10,
-            "tasks": ["learner"],
         },
     },
     "seeds": 2,
