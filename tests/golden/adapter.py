@@ -269,7 +269,7 @@ def make_engine(described):
 
 @dataclass
 class Finished:
-    """A run that has ended, and what it said on the way."""
+    """A run that has ended, and the progress that it reported."""
 
     case: dict
     path: Path
@@ -279,7 +279,7 @@ class Finished:
 
 def execute(case, path, *, engine=None, budget=None):
     """Start or resume the run of a case in a directory, on its own engine or on another one."""
-    said = []
+    snapshots = []
     limits = case["budget"] if budget is None else budget
     results = mopbt.run(
         make_task(case["task"]),
@@ -288,9 +288,9 @@ def execute(case, path, *, engine=None, budget=None):
         seed=case["seed"],
         engine=make_engine(engine or case["engine"]),
         budget=Budget(**{BUDGETS[name]: value for name, value in limits.items()}),
-        progress=said.append,
+        progress=snapshots.append,
     )
-    return Finished(case, Path(path), results, said)
+    return Finished(case, Path(path), results, snapshots)
 
 
 def journal(run):
@@ -633,11 +633,11 @@ def report(paths):
 
     stories = [read_story(Path(path)) for path in paths]
     data = payload(stories, [story.data() for story in stories])
-    return [_told(run) for run in data["runs"]], _beside(data["comparison"])
+    return [_run_data(run) for run in data["runs"]], _comparison_data(data["comparison"])
 
 
-def _told(data):
-    """Return what a page tells of a run, under neutral keys."""
+def _run_data(data):
+    """Return the data of one run on a page, under neutral keys."""
     return {
         "task": data["task"],
         "algorithm": data["algorithm"],
@@ -686,7 +686,7 @@ def _model(point):
     return [point[key] for key in keys]
 
 
-def _beside(data):
+def _comparison_data(data):
     return {
         "reference": data["reference"],
         "axes": [list(view) for view in data["views"]],

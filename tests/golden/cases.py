@@ -31,7 +31,7 @@ def case(algorithm, options, task=None, *, limits=(), steps=4, seed=0, budget=No
 
 
 LOCAL = {
-    # mopbt's own toy, two of the runs with other parts than the default
+    # mopbt's own toy, with the default parts and with others
     "toy-mo-pbt": case("mo-pbt", {"population": 6}, "plain"),
     "toy-mo-pbt-async": case(
         "mo-pbt",
