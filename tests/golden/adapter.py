@@ -198,7 +198,7 @@ def _task_with_dropout(**lengths):
     }
     optimizer = AdamW(lr="lr", weight_decay="decay")
     data = Batches(*_rows(64, 1), batch_size=16)
-    options = {"space": space, "data": data, "clip": 1.0, "test": _rows(24, 3)}
+    options = {"space": space, "data": data, "clip": 0.2, "test": _rows(24, 3)}
     return _torch_task(_network_with_dropout, optimizer, **options, **lengths)
 
 
@@ -270,7 +270,7 @@ def make_engine(described):
 
 @dataclass
 class Finished:
-    """A run that has ended, and what it said on the way."""
+    """A run that has ended, and the progress that it reported."""
 
     case: dict
     path: Path
@@ -280,7 +280,7 @@ class Finished:
 
 def execute(case, path, *, engine=None, budget=None):
     """Start or resume the run of a case in a directory, on its own engine or on another one."""
-    said = []
+    snapshots = []
     limits = case["budget"] if budget is None else budget
     results = mopbt.run(
         make_task(case["task"]),
@@ -289,9 +289,9 @@ def execute(case, path, *, engine=None, budget=None):
         seed=case["seed"],
         engine=make_engine(engine or case["engine"]),
         budget=Budget(**{BUDGETS[name]: value for name, value in limits.items()}),
-        progress=said.append,
+        progress=snapshots.append,
     )
-    return Finished(case, Path(path), results, said)
+    return Finished(case, Path(path), results, snapshots)
 
 
 def journal(run):
@@ -356,6 +356,7 @@ def _end(run):
         "failed": last.failures,
         "diverged": last.diverged,
         "front": [point.job for point in front],
+        "spread": [point.job for point in front.spread(3)],
         "best": front.best(),
         "hypervolume": results.hypervolume(),
         "models": [_plain(results.load(point)) for point in front],
@@ -378,17 +379,18 @@ def meaning(lines):
     key = {id: f"trial {trial}, step {end}" for id, (_, trial, *_, end) in jobs.items()}
     assert len(set(key.values())) == len(jobs), "a trial was trained twice to the same step"
     end = dict(lines[-1]["end"])
-    end["front"] = [key[id] for id in end["front"]]
-    did_you_mean = {}
+    for part in ("front", "spread"):
+        end[part] = [key[id] for id in end[part]]
+    meant = {}
     by_trial = sorted(jobs.values(), key=lambda job: (job[1], job[5]))
     for id, _, positions, start, begin, _ in by_trial:
-        did_you_mean[key[id]] = {
+        meant[key[id]] = {
             "positions": positions,
             "start": None if start is None else key[start],
             "begin": begin,
             "report": _measured(reports[id]),
         }
-    return {"jobs": did_you_mean, "end": end}
+    return {"jobs": meant, "end": end}
 
 
 def _measured(report):
@@ -634,11 +636,11 @@ def report(paths):
 
     stories = [read_run(Path(path)) for path in paths]
     data = payload(stories, [story.data() for story in stories])
-    return [_told(run) for run in data["runs"]], _beside(data["comparison"])
+    return [_run_data(run) for run in data["runs"]], _comparison_data(data["comparison"])
 
 
-def _told(data):
-    """Return what a page tells of a run, under neutral keys."""
+def _run_data(data):
+    """Return the data of one run on a page, under neutral keys."""
     return {
         "task": data["task"],
         "algorithm": data["algorithm"],
@@ -687,7 +689,7 @@ def _model(point):
     return [point[key] for key in keys]
 
 
-def _beside(data):
+def _comparison_data(data):
     return {
         "reference": data["reference"],
         "axes": [list(view) for view in data["views"]],
@@ -707,7 +709,7 @@ def results(run):
         "rows": [_record(record) for record in found.records()],
         "front": [_point(point) for point in front],
         "front scores": front.scores().tolist(),
-        "spread": [point.job for point in front.spread(3)],
+        "spread": [[point.job for point in front.spread(n)] for n in (1, 2, 3, 4)],
         "picks": {name: point.job for name, point in picks.items()},
         "hypervolume": found.hypervolume(),
         "hypervolume of a reference": found.hypervolume(run.case["reference"]),

@@ -31,7 +31,7 @@ def case(algorithm, options, task=None, *, limits=(), steps=4, seed=0, budget=No
 
 
 LOCAL = {
-    # mopbt's own toy, two of the runs with other parts than the default
+    # mopbt's own toy, with the default parts and with others
     "toy-mo-pbt": case("mo-pbt", {"population": 6}, "plain"),
     "toy-mo-pbt-async": case(
         "mo-pbt",
@@ -67,6 +67,21 @@ LOCAL = {
         seed=3,
     ),
     "mo-pbt-global-draws": case("mo-pbt", {"population": 5}, {"global_draws": True}, seed=4),
+    "mo-pbt-ties": case("mo-pbt", {"population": 8}, {"coarse": True}, steps=5, seed=25),
+    "mo-pbt-mostly-failing": case(
+        "mo-pbt",
+        {"population": 5, "fraction": 0.5},
+        {"failing": 0.5, "diverging": True},
+        steps=6,
+        seed=27,
+    ),
+    "mo-pbt-stretched": case(
+        "mo-pbt",
+        {"population": 10, "scale": True},
+        {"goals": 3, "stretch": 50.0},
+        seed=32,
+    ),
+    "mo-pbt-mostly-nan": case("mo-pbt", {"population": 3}, {"lost": 0.5}, steps=9, seed=31),
     "pbt": case("pbt", {"population": 6, "objective": "loss"}, MIXED | NAN, seed=5),
     "pbt-async": case(
         "pbt",
@@ -93,6 +108,9 @@ LOCAL = {
         MIXED | FAILING,
         limits=LIMITS,
         seed=9,
+    ),
+    "pbt-max-scalarization-few-vectors": case(
+        "pbt-max-scalarization", {"population": 8, "vectors": 2}, MIXED | THREE, steps=3, seed=28
     ),
     "pbt-max-scalarization-async": case(
         "pbt-max-scalarization",
@@ -123,6 +141,13 @@ LOCAL = {
         limits=LIMITS,
         steps=2,
         seed=13,
+    ),
+    "nsga2-ties": case(
+        "nsga2",
+        {"population": 5, "trainings": 15},
+        {"coarse": True},
+        steps=2,
+        seed=29,
     ),
     "nsga2-three": case(
         "nsga2",
@@ -179,6 +204,7 @@ def on(name, engine, **changes):
 
 SIMULATED = {
     "simulated-toy-mo-pbt": on("toy-mo-pbt", WORKERS),
+    "simulated-toy-mo-pbt-async": on("toy-mo-pbt-async", SLOW),
     "simulated-mo-pbt": on("mo-pbt", UNEVEN),
     "simulated-mo-pbt-async": on("mo-pbt-async", DYING),
     "simulated-mo-pbt-scaled": on("mo-pbt-scaled", DYING),
@@ -276,15 +302,21 @@ NETWORK_RUNS = {kind: NETWORK_RUN | {"engine": {"kind": kind}} for kind in ("loc
 
 COMPARISON = {
     "algorithms": {
-        "MO-PBT": {"algorithm": "mo-pbt", "options": {"population": 4}},
-        "random search": {"algorithm": "random-search", "options": {"population": 4}},
-        "MO-ASHA": {"algorithm": "mo-asha", "options": {}},
+        # The first of a task, so that its own constraint must be told from those of the task.
         "limited": {
             "algorithm": "mo-pbt",
             "options": {"population": 4},
             "constraints": ["gain >= 0.1"],
             "seed_offset": 10,
             "tasks": ["learner"],
+        },
+        "MO-PBT": {"algorithm": "mo-pbt", "options": {"population": 4}},
+        "random search": {"algorithm": "random-search", "options": {"population": 4}},
+        "MO-ASHA": {"algorithm": "mo-asha", "options": {}},
+        "random search again": {  # so that two are equal
+            "algorithm": "random-search",
+            "options": {"population": 4},
+            "tasks": ["annealing"],
         },
     },
     "seeds": 2,

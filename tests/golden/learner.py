@@ -29,6 +29,9 @@ class Options:
         mixed: Read all six hyperparameters and not only `mix` and `rate`.
         failing: Probability that an interval raises an error.
         diverging: Turn NaN or infinite at the largest learning rate.
+        lost: Probability that an interval turns a learner NaN or infinite.
+        coarse: Measure objectives to one decimal, so that many are equal.
+        stretch: Factor of the loss, so that objectives have other ranges.
         global_draws: Draw from the global generators of `random` and numpy as well.
         test: Measure the objectives on test data as well.
     """
@@ -37,6 +40,9 @@ class Options:
     mixed: bool = False
     failing: float = 0.0
     diverging: bool = False
+    lost: float = 0.0
+    coarse: bool = False
+    stretch: float = 1.0
     global_draws: bool = False
     test: bool = False
 
@@ -72,7 +78,7 @@ def trained(options, learner, hp, begin, end, seed):
     luck = draw(seed, 2000)
     if options.global_draws:
         luck = 0.5 * luck + 0.25 * random.random() + 0.25 * np.random.random()  # noqa: NPY002
-    if options.diverging and rate >= DIVERGING:
+    if (options.diverging and rate >= DIVERGING) or draw(seed, 3000) < options.lost:
         place[0] = math.nan if luck < 0.7 else math.inf
     return {"place": place, "speed": speed, "age": learner["age"] + end - begin, "luck": luck}
 
@@ -80,9 +86,11 @@ def trained(options, learner, hp, begin, end, seed):
 def measured(options, learner):
     """Return the scores of a learner: `gain` is maximized, `loss` minimized, `reach` maximized."""
     place = learner["place"]
-    scores = {"gain": place[0], "loss": 1.2 - place[1]}
+    scores = {"gain": place[0], "loss": options.stretch * (1.2 - place[1])}
     if options.goals == 3:
         scores["reach"] = place[2]
+    if options.coarse:
+        scores = {name: round(score, 1) for name, score in scores.items()}
     if options.test:
         scores |= {f"test/{name}": 0.9 * score + 0.01 for name, score in scores.items()}
     return scores | {"size": place[0] + place[1], "age": learner["age"], "luck": learner["luck"]}

@@ -30,8 +30,8 @@ def check(name, *packages):
     there = json.loads(file.read_text("utf-8"))
     other = [key for key in there if there[key] != here.get(key)]
     if other:
-        told = "; ".join(f"{key} is {here.get(key)}, not {there[key]}" for key in other)
-        pytest.skip(f"these golden files hold for another machine: {told}")
+        reasons = "; ".join(f"{key} is {here.get(key)}, not {there[key]}" for key in other)
+        pytest.skip(f"these golden files hold for another machine: {reasons}")
 
 
 def _vendor():

@@ -14,9 +14,9 @@ from tests.golden.recorded import check_sections
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_is_as_it_was(name, tmp_path):
     runs = {key: adapter.execute(case, tmp_path / key) for key, case in REPORTS[name].items()}
-    told, beside = adapter.report([run.path for run in runs.values()])
-    sections = {"comparison": beside}
-    for key, data in zip(runs, told, strict=True):
+    pages, comparison = adapter.report([run.path for run in runs.values()])
+    sections = {"comparison": comparison}
+    for key, data in zip(runs, pages, strict=True):
         sections |= {f"{key}, {part}": value for part, value in data.items()}
     check_sections(f"report/{name}-page.jsonl", sections)
     for key, run in runs.items():
