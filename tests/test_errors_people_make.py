@@ -366,7 +366,7 @@ IN_PROGRAMS = [
         *(
             "got the file HERE/notes.txt",
             "must be a directory",
-            "name one that is new, empty, or a run",
+            "name a new or empty directory, or a run",
         ),
     ),
     Mistake(
@@ -375,11 +375,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("a run with another seed", running(out="ours", population=2, seed=1), RunMismatch),
-        *("seed is 1", "it was 0", "use them again, or another directory"),
+        *("seed is 1", "it was 0", "use the same settings, or another directory"),
     ),
     Mistake(
         *("a run with another task", running(out="done"), RunMismatch),
-        *("task is 'train'", "it was 'toy'", "use them again, or another directory"),
+        *("task is 'train'", "it was 'toy'", "use the same settings, or another directory"),
     ),
     Mistake(
         *("storage without a journal", running(out=None, storage="elsewhere"), ValueError),
@@ -515,7 +515,7 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("scores that are always NaN", lambda here: nan_front(), TaskFailed),
-        *("'up' is nan in the last one", "finite scores", "mend the task"),
+        *("'up' is nan in the last one", "finite metrics", "fix the task"),
     ),
     Mistake(
         *(
@@ -644,7 +644,7 @@ IN_PROGRAMS = [
         *("loading by a word", lambda here: Results.open("done").load("best"), ValueError),
         *(
             "got 'best'",
-            "an evaluated job of this run, or one of `results.front()`",
+            "the id of an evaluated model of this run, or one of `results.front()`",
             "on the front are",
         ),
     ),
@@ -652,7 +652,7 @@ IN_PROGRAMS = [
         *("loading a list of jobs", lambda here: Results.open("done").load([1]), ValueError),
         *(
             "got [1]",
-            "an evaluated job of this run, or one of `results.front()`",
+            "the id of an evaluated model of this run, or one of `results.front()`",
             "on the front are",
         ),
     ),
@@ -1097,11 +1097,11 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("run toy --out notes.txt/run", 2),
-        *("got the file HERE/notes.txt", "must be a directory", "name one that is new"),
+        *("got the file HERE/notes.txt", "must be a directory", "name a new or empty directory"),
     ),
     Command(
         *("run toy --out done --population 4 --seed 7", 1),
-        *("seed is 7", "it was 0", "use them again"),
+        *("seed is 7", "it was 0", "use the same settings"),
     ),
     Command(
         *("run toy --out done --population 4", 1),
@@ -1117,7 +1117,7 @@ ON_THE_COMMAND_LINE = [
             "run toy --out done --population 4",
             1,
         ),
-        *("has a journal", "but no run.toml", "put it back, or use another directory"),
+        *("has a journal", "but no run.toml", "restore it, or use another directory"),
         lambda here: (here / "done" / "run.toml").unlink(),
     ),
     # mopbt resume, show, front, lineage, list
@@ -1126,7 +1126,7 @@ ON_THE_COMMAND_LINE = [
             "resume dune",
             1,
         ),
-        *("dune", "is not a run: it is not there", "`mopbt list DIR`"),
+        *("dune", "is not a run: it does not exist", "`mopbt list DIR`"),
     ),
     Command(
         *(
@@ -1158,13 +1158,13 @@ ON_THE_COMMAND_LINE = [
         *("front done --against ours", 2),
         *(
             "HERE/ours has the objectives up max, down min",
-            "HERE/done has near max, far max",
-            "need the same",
+            "have the same objectives",
+            "look at each of them alone",
         ),
     ),
     Command(
         *("lineage done 999", 2),
-        *("got 999", "an evaluated job of this run", "on the front are"),
+        *("got 999", "the id of an evaluated model of this run", "on the front are"),
     ),
     Command(
         *("list nowhere", 2),
@@ -1237,7 +1237,11 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("report done ours", 2),
-        *("ours has the objectives up max, down min", "need the same", "look at each by itself"),
+        *(
+            "ours has the objectives up max, down min",
+            "have the same objectives",
+            "look at each of them alone",
+        ),
     ),
     Command(
         *(
@@ -1385,7 +1389,7 @@ ON_THE_COMMAND_LINE = [
         *("resume done", 1),
         *(
             "line 2 of HERE/done/journal.jsonl",
-            "its checksum does not fit",
+            "its checksum is wrong",
             "`mopbt resume HERE/done --repair`",
         ),
         journal(lambda lines: [lines[0], lines[1].replace(b"near", b"nera"), *lines[2:]]),
@@ -1394,8 +1398,8 @@ ON_THE_COMMAND_LINE = [
         *("show done", 1),
         *(
             "HERE/done/journal.jsonl",
-            "none of its 2 lines has a checksum that fits",
-            "put back the file that the run wrote",
+            "none of its 2 lines has a valid checksum",
+            "restore the file that the run wrote",
         ),
         write("done/journal.jsonl", '{"step": 1, "loss": 0.3}\n' * 3),
     ),
@@ -1403,8 +1407,8 @@ ON_THE_COMMAND_LINE = [
         *("resume done", 1),
         *(
             "line 4 of",
-            "does not follow from those before it (jobs so far: 2)",
-            "put back the file that the run wrote",
+            "(2 jobs so far)",
+            "restore the original file",
         ),
         journal(lambda lines: lines[:3] + lines[2:]),
     ),
@@ -1412,15 +1416,17 @@ ON_THE_COMMAND_LINE = [
         *("show done", 1),
         *(
             "line 3 of",
-            "does not follow from those before it (jobs so far: 1)",
-            "put back the file that the run wrote",
+            "(1 jobs so far)",
+            "restore the original file",
         ),
         journal(lambda lines: lines[:2] + lines[3:]),
     ),
     Command(
         *("resume done", 1),
-        *("(KeyError: 'seconds')", "does not understand", "install the version that wrote it"),
-        journal(lambda lines: [*lines, line_of(b'{"reports":[{"job":0,"minutes":3}]}'), lines[-1]]),
+        *("(KeyError: 'objectives')", "cannot be read by mopbt", "install the version that wrote it"),
+        journal(
+            lambda lines: [lines[0], line_of(b'{"reports":[{"job":0,"minutes":3}]}'), lines[1]]
+        ),
     ),
 ]
 
@@ -1500,7 +1506,7 @@ def test_a_directory_in_which_nothing_was_reported_begins_anew(here):
     assert len(mopbt.run(train, constraints=["up >= 0"], **said)) == 8
     with pytest.raises(
         RunMismatch,
-        match=r"constraints is \['up >= 1'\], it was \['up >= 0'\]; use them again, or another directory$",
+        match=r"constraints is \['up >= 1'\], it was \['up >= 0'\]; use the same settings, or another directory$",
     ):
         mopbt.run(train, constraints=["up >= 1"], **said)
 

@@ -53,7 +53,7 @@ def test_the_command_runs_and_its_report_can_be_made_again(place, tmp_path, monk
     partial = invoked("quick.toml", "--only-report")
     assert "Tables of 3 runs" in partial.stdout
     assert (
-        "Missing runs: 1; the same command without --only-report goes on with them."
+        "Missing runs: 1; rerun the same command without --only-report to complete them."
         in partial.stdout
     )
 
@@ -80,9 +80,9 @@ def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, m
     Path("broken.toml").write_text(broken.to_toml())
     failed = invoked("broken.toml", "--out", "broken", "--jobs", "1", "--quiet")
     assert failed.exit_code == 1
-    assert "Missing runs: 1; the same command goes on with them." in failed.stdout
+    assert "Missing runs: 1; rerun the same command to complete them." in failed.stdout
     assert "RuntimeError: no such luck" in failed.stderr
-    assert "Where the failures came from is in about.json." in failed.stdout
+    assert "The tracebacks of the failures are in about.json." in failed.stdout
     (trace,) = about_of(Path("broken"))["failures"].values()
     assert "problems.py" in trace
 
