@@ -102,7 +102,7 @@ task = LightningTask(
 if __name__ == "__main__":
     population = int(sys.argv[1]) if len(sys.argv) > 1 else 16
     results = mopbt.run(task, out=f"runs/lightning-fairness-{population}", population=population)
-    choice = results.front().pick("knee")
+    choice = results.front().knee()
     print(choice.why)
     # The weights are an ordinary state_dict.
     weights = results.load(choice)["model"]

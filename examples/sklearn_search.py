@@ -38,7 +38,7 @@ def main():
         recall = recall_score(y_test, predicted)
         validation = f"{point.scores['precision']:.3f} {point.scores['recall']:.3f}"
         print(f"validation {validation}, test {precision:.3f} {recall:.3f}")
-    precise = search.pick(best="precision", where="recall >= 0.3")
+    precise = search.estimator_of(search.front_.where("recall >= 0.3").best("precision"))
     precision = precision_score(y_test, precise.predict(x_test))
     print(f"most precise model with a recall of at least 0.3: test precision {precision:.3f}")
 

@@ -520,12 +520,12 @@ IN_PROGRAMS = [
     Mistake(
         *(
             "scores that are NaN so far, and then a choice",
-            lambda here: nan_front(Budget(jobs=4)).pick("knee"),
+            lambda here: nan_front(Budget(jobs=4)).knee(),
             ValueError,
         ),
         *(
             "the front is empty",
-            "no interval has reported finite scores yet",
+            "no interval has reported finite metrics yet",
             "look at `results.records()`",
         ),
     ),
@@ -607,19 +607,19 @@ IN_PROGRAMS = [
     Mistake(
         *(
             "the best in a misspelt objective",
-            lambda here: front(here).pick(best="nera"),
+            lambda here: front(here).best("nera"),
             ValueError,
         ),
         *("got 'nera'", "('near', 'far')", "did you mean 'near'?"),
     ),
     Mistake(
-        *("a word that is no choice", lambda here: front(here).pick("elbow"), ValueError),
-        *("got 'elbow'", "one of the three", 'pick takes "knee"'),
+        *("a word that is no weights", lambda here: front(here).weighted("elbow"), TypeError),
+        *("got 'elbow'", "must be a mapping", "such as {'near': 2}"),
     ),
     Mistake(
         *(
             "a limit on a misspelt score",
-            lambda here: front(here).pick("knee", where="nera >= 0.1"),
+            lambda here: front(here).where("nera >= 0.1").knee(),
             ValueError,
         ),
         *("got 'nera'", "one of 'far', 'near'", "did you mean 'near'?"),
@@ -627,7 +627,7 @@ IN_PROGRAMS = [
     Mistake(
         *(
             "a limit that nothing reaches",
-            lambda here: front(here).pick("knee", where="near >= 5"),
+            lambda here: front(here).where("near >= 5").knee(),
             ValueError,
         ),
         *("near >= 5", "it reaches near", "relax `where`, or train longer"),
@@ -635,7 +635,7 @@ IN_PROGRAMS = [
     Mistake(
         *(
             "a weight below 0 for what should be small",
-            lambda here: front(here).pick({"near": 1, "far": -1}),
+            lambda here: front(here).weighted({"near": 1, "far": -1}),
             ValueError,
         ),
         *("got -1", "a number of at least 0", "the weight of 'far'"),
@@ -962,12 +962,12 @@ def line_of(body):
 
 
 def spoil_checkpoint(here):
-    file = Results.open(here / "done").checkpoint_file(front(here).pick(best="near"))
+    file = Results.open(here / "done").checkpoint_file(front(here).best("near"))
     Path(file).write_bytes(Path(file).read_bytes()[:-1])
 
 
 def remove_checkpoint(here):
-    Path(Results.open(here / "done").checkpoint_file(front(here).pick(best="near"))).unlink()
+    Path(Results.open(here / "done").checkpoint_file(front(here).best("near"))).unlink()
 
 
 ON_THE_COMMAND_LINE = [
@@ -1423,7 +1423,11 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("resume done", 1),
-        *("(KeyError: 'objectives')", "cannot be read by mopbt", "install the version that wrote it"),
+        *(
+            "(KeyError: 'objectives')",
+            "cannot be read by mopbt",
+            "install the version that wrote it",
+        ),
         journal(
             lambda lines: [lines[0], line_of(b'{"reports":[{"job":0,"minutes":3}]}'), lines[1]]
         ),
@@ -1523,7 +1527,7 @@ def test_a_torn_last_line_is_no_mistake(here):
 def test_a_checkpoint_that_is_damaged_is_said_and_the_others_load(here):
     spoil_checkpoint(here)
     results = Results.open("done")
-    spoilt = results.front().pick(best="near")
+    spoilt = results.front().best("near")
     with pytest.raises(
         CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job} --export model.safetensors`$"
     ):

@@ -66,7 +66,7 @@ def net(tmp_path_factory):
 
 @pytest.mark.slow
 def test_weights_are_a_plain_state_dict_that_the_users_model_loads(net, tmp_path):
-    choice = net.front().pick("knee")
+    choice = net.front().knee()
     files = export(net, choice, tmp_path / "model.safetensors")
     model = networks().model()
     model.load_state_dict(load_file(files.weights))
@@ -76,7 +76,7 @@ def test_weights_are_a_plain_state_dict_that_the_users_model_loads(net, tmp_path
 
 
 def test_what_made_it_is_told_in_full(net, tmp_path):
-    choice = net.front().pick(best="accuracy")
+    choice = net.front().best("accuracy")
     about = json.loads(export(net, choice, tmp_path / "m.safetensors").about.read_text())
     assert about["model"] == choice.job
     assert about["validation"] == {
@@ -95,7 +95,7 @@ def test_what_made_it_is_told_in_full(net, tmp_path):
 
 @pytest.mark.slow
 def test_the_card_can_be_followed_to_the_letter(net, tmp_path):
-    choice = net.front().pick("knee")
+    choice = net.front().knee()
     files = export(net, choice, tmp_path / "model.safetensors")
     card = files.card.read_text()
     assert choice.why in card
@@ -124,7 +124,7 @@ def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
     )
     (point,) = results.front()
     files = export(results, point, tmp_path / "m.safetensors")
-    said = f"Model {point.job}: no model satisfies near >= 99; this one comes nearest (violation {point.violation:.2g})."
+    said = f"Model {point.job}: no model satisfies near >= 99; this one comes closest (violation {point.violation:.2g})."
     about = json.loads(files.about.read_text())
     assert (about["violation"], about["why"]) == (point.violation, said)
     assert said in files.card.read_text()
@@ -268,7 +268,7 @@ def test_without_ancestry_the_trials_own_history_is_trained(toy):
 
 
 def test_another_seed_and_other_data_give_another_model(net):
-    point = net.front().pick(best="accuracy")
+    point = net.front().best("accuracy")
     other = replay(net, point, seed=5)
     assert other.data != net.checkpoint(point)
     assert other.differences["accuracy"] == other.scores["accuracy"] - point.scores["accuracy"]
@@ -278,7 +278,7 @@ def test_another_seed_and_other_data_give_another_model(net):
 
 
 def test_a_replayed_model_is_exported_as_one_of_the_run_is(net, tmp_path):
-    point = net.front().pick("knee")
+    point = net.front().knee()
     first, again = export(net, point, tmp_path / "a.safetensors"), replay(net, point)
     files = export_again(net, again, tmp_path / "b.safetensors")
     assert files.weights.read_bytes() == first.weights.read_bytes()
@@ -295,7 +295,7 @@ def test_a_replayed_model_is_exported_as_one_of_the_run_is(net, tmp_path):
 
 
 def test_a_longer_training_stretches_the_schedule(toy):
-    point = toy.front().pick("knee")
+    point = toy.front().knee()
     seen = []
 
     class Longer(ToyTask):
@@ -357,13 +357,13 @@ def test_pick_on_the_command_line(run_path, tmp_path):
         "--export",
         tmp_path / "m.safetensors",
     )
-    choice = mopbt.Results.open(run_path).front().pick(where="near <= 5", best="far")
+    choice = mopbt.Results.open(run_path).front().where("near <= 5").best("far")
     assert done.stdout.splitlines()[0] == choice.why
     assert (tmp_path / "m.md").is_file()
     listed = json.loads(
         mopbt_command("pick", run_path, "--weight", "near=1", "--weight", "far=3", "--json").stdout
     )
-    assert listed["job"] == mopbt.Results.open(run_path).front().pick({"near": 1, "far": 3}).job
+    assert listed["job"] == mopbt.Results.open(run_path).front().weighted({"near": 1, "far": 3}).job
     assert "is the knee" in mopbt_command("pick", run_path).stdout
 
 

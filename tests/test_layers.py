@@ -85,6 +85,7 @@ LAYERS = {
     },
     3: {
         "columns",
+        "front",
         "history",
         "run_directory",
         "run_config",
@@ -216,7 +217,7 @@ HEAVY = {
             "tasks.paper",
         ),
     },
-    "pandas": {"results"},
+    "pandas": {"front"},
     "matplotlib": {
         "plots.front",
         "plots.style",

@@ -1,6 +1,7 @@
 """Selecting a model from a front: the rules, and the sentence that explains the choice."""
 
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mopbt import selection
+from mopbt.errors import StoreError
+from mopbt.front import Front, Point
 from mopbt.objectives import Constraint, parse_objectives
 from mopbt.problem import make_problem
-from mopbt.results import Choice, Front, Point
 from mopbt.space import Grid
 
 PROBLEM = make_problem(
@@ -54,7 +56,7 @@ def test_the_knee_is_farthest_from_the_line_through_the_ends():
     first, last = points[0], points[-1]
     along = (last - first) / np.linalg.norm(last - first)
     distances = [abs(along[0] * (p - first)[1] - along[1] * (p - first)[0]) for p in points]
-    assert FRONT.pick("knee").job == int(np.argmax(distances)) == 1
+    assert FRONT.knee().job == int(np.argmax(distances)) == 1
 
 
 @given(fronts(), st.floats(0.1, 10), st.floats(-5, 5))
@@ -84,15 +86,14 @@ def test_all_weight_on_one_objective_selects_its_best(front, data):
 
 
 def test_the_best_within_a_limit():
-    choice = FRONT.pick(where="accuracy >= 0.85", best="dsp")
-    assert isinstance(choice, Choice)
+    choice = FRONT.where("accuracy >= 0.85").best("dsp")
     # An accuracy of 0.850 satisfies the limit exactly.
     assert choice.job == 2
-    assert FRONT.pick(where="accuracy > 0.85", best="dsp").job == 1
-    assert FRONT.pick(where=["accuracy >= 0.8", "dsp < 0.08"], best="accuracy").job == 2
+    assert FRONT.where("accuracy > 0.85").best("dsp").job == 1
+    assert FRONT.where("accuracy >= 0.8", "dsp < 0.08").best("accuracy").job == 2
     # A limit may be on any metric.
-    assert FRONT.pick(where=Constraint("loss", "<=", 0.4), best="accuracy").job == 3
-    assert FRONT.pick("knee", where="dsp <= 0.009").job == 4
+    assert FRONT.where(Constraint("loss", "<=", 0.4)).best("accuracy").job == 3
+    assert FRONT.where("dsp <= 0.009").knee().job == 4
 
 
 def front_with(rows):
@@ -114,9 +115,13 @@ def test_limits_do_not_change_the_scale():
     front = front_with([{"f": float(f), "g": float(g)} for f, g in scores])
     # Scaled by the front, rows 0 to 4 have the sums 1.0, 1.3, 1.3, 1.0, 1.0 and the worst
     # shortfalls 1.0, 0.6, 0.5, 0.6, 1.0.
-    assert front.pick("knee", where="f >= 4").job == front.pick("knee").job == 1
-    assert front.pick({"f": 1, "g": 1}, where="f >= 4").job == front.pick({"f": 1, "g": 1}).job == 2
-    assert front.pick("knee", where="f >= 6").job == 3
+    assert front.where("f >= 4").knee().job == front.knee().job == 1
+    assert (
+        front.where("f >= 4").weighted({"f": 1, "g": 1}).job
+        == front.weighted({"f": 1, "g": 1}).job
+        == 2
+    )
+    assert front.where("f >= 6").knee().job == 3
 
 
 def test_models_without_a_metric_do_not_satisfy_a_limit_on_it():
@@ -127,29 +132,28 @@ def test_models_without_a_metric_do_not_satisfy_a_limit_on_it():
         {"f": 2.0, "g": 0.0, "slow": math.nan},
     ]
     front = front_with(rows)
-    assert front.pick(best="f", where="slow >= 0.1").job == 1
+    assert front.where("slow >= 0.1").best("f").job == 1
     with pytest.raises(
         ValueError, match="no model of the front has slow >= 0.5; it reaches slow 0.3: relax"
     ):
-        front.pick(best="f", where="slow >= 0.5")
+        front.where("slow >= 0.5").best("f")
 
 
 def test_a_choice_says_what_it_costs():
-    why = FRONT.pick(where="accuracy >= 0.855", best="dsp").why
+    why = FRONT.where("accuracy >= 0.855").best("dsp").why
     assert why.startswith("Model 1 is the best in dsp of the 2 models with accuracy >= 0.855")
     assert "gives up 0.004 of accuracy for 0.09 of dsp" in why
     assert "gives up 0.08 of dsp for 0.097 of accuracy" in why
-    assert "weights accuracy 2, dsp 1" in FRONT.pick({"accuracy": 2, "dsp": 1}).why
+    assert "weights accuracy 2, dsp 1" in FRONT.weighted({"accuracy": 2, "dsp": 1}).why
     assert (
-        Front(FRONT[:1], PROBLEM).pick("knee").why
+        Front(FRONT[:1], PROBLEM).knee().why
         == "Model 0 is the knee: no other model is better in any objective."
     )
 
 
 def test_a_single_model_is_counted_in_the_singular():
     assert (
-        " of the 1 model with accuracy >= 0.86: "
-        in FRONT.pick(where="accuracy >= 0.86", best="dsp").why
+        " of the 1 model with accuracy >= 0.86: " in FRONT.where("accuracy >= 0.86").best("dsp").why
     )
     assert repr(Front(FRONT[:1], PROBLEM)) == "<Front of 1 model: accuracy (max), dsp (min)>"
 
@@ -166,7 +170,7 @@ def test_if_no_model_satisfies_the_constraints_the_choice_says_only_that():
     shortfall = front.shortfall(near)
     assert "no model satisfies accuracy >= 99 and dsp < 1" in shortfall
     assert "(violation 0.95)" in shortfall
-    assert front.pick("knee").why == front.pick(best="dsp").why == f"Model 3: {shortfall}."
+    assert front.knee().why == front.best("dsp").why == f"Model 3: {shortfall}."
     assert "not satisfy accuracy >= 99 and dsp < 1 (violation 0.96)" in front.shortfall(far)
     assert Front(FRONT, problem).shortfall(far) == front.shortfall(far)
     assert Front(FRONT, problem).shortfall(FRONT[0]) == ""
@@ -186,8 +190,6 @@ def test_a_trade_names_every_objective_that_changes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("knie",), r'pick takes "knee", weights .* got .knie. and best=None'),
-        ((), r'pick takes "knee"'),
         (
             ({"accuracy": 1, "fairness": 2},),
             "weights must name objectives \\('accuracy', 'dsp'\\), got 'fairness'",
@@ -198,7 +200,7 @@ def test_a_trade_names_every_objective_that_changes():
 )
 def test_wrong_rules_are_explained(arguments, message):
     with pytest.raises(ValueError, match=message):
-        FRONT.pick(*arguments)
+        FRONT.weighted(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -221,10 +223,30 @@ def test_wrong_rules_are_explained(arguments, message):
     ],
 )
 def test_wrong_limits_are_explained(options, message):
+    limits = options.get("where", [])
+    limits = [limits] if isinstance(limits, str) else limits
     with pytest.raises(ValueError, match=message):
-        FRONT.pick(**options)
+        FRONT.where(*limits).best(options["best"])
+
+
+def test_weights_that_are_no_mapping_are_explained():
+    with pytest.raises(TypeError, match=r"such as \{'accuracy': 2\}, got 'knee'"):
+        FRONT.weighted("knee")
+
+
+def test_a_point_loads_its_model_and_is_pickled_without_its_run():
+    class Loader:
+        def load(self, point):
+            return f"model {point.job}"
+
+    point = replace(FRONT[0], loader=Loader())
+    assert point.load() == f"model {point.job}"
+    alone = pickle.loads(pickle.dumps(point))
+    assert alone == point
+    with pytest.raises(StoreError, match=r"results\.load\(point\)"):
+        alone.load()
 
 
 def test_an_empty_front_has_nothing_to_pick():
     with pytest.raises(ValueError, match="the front is empty"):
-        Front([], PROBLEM).pick("knee")
+        Front([], PROBLEM).knee()

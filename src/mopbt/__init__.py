@@ -18,10 +18,11 @@ from mopbt.engines.ray import RayEngine
 from mopbt.engines.simulated import SimulatedEngine
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MopbtError
+from mopbt.front import Front, Point
 from mopbt.function_task import FunctionTask, Member
 from mopbt.objectives import Constraint, Direction, Objective
 from mopbt.problem import Task
-from mopbt.results import Front, Point, Results
+from mopbt.results import Results
 from mopbt.rng import stream
 from mopbt.runner import run
 from mopbt.serialization import dumps, loads

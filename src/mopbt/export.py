@@ -3,16 +3,17 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mopbt import serialization
 from mopbt.errors import StoreError
+from mopbt.front import Ancestor, Point
 from mopbt.function_task import visible
 from mopbt.messages import counted
 from mopbt.replay import Replayed
-from mopbt.results import Ancestor, Choice, Point, Results, is_pickle, schedule_of
+from mopbt.results import Results, is_pickle, schedule_of
 from mopbt.version import __version__
 
 
@@ -43,7 +44,7 @@ def export_again(results: Results, again: Replayed, file: Path | str) -> Exporte
     check_place(Path(file))
     lacks = results.front().shortfall(again.point)
     said = f"Model {again.point.job}, trained again along its schedule on {again.problem.name} with the seed {again.seed}"
-    choice = Choice(**vars(again.point), why=f"{said}{lacks and ': '}{lacks}. {again}")
+    choice = replace(again.point, why=f"{said}{lacks and ': '}{lacks}. {again}")
     return _write(Path(file), again.data, about_model(results, choice, again.lineage))
 
 
@@ -129,11 +130,7 @@ def about_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> 
             if name.startswith(test)
         },
         "violation": _plain(point.violation),
-        "why": point.why
-        if isinstance(point, Choice)
-        else f"Model {point.job}: {lacks}."
-        if lacks
-        else "",
+        "why": point.why or (f"Model {point.job}: {lacks}." if lacks else ""),
         "steps": point.step,
         "hp": dict(point.hp),
         "schedule": [

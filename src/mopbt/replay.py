@@ -8,8 +8,9 @@ from mopbt.algorithms import check_count
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.execution import run_job
 from mopbt.errors import TaskError, TaskFailed
+from mopbt.front import Ancestor, Point
 from mopbt.problem import Problem, Task, problem_of
-from mopbt.results import Ancestor, Point, Results
+from mopbt.results import Results
 from mopbt.state import Job
 from mopbt.stores.memory import MemoryCheckpoints
 

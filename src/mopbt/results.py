@@ -2,236 +2,32 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
-from mopbt import selection, serialization
 from mopbt.algorithms import algorithm_of
-from mopbt.errors import MissingExtra, StoreError
+from mopbt.errors import StoreError
+from mopbt.front import Ancestor, Front, Point, import_pandas
 from mopbt.function_task import Snapshot, visible
 from mopbt.history import History, read_history
-from mopbt.messages import counted, did_you_mean
-from mopbt.objectives import Constraint, parse_constraints, signed, signed_reference, unsigned
+from mopbt.messages import counted
+from mopbt.objectives import signed_reference
 from mopbt.problem import Problem, Task
 from mopbt.progress import Outcome
-from mopbt.ranking import scattered_order
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
+from mopbt.serialization import loads
 from mopbt.state import Job
 from mopbt.stores.base import Checkpoints
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of, write_atomically
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
 from mopbt.stores.journal import read_lines
-
-SHOWN = 12  # models of a front, where it is printed
-
-
-@dataclass(frozen=True)
-class Point:
-    """An evaluated model: which job made it, with which hyperparameters, and how good it is.
-
-    `hp` are those of its last interval; `Results.schedule` gives all that made it.
-    """
-
-    job: int
-    trial: int
-    step: int
-    hp: Mapping[str, Any]
-    scores: Mapping[str, float]
-    violation: float = 0.0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Choice(Point):
-    """A model that was picked from a front, and why, in a sentence."""
-
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Ancestor:
-    """One interval in the history of a model."""
-
-    job: int
-    trial: int
-    begin: int
-    end: int
-    hp: Mapping[str, Any]
-    scores: Mapping[str, float]
-    exploited: bool  # it started from another trial's checkpoint
-
-
-class Front(Sequence[Point]):
-    """The models that no other evaluated model dominates, best first in the first objective.
-
-    With constraints they are feasible; where nothing is feasible yet, the front is the one model that comes closest.
-    """
-
-    def __init__(self, points: Sequence[Point], problem: Problem) -> None:
-        self._points = tuple(points)
-        self._problem = problem
-
-    @overload
-    def __getitem__(self, index: int) -> Point: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Point, ...]: ...
-    def __getitem__(self, index: int | slice) -> Point | tuple[Point, ...]:
-        return self._points[index]
-
-    def __len__(self) -> int:
-        return len(self._points)
-
-    def __repr__(self) -> str:
-        names = ", ".join(f"{o.name} ({o.direction})" for o in self._problem.objectives)
-        return f"<Front of {counted(len(self), 'model')}: {names}>"
-
-    def __str__(self) -> str:
-        """Return the models as a table; of a large front some that are spread over it."""
-        shown = self.spread(SHOWN) if len(self) > SHOWN else self
-        names = [o.name for o in self._problem.objectives]
-        rows = [["job", "step", *names, *self._problem.space]]
-        for point in shown:
-            cells = [point.scores[name] for name in names] + list(point.hp.values())
-            rows.append(
-                [
-                    str(point.job),
-                    str(point.step),
-                    *(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells),
-                ]
-            )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        some = f", {len(shown)} of them" if len(shown) < len(self) else ""
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            for row in rows
-        ]
-        return "\n".join([repr(self)[1:-1] + some, *(lines if len(self) else ())])
-
-    def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Return the objectives' scores in their own sense, shape (n, K)."""
-        names = [o.name for o in self._problem.objectives]
-        return np.array([[p.scores[name] for name in names] for p in self]).reshape(
-            len(self), len(names)
-        )
-
-    def best(self) -> dict[str, float]:
-        """Return the best score of each objective."""
-        if not len(self):
-            return {}
-        objectives = np.array([signed(self._problem.objectives, p.scores) for p in self])
-        return unsigned(self._problem.objectives, objectives.max(axis=0).tolist())
-
-    def spread(self, n: int) -> "Front":
-        """Return the `n` models that are spread best over the front: the most scattered first (Alg. 1), each objective scaled."""
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ValueError(f"`n` must be a whole number of at least 1, got {n!r}")
-        objectives = np.array([signed(self._problem.objectives, p.scores) for p in self])
-        chosen = scattered_order(objectives, scale=True)[:n] if len(self) else ()
-        return Front([self[int(i)] for i in sorted(chosen)], self._problem)
-
-    def pick(
-        self,
-        how: Literal["knee"] | Mapping[str, float] | None = None,
-        *,
-        where: str | Constraint | Sequence[str | Constraint] = (),
-        best: str | None = None,
-    ) -> Choice:
-        """Return one model, which says in `why` what it gives up for what.
-
-        ``pick("knee")``: where giving up more of one objective stops paying. ``pick({"accuracy": 2, "dsp": 1})``: by weights on
-        the objectives, each scaled to its range on the front. ``pick(best="dsp", where="accuracy >= 0.85")``: the best in one
-        objective among the models within limits on any score. `where` also goes with the first two.
-        """
-        limits = parse_constraints([where] if isinstance(where, str | Constraint) else where)
-        kept = selection.within(limits, [p.scores for p in self._nonempty()])
-        row, rule = self._chosen(how, best, self._scaled()[kept])
-        if limits:
-            rule += f" of the {counted(len(kept), 'model')} with {' and '.join(map(str, limits))}"
-        point = self[kept[row]]
-        names = [f.name for f in fields(Point)]
-        lacks = self.shortfall(point)
-        why = (
-            f"Model {point.job}: {lacks}."
-            if lacks
-            else f"Model {point.job} is {rule}: {self._price(point)}."
-        )
-        return Choice(**{name: getattr(point, name) for name in names}, why=why)
-
-    def shortfall(self, point: Point) -> str:
-        """Return in a clause that a model violates the constraints, and whether any satisfies them; nothing where it does."""
-        if not point.violation:
-            return ""
-        limits = " and ".join(map(str, self._problem.constraints))
-        if any(p.violation < point.violation for p in self):
-            return f"it does not satisfy {limits} (violation {point.violation:.2g})"
-        return (
-            f"no model satisfies {limits}; this one comes nearest (violation {point.violation:.2g})"
-        )
-
-    def _nonempty(self) -> "Front":
-        if not len(self):
-            raise ValueError(
-                "the front is empty: no interval has reported finite scores yet; wait for the first, or look at "
-                "`results.records()` for what was measured and what failed"
-            )
-        return self
-
-    def _scaled(self) -> selection.Array:
-        """Return the objectives (n, K) of a front that is not empty, each from 0, its worst on the front, to 1, its best."""
-        return selection.scaled(
-            np.array([signed(self._problem.objectives, p.scores) for p in self])
-        )
-
-    def _chosen(
-        self, how: str | Mapping[str, float] | None, best: str | None, points: selection.Array
-    ) -> tuple[int, str]:
-        """Return which row of scaled objectives is meant, and what it is."""
-        objectives = self._problem.objectives
-        names = [o.name for o in objectives]
-        if best is not None and how is None:
-            if best not in names:
-                raise ValueError(
-                    f"`best` must be an objective ({', '.join(map(repr, names))}), got {best!r}{did_you_mean(best, names)}"
-                )
-            return selection.best(points, names.index(best)), f"the best in {best}"
-        if best is None and how == "knee":
-            return selection.knee(points), "the knee"
-        if best is None and isinstance(how, Mapping):
-            weights = ", ".join(f"{name} {weight:g}" for name, weight in how.items())
-            return selection.weighted(
-                points, selection.checked_weights(objectives, how)
-            ), f"the choice by the weights {weights}"
-        raise ValueError(
-            f'pick takes "knee", weights such as {{{names[0]!r}: 2}}, or best={names[0]!r} (one of the three; `where` goes with '
-            f"each), got {how!r} and best={best!r}"
-        )
-
-    def _price(self, point: Point) -> str:
-        """Return what a model gives up beside the leaders of the front."""
-        objectives, points = self._problem.objectives, self._scaled()
-        clauses = {}
-        for k, objective in enumerate(objectives):
-            leader = self[selection.best(points, k)]
-            if leader.job != point.job:
-                clauses[leader.job] = (
-                    f"beside the best in {objective.name} it {selection.trade(objectives, point.scores, leader.scores)}"
-                )
-        return "; ".join(clauses.values()) or "no other model is better in any objective"
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return a flat dict for each point."""
-        return [_record(p) for p in self]
-
-    def to_pandas(self) -> Any:
-        """Return the front as a pandas DataFrame."""
-        return _pandas().DataFrame(self.records())
 
 
 @dataclass(eq=False, repr=False)
@@ -363,7 +159,7 @@ class Results:
         data = self.checkpoint(point)
         if self.task is None:
             try:
-                return visible(serialization.loads(data))
+                return visible(loads(data))
             except ValueError:
                 hint = ""
                 if is_pickle(data):
@@ -399,7 +195,7 @@ class Results:
 
     def to_pandas(self) -> Any:
         """Return all reports as a pandas DataFrame."""
-        return _pandas().DataFrame(self.records())
+        return import_pandas().DataFrame(self.records())
 
     def to_csv(self, file: Path | str) -> None:
         """Write all reports as a CSV file with the columns of `records`."""
@@ -446,7 +242,8 @@ class Results:
     def _point(self, id: int) -> Point:
         job, report = self.history.job(id), self.history.report(id)
         hp = self._decode(job)
-        return Point(id, job.trial, job.end, hp, report.scores, report.violation, report.seconds)
+        scores, violation = report.scores, report.violation
+        return Point(id, job.trial, job.end, hp, scores, violation, report.seconds, loader=self)
 
     def _ancestor(self, id: int) -> Ancestor:
         job, scores = self.history.job(id), self.history.report(id).scores
@@ -489,19 +286,3 @@ def total_intervals(settings: RunConfig) -> int | None:
         return algorithm_of(dict(settings.algorithm)).scheduler(settings.problem).total_jobs
     except ValueError:  # an algorithm from elsewhere
         return None
-
-
-def _record(point: Point) -> dict[str, Any]:
-    head = {"job": point.job, "trial": point.trial, "step": point.step}
-    scores = {f"score.{name}": value for name, value in point.scores.items()}
-    return head | scores | {f"config.{name}": value for name, value in point.hp.items()}
-
-
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise MissingExtra(
-            "to_pandas needs pandas: pip install 'mopbt[pandas]' (or use records())"
-        ) from None
-    return pandas

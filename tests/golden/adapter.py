@@ -357,7 +357,7 @@ def _end(run):
         "diverged": last.diverged,
         "front": [point.job for point in front],
         "spread": [point.job for point in front.spread(3)],
-        "best": front.best(),
+        "best": front.best_values(),
         "hypervolume": results.hypervolume(),
         "models": [_plain(results.load(point)) for point in front],
     }
@@ -703,8 +703,8 @@ def results(run):
     found = Results.open(run.path, make_task(run.case["task"]))
     front = found.front()
     names = [objective.name for objective in found.problem.objectives]
-    picks = {"knee": front.pick("knee"), "weights": front.pick({names[0]: 2, names[1]: 1})}
-    picks |= {f"best {name}": front.pick(best=name) for name in names}
+    picks = {"knee": front.knee(), "weights": front.weighted({names[0]: 2, names[1]: 1})}
+    picks |= {f"best {name}": front.best(name) for name in names}
     return {
         "rows": [_record(record) for record in found.records()],
         "front": [_point(point) for point in front],

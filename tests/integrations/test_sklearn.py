@@ -82,7 +82,7 @@ def test_the_front_is_scored_on_rows_that_training_does_not_see(rows):
 
 def test_predicts_with_the_model_that_the_rule_picks(fitted, rows):
     x, y = rows
-    expected = fitted.front_.pick("knee")
+    expected = fitted.front_.knee()
     assert fitted.choice_.job == expected.job
     assert "knee" in fitted.choice_.why
     np.testing.assert_array_equal(fitted.predict(x), fitted.results_.load(expected).predict(x))
@@ -104,7 +104,7 @@ def test_a_rule_may_be_an_objective_or_weights_or_a_function(rule, rows):
 def test_pick_returns_another_model_and_does_not_change_the_search(fitted, rows):
     x, _ = rows
     before = fitted.predict(x)
-    model = fitted.pick(best="recall", where="precision >= 0.5")
+    model = fitted.estimator_of(fitted.front_.where("precision >= 0.5").best("recall"))
     best = max(
         (p for p in fitted.front_ if p.scores["precision"] >= 0.5), key=lambda p: p.scores["recall"]
     )
@@ -117,7 +117,8 @@ def test_pickling_keeps_all_models_of_the_front(fitted, rows):
     again = pickle.loads(pickle.dumps(fitted))
     assert [p.job for p in again.front_] == [p.job for p in fitted.front_]
     np.testing.assert_array_equal(
-        again.pick(best="recall").predict(x), fitted.pick(best="recall").predict(x)
+        again.estimator_of(again.front_.best("recall")).predict(x),
+        fitted.estimator_of(fitted.front_.best("recall")).predict(x),
     )
     assert not any(
         len(pickle.dumps(part)) > len(pickle.dumps(x))

@@ -174,7 +174,7 @@ def test_infeasible_models_dominate_nothing_in_the_figure(tmp_path, monkeypatch)
     assert (
         figure.get_suptitle()
         .replace("\n", " ")
-        .count("no model satisfies gain >= 9; this one comes nearest")
+        .count("no model satisfies gain >= 9; this one comes closest")
         == 2
     )
 

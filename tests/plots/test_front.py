@@ -145,7 +145,7 @@ def test_a_run_without_feasible_evaluations_says_so(tmp_path, monkeypatch):
         "nearest",
     )
     (point,) = results.front()
-    said = f"no model satisfies near >= 5; this one comes nearest (violation {point.violation:.2g})"
+    said = f"no model satisfies near >= 5; this one comes closest (violation {point.violation:.2g})"
     assert said in figure.get_suptitle().replace("\n", " ")
     assert max(map(len, figure.get_suptitle().splitlines())) <= front.TITLE_WIDTH
 

@@ -11,9 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mopbt.front import Point
 from mopbt.messages import counted
 from mopbt.progress_display import clock
-from mopbt.results import Point, Results
+from mopbt.results import Results
 
 # A fixed width keeps tables complete when they go to a file or a pipe.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
@@ -39,7 +40,7 @@ def summary_of(results: Results) -> dict[str, Any]:
         "failures": len(results.failures()),
         "seconds": results.seconds,
         "front": len(front),
-        "best": front.best(),
+        "best": front.best_values(),
         "hypervolume": results.hypervolume(),
     }
     if settings.storage:

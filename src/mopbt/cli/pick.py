@@ -1,17 +1,20 @@
 """Select, export and retrain models: `mopbt pick` and `mopbt replay`."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mopbt.cli.app import JsonOption, ModelArgument, RunArgument, app
 from mopbt.cli.output import as_text, out, plain, point_json, print_json, table_of
 from mopbt.export import Exported, check_place, export, export_again
+from mopbt.front import Front, Point
 from mopbt.messages import counted
 from mopbt.registry import find_task, split_scale
 from mopbt.replay import replay
-from mopbt.results import Choice, Results
+from mopbt.results import Results
 
 WhereOption = Annotated[
     list[str] | None,
@@ -81,9 +84,7 @@ def pick(
     """
     results = Results.open(path)
     if job is None:
-        weights = dict(map(_parse_weight, weight or []))
-        how: Any = weights or (None if best else "knee")
-        choice = results.front().pick(how, where=where or [], best=best)
+        choice = _pick_by_rule(results.front(), where or [], best, weight or [])
     else:
         if where or best or weight:
             raise ValueError("--job selects the model: leave out --where, --best and --weight")
@@ -154,11 +155,24 @@ def _parse_weight(text: str) -> tuple[str, float]:
         ) from None
 
 
-def _pick_by_id(results: Results, job: int) -> Choice:
+def _pick_by_rule(
+    front: Front, where: Sequence[str], best: str | None, weight: Sequence[str]
+) -> Point:
+    if best is not None and weight:
+        raise ValueError("--best and --weight exclude each other: leave out one of them")
+    candidates = front.where(*where) if where else front
+    if best is not None:
+        return candidates.best(best)
+    if weight:
+        return candidates.weighted(dict(map(_parse_weight, weight)))
+    return candidates.knee()
+
+
+def _pick_by_id(results: Results, job: int) -> Point:
     point = results.point(job)
     lacks = results.front().shortfall(point)
     why = f"Model {job}, selected by its id" + (f": {lacks}" if lacks else "")
-    return Choice(**vars(point), why=f"{why}.")
+    return replace(point, why=f"{why}.")
 
 
 def _task_reference(results: Results, task: str | None, scale: str | None) -> str:
@@ -173,7 +187,7 @@ def _task_reference(results: Results, task: str | None, scale: str | None) -> st
     return own if scale is None else f"{split_scale(own)[0]}@{scale}"
 
 
-def _print_choice(results: Results, choice: Choice) -> None:
+def _print_choice(results: Results, choice: Point) -> None:
     tested = any(name.startswith("test/") for name in choice.scores)
     columns = ["metric", "validation"]
     table = table_of([*columns, "test"] if tested else columns)
@@ -191,7 +205,7 @@ def _print_choice(results: Results, choice: Choice) -> None:
     out.print(f"Last interval: {values}; its schedule has {parts}.", soft_wrap=True)
 
 
-def _print_next_steps(path: Path, results: Results, choice: Choice) -> None:
+def _print_next_steps(path: Path, results: Results, choice: Point) -> None:
     if choice.job in results.checkpoints.kept():
         export_hint = "Export it with --export model.safetensors"
     else:

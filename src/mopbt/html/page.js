@@ -468,7 +468,7 @@
     return panel(
       make("h2", {}, `Model ${job}`),
       small(`Trial ${trial}, trained to step ${step}. ${originOf(run, job)}`),
-      violation ? trouble(`No model satisfies ${run.constraints.join(" and ")}; this one comes nearest ` +
+      violation ? trouble(`No model satisfies ${run.constraints.join(" and ")}; this one comes closest ` +
         `(violation ${text(violation, 2)}).`) : null,
       make("h3", {}, "Scores"), pairs(scoresOf(run, point)),
       make("h3", {}, "Hyperparameter schedule"), schedule,

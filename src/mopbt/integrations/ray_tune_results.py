@@ -11,7 +11,8 @@ import pyarrow.fs
 from ray.tune import Checkpoint, ResultGrid
 
 from mopbt.errors import StoreError
-from mopbt.results import Front, Point, Results
+from mopbt.front import Front, Point
+from mopbt.results import Results
 from mopbt.run_config import RunConfig
 from mopbt.stores.memory import MemoryCheckpoints
 

@@ -19,9 +19,9 @@ import numpy as np
 from mopbt.algorithms import Algorithm
 from mopbt.engines.pool import PoolEngine, available_cores
 from mopbt.errors import MissingExtra, UnreadHyperparameter
-from mopbt.objectives import Constraint, Direction
+from mopbt.front import Front, Point
+from mopbt.objectives import Direction
 from mopbt.progress import Watch
-from mopbt.results import Front, Point
 from mopbt.rng import derived_seed, stream
 from mopbt.run_directory import read_run_config
 from mopbt.runner import run
@@ -302,20 +302,13 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
                 setattr(self, name, getattr(self.best_estimator_, name))
         return self
 
-    def pick(
-        self,
-        how: Any = None,
-        *,
-        where: str | Constraint | Sequence[str | Constraint] = (),
-        best: str | None = None,
-    ) -> Any:
-        """Return another trained estimator of the front, chosen as by `Front.pick`.
+    def estimator_of(self, point: Point) -> Any:
+        """Return the trained estimator of a point of `front_`.
 
         The search itself still predicts with `best_estimator_`.
         """
         check_is_fitted(self)
-        job = self.front_.pick(how, where=where, best=best).job
-        return self.estimators_[[point.job for point in self.front_].index(job)]
+        return self.estimators_[[other.job for other in self.front_].index(point.job)]
 
     @available_if(_best_has("predict"))
     def predict(self, X: Any) -> Any:
@@ -465,9 +458,9 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         """Return the point of the front that the rule picks."""
         if callable(self.rule):
             return self.rule(front)
-        if isinstance(self.rule, str) and self.rule != "knee":
-            return front.pick(best=self.rule)
-        return front.pick(self.rule)  # type: ignore[arg-type]
+        if isinstance(self.rule, Mapping):
+            return front.weighted(self.rule)
+        return front.knee() if self.rule == "knee" else front.best(self.rule)
 
 
 def _hash(part: Any) -> str:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mopbt.errors import MissingExtra
+from mopbt.front import Point
 from mopbt.html.run_data import check_comparable, view_of
 from mopbt.messages import counted
 from mopbt.objectives import Objective
 from mopbt.plots.against import names_of, shared_reference
-from mopbt.results import Point, Results
+from mopbt.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,260 @@
+"""The front of a run: its models, and how to choose one of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, overload
+
+import numpy as np
+
+from mopbt.errors import MissingExtra, StoreError
+from mopbt.messages import counted, did_you_mean
+from mopbt.objectives import Constraint, parse_constraints, signed, unsigned
+from mopbt.problem import Problem
+from mopbt.ranking import scattered_order
+from mopbt.selection import Array, best, checked_weights, knee, scaled, trade, weighted, within
+
+MOST_SHOWN = 12  # models of a front that is printed
+
+
+class ModelLoader(Protocol):
+    """Load the models of a run, as `Results` does."""
+
+    def load(self, point: Any) -> Any:
+        """Load a trained model."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluated model: the job that trained it, its hyperparameters and its metrics.
+
+    `job` is the model id. `hp` are the hyperparameters of its last interval; `Results.schedule`
+    returns all of them. `why` says why a model was chosen from a front.
+    """
+
+    job: int
+    trial: int
+    step: int
+    hp: Mapping[str, Any]
+    scores: Mapping[str, float]
+    violation: float = 0.0
+    seconds: float = 0.0
+    why: str = ""
+    loader: ModelLoader | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the run: a pickled point is small."""
+        return {**self.__dict__, "loader": None}
+
+    def load(self) -> Any:
+        """Load the trained model."""
+        if self.loader is None:
+            raise StoreError("this point belongs to no run: use results.load(point)")
+        return self.loader.load(self)
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """One interval in the history of a model.
+
+    `exploited` says whether it started from another trial's checkpoint.
+    """
+
+    job: int
+    trial: int
+    begin: int
+    end: int
+    hp: Mapping[str, Any]
+    scores: Mapping[str, float]
+    exploited: bool
+
+
+class Front(Sequence[Point]):
+    """The models that no other evaluated model dominates, best first in the first objective.
+
+    With constraints, they are feasible. If no model is feasible yet, the front is the one model
+    that comes closest.
+
+    Choose a model with ``front.knee()``, ``front.weighted({"accuracy": 2, "dsp": 1})`` or
+    ``front.where("accuracy >= 0.8").best("dsp")``. Each returns a point that says `why`.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[Point],
+        problem: Problem,
+        *,
+        complete: "Front | None" = None,
+        limits: Sequence[Constraint] = (),
+    ) -> None:
+        self._points = tuple(points)
+        self._problem = problem
+        # Objectives are scaled to their range on the complete front, whatever the limits.
+        self._complete = self if complete is None else complete
+        self._limits = tuple(limits)
+
+    @overload
+    def __getitem__(self, index: int) -> Point: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Point, ...]: ...
+    def __getitem__(self, index: int | slice) -> Point | tuple[Point, ...]:
+        return self._points[index]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{o.name} ({o.direction})" for o in self._problem.objectives)
+        return f"<Front of {counted(len(self), 'model')}: {names}>"
+
+    def __str__(self) -> str:
+        """Return the models as a table; of a large front, a selection spread over it."""
+        shown = self.spread(MOST_SHOWN) if len(self) > MOST_SHOWN else self
+        names = [o.name for o in self._problem.objectives]
+        rows = [["model", "step", *names, *self._problem.space]]
+        for point in shown:
+            cells = [point.scores[name] for name in names] + list(point.hp.values())
+            texts = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
+            rows.append([str(point.job), str(point.step), *texts])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        title = repr(self)[1:-1]
+        if len(shown) < len(self):
+            title += f", {len(shown)} of them"
+        lines = []
+        for row in rows if len(self) else ():
+            cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+            lines.append("  ".join(cells))
+        return "\n".join([title, *lines])
+
+    def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """Return the objectives (n, K) in their original direction."""
+        names = [o.name for o in self._problem.objectives]
+        rows = [[point.scores[name] for name in names] for point in self]
+        return np.array(rows).reshape(len(self), len(names))
+
+    def best_values(self) -> dict[str, float]:
+        """Return the best value of each objective."""
+        if not len(self):
+            return {}
+        return unsigned(self._problem.objectives, self._objectives().max(axis=0).tolist())
+
+    def spread(self, n: int) -> "Front":
+        """Return the `n` models that are spread best over the front (Alg. 1, scaled)."""
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ValueError(f"`n` must be a whole number of at least 1, got {n!r}")
+        chosen = scattered_order(self._objectives(), scale=True)[:n] if len(self) else ()
+        return Front([self[int(i)] for i in sorted(chosen)], self._problem)
+
+    def where(self, *limits: str | Constraint) -> "Front":
+        """Return the models within limits on any metric, such as ``where("accuracy >= 0.8")``."""
+        parsed = parse_constraints(limits)
+        kept = within(parsed, [point.scores for point in self._nonempty()])
+        return Front(
+            [self[row] for row in kept],
+            self._problem,
+            complete=self._complete,
+            limits=(*self._limits, *parsed),
+        )
+
+    def knee(self) -> Point:
+        """Return the model where giving up more of one objective stops paying off."""
+        return self._explain(knee(self._scaled()), "the knee")
+
+    def weighted(self, weights: Mapping[str, float]) -> Point:
+        """Return the model that weights choose, each objective scaled to its range on the front."""
+        if not isinstance(weights, Mapping):
+            name = self._problem.objectives[0].name
+            raise TypeError(f"weights must be a mapping such as {{{name!r}: 2}}, got {weights!r}")
+        checked = checked_weights(self._problem.objectives, weights)
+        names = ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
+        return self._explain(
+            weighted(self._scaled(), checked), f"the choice by the weights {names}"
+        )
+
+    def best(self, objective: str) -> Point:
+        """Return the model that is best in one objective."""
+        names = [o.name for o in self._problem.objectives]
+        if objective not in names:
+            known = ", ".join(map(repr, names))
+            raise ValueError(
+                f"`best` must be an objective ({known}), got {objective!r}"
+                f"{did_you_mean(objective, names)}"
+            )
+        row = best(self._scaled(), names.index(objective))
+        return self._explain(row, f"the best in {objective}")
+
+    def shortfall(self, point: Point) -> str:
+        """Return how a model violates the constraints, in a clause; empty if it satisfies them."""
+        if not point.violation:
+            return ""
+        limits = " and ".join(map(str, self._problem.constraints))
+        if any(other.violation < point.violation for other in self):
+            return f"it does not satisfy {limits} (violation {point.violation:.2g})"
+        return (
+            f"no model satisfies {limits}; this one comes closest (violation {point.violation:.2g})"
+        )
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat dict per model."""
+        return [_record(point) for point in self]
+
+    def to_pandas(self) -> Any:
+        """Return the front as a pandas DataFrame."""
+        return import_pandas().DataFrame(self.records())
+
+    def _objectives(self) -> Array:
+        return np.array([signed(self._problem.objectives, point.scores) for point in self])
+
+    def _nonempty(self) -> "Front":
+        if not len(self):
+            raise ValueError(
+                "the front is empty: no interval has reported finite metrics yet; wait for the "
+                "first one, or look at `results.records()` for what was measured and what failed"
+            )
+        return self
+
+    def _scaled(self) -> Array:
+        """Return the objectives (n, K) from 0, the worst on the complete front, to 1, the best."""
+        complete = self._complete._nonempty()
+        rows = scaled(complete._objectives())
+        place = {point.job: row for row, point in enumerate(complete)}
+        kept: Array = rows[[place[point.job] for point in self._nonempty()]]
+        return kept
+
+    def _explain(self, row: int, rule: str) -> Point:
+        """Return a model of the front with the reason why it was chosen."""
+        point = self[row]
+        if self._limits:
+            limits = " and ".join(map(str, self._limits))
+            rule += f" of the {counted(len(self), 'model')} with {limits}"
+        if shortfall := self._complete.shortfall(point):
+            return replace(point, why=f"Model {point.job}: {shortfall}.")
+        return replace(point, why=f"Model {point.job} is {rule}: {self._price(point)}.")
+
+    def _price(self, point: Point) -> str:
+        """Return what a model gives up compared with the leaders of the complete front."""
+        objectives, complete = self._problem.objectives, self._complete
+        rows = complete._scaled()
+        clauses = {}
+        for k, objective in enumerate(objectives):
+            leader = complete[best(rows, k)]
+            if leader.job != point.job:
+                difference = trade(objectives, point.scores, leader.scores)
+                clauses[leader.job] = f"compared with the best in {objective.name} it {difference}"
+        return "; ".join(clauses.values()) or "no other model is better in any objective"
+
+
+def _record(point: Point) -> dict[str, Any]:
+    head = {"job": point.job, "trial": point.trial, "step": point.step}
+    scores = {f"score.{name}": value for name, value in point.scores.items()}
+    return head | scores | {f"config.{name}": value for name, value in point.hp.items()}
+
+
+def import_pandas() -> Any:
+    """Import pandas, or raise MissingExtra."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtra(
+            "to_pandas needs pandas: pip install 'mopbt[pandas]' (or use records())"
+        ) from None
+    return pandas
