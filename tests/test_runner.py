@@ -545,12 +545,12 @@ def test_a_broken_contract_stops_the_run_before_it_writes_anything_down(
         (
             {"space": {}},
             TypeError,
-            "`space`: for training functions only, got a ToyTask object, which says this itself",
+            "`space`: for training functions only, got a ToyTask object, which has its own",
         ),
         (
             {"steps": 3},
             TypeError,
-            "`steps`: for training functions only, got a ToyTask object, which says this itself",
+            "`steps`: for training functions only, got a ToyTask object, which has its own",
         ),
     ],
 )
@@ -695,7 +695,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, engine):
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors
     assert "stopped (interrupted) after" in errors
-    assert "nothing reported is lost: run the same again to go on" in errors
+    assert "nothing reported is lost: rerun the same call to resume" in errors
     task = SlowToy(steps=12, seconds=0.0)
     results = run(task, out=tmp_path / "run", population=6, engine="local", progress=False)
     run(task, out=tmp_path / "whole", population=6, engine="local", progress=False)

@@ -125,7 +125,10 @@ class JobColumns:
 
 
 class MappingColumn:
-    """A column of mappings from names to `width` numbers; mappings of one run mostly share their names."""
+    """A column of mappings from names to `width` numbers each.
+
+    The mappings of one run mostly share their names, so these are stored once.
+    """
 
     def __init__(self, width: int) -> None:
         self._width = width

@@ -88,8 +88,8 @@ class Front(Sequence[Point]):
     ) -> None:
         self._points = tuple(points)
         self._problem = problem
-        # Objectives are scaled to their range on the complete front, whatever the limits.
-        self._complete = self if complete is None else complete
+        # None stands for this front: a reference to itself would keep its run in memory.
+        self._source = complete
         self._limits = tuple(limits)
 
     @overload
@@ -200,6 +200,11 @@ class Front(Sequence[Point]):
     def to_pandas(self) -> Any:
         """Return the front as a pandas DataFrame."""
         return import_pandas().DataFrame(self.records())
+
+    @property
+    def _complete(self) -> "Front":
+        """Return the front without limits, by whose range objectives are scaled."""
+        return self if self._source is None else self._source
 
     def _objectives(self) -> Array:
         return np.array([signed(self._problem.objectives, point.scores) for point in self])

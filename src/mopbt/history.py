@@ -128,7 +128,10 @@ class History:
         return all(map(math.isfinite, numbers))
 
     def failures_in_a_row(self, since: int = 0) -> list[str]:
-        """Return the errors of the newest reports if they failed, from row `since` on, oldest first."""
+        """Return the errors of the newest reports as far as they failed, oldest first.
+
+        Only rows from `since` on count.
+        """
         errors = []
         failures = self.reports.failures()
         row = len(self.reports) - 1

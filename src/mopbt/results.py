@@ -1,4 +1,4 @@
-"""What a run found: evaluations, the front and its models, where each came from. Also while the run goes on."""
+"""The results of a run: evaluations, the front and its models, and how each was trained."""
 
 import csv
 import io
@@ -265,12 +265,15 @@ class Results:
 
 
 def is_pickle(data: bytes) -> bool:
-    """Tell whether bytes look like a pickle, as the checkpoints of scikit-learn's estimators are; they are not read for it."""
+    """Return whether bytes look like a pickle, without reading it.
+
+    The checkpoints of scikit-learn's estimators are pickles.
+    """
     return data[:1] == b"\x80" and data[-1:] == b"."
 
 
 def schedule_of(lineage: Iterable[Ancestor]) -> list[tuple[int, int, Mapping[str, Any]]]:
-    """Return the hyperparameters of intervals: (begin, end, values), equal neighbors joined."""
+    """Return the hyperparameters of intervals: (begin, end, hp), merged where equal."""
     schedule: list[tuple[int, int, Mapping[str, Any]]] = []
     for ancestor in lineage:
         if schedule and schedule[-1][1] == ancestor.begin and schedule[-1][2] == ancestor.hp:
@@ -281,8 +284,9 @@ def schedule_of(lineage: Iterable[Ancestor]) -> list[tuple[int, int, Mapping[str
 
 
 def total_intervals(settings: RunConfig) -> int | None:
-    """Return how many intervals a whole run has, where its algorithm knows."""
+    """Return how many intervals the complete run has, if its algorithm knows."""
     try:
         return algorithm_of(dict(settings.algorithm)).scheduler(settings.problem).total_jobs
-    except ValueError:  # an algorithm from elsewhere
+    except ValueError:
+        # The algorithm is not one of ours.
         return None

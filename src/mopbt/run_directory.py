@@ -1,4 +1,4 @@
-"""The directory of a run: read its settings, open and lock it, check that it is the run you mean."""
+"""The directory of a run: read its settings, open, check and lock it."""
 
 from dataclasses import dataclass
 from pathlib import Path
