@@ -335,11 +335,11 @@ IN_PROGRAMS = [
     ),
     Mistake(
         *("steps that are no whole number", running(steps=1e3), ValueError),
-        *("got 1000.0", "a whole number of at least 1", "`steps` of a training function"),
+        *("got 1000.0", "a whole number of at least 1", "`steps` must be"),
     ),
     Mistake(
         *("an interval that does not divide the steps", running(steps=10, interval=4), ValueError),
-        *("got 10", "a multiple of `interval` (4)", "8 would do"),
+        *("got 10", "a multiple of `interval` (4)", "use 8"),
     ),
     Mistake(
         *("a population of one", running(population=1), ValueError),
@@ -393,7 +393,7 @@ IN_PROGRAMS = [
     Mistake(
         *("a task's name in a program", lambda here: mopbt.run("toy", out="new"), TypeError),
         *(
-            "got the text 'toy'",
+            "got the string 'toy'",
             "an object or a training function",
             "mopbt.registry.find_task('toy')[0]",
         ),
@@ -488,14 +488,14 @@ IN_PROGRAMS = [
     Mistake(
         *("a hyperparameter that is not tuned", training("m.hp['rat']"), UnknownHyperparameter),
         *(
-            "asked for the hyperparameter 'rat'",
+            "the unknown hyperparameter 'rat'",
             "the space has 'rate'",
             "add it there, or correct the name",
         ),
     ),
     Mistake(
         *("a hyperparameter as an attribute", training("m.hp.rate"), TaskFailed),
-        *("got .rate", "there are rate", "as in hp['rate']"),
+        *("not .rate", "there are rate", "as in hp['rate']"),
     ),
     Mistake(
         *(
@@ -506,7 +506,7 @@ IN_PROGRAMS = [
         *(
             "never read 'rate'",
             "tuning it would change nothing",
-            "use it in training, or take it out of the space",
+            "use it in training, or remove it from the space",
         ),
     ),
     Mistake(
@@ -858,7 +858,7 @@ WITH_TORCH = [
             UnknownHyperparameter,
         ),
         *(
-            "asked for the hyperparameter 'lrr'",
+            "the unknown hyperparameter 'lrr'",
             "the space has 'lr'",
             "add it there, or correct the name",
         ),

@@ -77,16 +77,16 @@ def test_a_task_is_an_object_with_all_its_parts():
         ({"interval": True}, "`interval` must be a whole number of at least 1, got True"),
         (
             {"steps": -6},
-            "`steps` (`steps` of a training function) must be a whole number of at least 1, got -6",
+            "`steps` must be a whole number of at least 1, got -6",
         ),
         (
             {"steps": None},
-            "`steps` (`steps` of a training function) must be a whole number of at least 1, got None",
+            "`steps` must be a whole number of at least 1, got None",
         ),
-        ({"steps": 7}, "must be a multiple of `interval` (2), got 7; 6 would do"),
-        ({"steps": 1}, "must be a multiple of `interval` (2), got 1; 2 would do"),
-        ({"name": None}, "a task's `name` must be a string that is not empty, got None"),
-        ({"name": ""}, "a task's `name` must be a string that is not empty, got ''"),
+        ({"steps": 7}, "must be a multiple of `interval` (2), got 7; use 6"),
+        ({"steps": 1}, "must be a multiple of `interval` (2), got 1; use 2"),
+        ({"name": None}, "must be a non-empty string, got None"),
+        ({"name": ""}, "must be a non-empty string, got ''"),
         (
             {"space": {}},
             "`space` must have at least one hyperparameter, such as {'lr': Float(1e-5, 0.1, log=True)}, got none",
@@ -115,7 +115,7 @@ def test_never_reading_a_value_is_an_error_that_names_it():
     assert values["wd"] == 0.0
     assert values.read == {"wd"}
     with pytest.raises(
-        UnreadHyperparameter, match=r"training never read 'lr', 'p': .* or take it out of the space"
+        UnreadHyperparameter, match=r"training never read 'lr', 'p': .* or remove it from the space"
     ):
         values.check_read()
     assert values.get("lr") == 0.1

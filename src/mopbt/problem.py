@@ -1,4 +1,4 @@
-"""What is trained: the `Task` protocol, and the `Problem` that the search sees of it."""
+"""The `Task` protocol, what a task may offer in addition, and the `Problem` it poses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +20,19 @@ Model = TypeVar("Model")
 
 
 class Task(Protocol[Model]):
-    """Something that trains step by step. It may also have a `name`, `constraints`, and a `reference` for the hypervolume.
+    """Anything that trains step by step.
 
-    `train` takes a model from step `begin` to step `end`, in place or anew (what it returns counts; None means in place). All
-    randomness comes from `seed`, so that an interval can be trained again with the same outcome; the global generators of
-    `random`, numpy and PyTorch are seeded with it too. Everything that training goes on from must be in `dump`.
+    A task may also have a `name`, `constraints`, and a `reference` for the hypervolume.
+
+    `train` trains a model from step `begin` to step `end` and returns it, or None if it trained the
+    model in place. All randomness must come from `seed`, so that an interval can be repeated with
+    the same outcome; the global generators of `random`, numpy and PyTorch are seeded with it too.
+    `dump` must return everything that further training needs.
     """
 
     @property
     def space(self) -> Mapping[str, Domain]:
-        """Return the hyperparameters that are tuned, by name."""
+        """Return the domains of the tuned hyperparameters, by name."""
 
     @property
     def objectives(self) -> Mapping[str, Direction]:
@@ -37,11 +40,11 @@ class Task(Protocol[Model]):
 
     @property
     def interval(self) -> int:
-        """Return the number of steps between decisions."""
+        """Return the number of steps between two decisions."""
 
     @property
     def steps(self) -> int:
-        """Return the number of steps of a whole training."""
+        """Return the number of steps of a full training."""
 
     def init(self, seed: int) -> Model:
         """Return a fresh model."""
@@ -49,16 +52,16 @@ class Task(Protocol[Model]):
     def train(
         self, model: Model, hp: Mapping[str, Any], begin: int, end: int, seed: int
     ) -> Model | None:
-        """Train a model with these hyperparameter values; each must be read."""
+        """Train a model with these hyperparameters; each must be read."""
 
     def evaluate(self, model: Model) -> Mapping[str, float]:
-        """Measure a model: at least the objectives and what constraints speak of, by name."""
+        """Return the metrics of a model: at least the objectives and those of constraints."""
 
     def dump(self, model: Model) -> bytes:
-        """Return all of the model's state as bytes; the same state gives the same bytes."""
+        """Return the complete state of a model as bytes; the same state gives the same bytes."""
 
     def load(self, data: bytes) -> Model:
-        """Return the model that `dump` made bytes of."""
+        """Return the model that `dump` serialized."""
 
 
 # What a task may offer in addition. A task declares an ability by having its members.
@@ -142,7 +145,11 @@ class FunctionalTask(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """What the search knows of a task."""
+    """What an algorithm knows of a task.
+
+    `reference` is the reference point of the hypervolume, larger is better. None derives it from
+    the first interval of each trial and the front.
+    """
 
     name: str
     space: Space
@@ -150,49 +157,45 @@ class Problem:
     constraints: tuple[Constraint, ...]
     interval: int
     steps: int
-    reference: tuple[float, ...] | None = (
-        None  # of the hypervolume, larger is better; None: from the first interval
-    )
+    reference: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise ValueError(
-                f"a task's `name` must be a string that is not empty, got {self.name!r}"
-            )
+            raise ValueError(f"the `name` of a task must be a non-empty string, got {self.name!r}")
         for name, value in (("interval", self.interval), ("steps", self.steps)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                said = (
-                    "`steps` (`steps` of a training function)" if name == "steps" else f"`{name}`"
-                )
-                raise ValueError(f"{said} must be a whole number of at least 1, got {value!r}")
+                raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}")
         if self.steps % self.interval:
             nearest = self.steps // self.interval * self.interval or self.interval
             raise ValueError(
-                f"`steps` (`steps` of a training function) must be a multiple of `interval` ({self.interval}), "
-                f"got {self.steps}; {nearest} would do"
+                f"`steps` must be a multiple of `interval` ({self.interval}), got {self.steps}; "
+                f"use {nearest}, for example"
             )
 
 
 def problem_of(task: Any) -> Problem:
-    """Check that an object is a task, and return the problem that it poses."""
+    """Check that an object is a task, and return its problem."""
     if isinstance(task, type):
         raise TypeError(
             f"the task must be an object, got the class {task.__name__}; pass {task.__name__}()"
         )
     if isinstance(task, str):
         raise TypeError(
-            f"the task must be an object or a training function, got the text {task!r}; mopbt.registry.find_task({task!r})[0] is "
-            f"the task that `mopbt run` knows by this name"
+            f"the task must be an object or a training function, got the string {task!r}; "
+            f"mopbt.registry.find_task({task!r})[0] returns the task that `mopbt run` knows by "
+            "this name"
         )
     for method in ("init", "train", "evaluate", "dump", "load"):
         if not callable(getattr(task, method, None)):
             raise TypeError(
-                f"{_kind(task)} is not a task: it has no method `{method}`; see docs/write-a-task.md"
+                f"{type(task).__name__} object is not a task: it has no method `{method}`; see "
+                "docs/write-a-task.md"
             )
     for attribute in ("space", "objectives", "interval", "steps"):
         if not hasattr(task, attribute):
             raise TypeError(
-                f"{_kind(task)} is not a task: it has no attribute `{attribute}`; see docs/write-a-task.md"
+                f"{type(task).__name__} object is not a task: it has no attribute `{attribute}`; "
+                "see docs/write-a-task.md"
             )
     return make_problem(
         name=getattr(task, "name", type(task).__name__),
@@ -215,7 +218,7 @@ def make_problem(
     steps: int,
     reference: Mapping[str, float] | None = None,
 ) -> Problem:
-    """Return a checked problem from what a user wrote down."""
+    """Parse and check the description of a problem."""
     parsed = parse_objectives(objectives)
     return Problem(
         name=name,
@@ -229,7 +232,7 @@ def make_problem(
 
 
 class Hyperparameters(Mapping[str, Any]):
-    """Hyperparameter values that remember which of them were read."""
+    """Hyperparameters of a job, which remember which of them were read."""
 
     def __init__(self, hp: Mapping[str, Any]) -> None:
         self._values = dict(hp)
@@ -238,23 +241,25 @@ class Hyperparameters(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
             raise UnknownHyperparameter(
-                f"training asked for the hyperparameter {name!r}; the space has {', '.join(map(repr, self._values))}: add it "
-                f"there, or correct the name{did_you_mean(name, self._values)}"
+                f"training reads the unknown hyperparameter {name!r}; the space has "
+                f"{', '.join(map(repr, self._values))}: add it there, or correct the name"
+                f"{did_you_mean(name, self._values)}"
             )
         self._read.add(name)
         return self._values[name]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(
-            "_"
-        ):  # those of Python itself, which may ask before `__init__` was called
+        # Python itself looks for these, perhaps before `__init__` was called.
+        if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(
-            f"hyperparameters are read by key, as in hp[{name!r}], got .{name}; there are {', '.join(self._values)}"
+            f"read hyperparameters by key, as in hp[{name!r}], not .{name}; there are "
+            f"{', '.join(self._values)}"
         )
 
     def __contains__(self, name: object) -> bool:
-        return name in self._values  # looking is not reading
+        # A test for membership does not count as reading.
+        return name in self._values
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -267,23 +272,20 @@ class Hyperparameters(Mapping[str, Any]):
 
     @property
     def plain(self) -> Mapping[str, Any]:
-        """Return the values themselves; looking at them does not count as reading."""
+        """Return all values, without counting them as read."""
         return self._values
 
     @property
     def read(self) -> frozenset[str]:
-        """Return the names that were read so far."""
+        """Return the names of hyperparameters that were read."""
         return frozenset(self._read)
 
     def check_read(self) -> None:
-        """Raise an error that names the values which were never read."""
+        """Raise UnreadHyperparameter if training did not read all of them."""
         unread = [name for name in self._values if name not in self._read]
         if unread:
             raise UnreadHyperparameter(
-                f"training never read {', '.join(map(repr, unread))}: tuning it would change nothing; use it in training, or take "
-                f"it out of the space (where a value matters only sometimes, read it before the `if`)"
+                f"training never read {', '.join(map(repr, unread))}: tuning it would change "
+                "nothing; use it in training, or remove it from the space (if a value matters only "
+                "sometimes, read it before the `if`)"
             )
-
-
-def _kind(task: Any) -> str:
-    return f"{type(task).__name__} object"
