@@ -1,4 +1,4 @@
-# Each target makes .venv by itself when it is missing or older than what it is made from, and installs no more than it needs.
+# Each target creates .venv if it is missing or older than its sources, and installs only what the target needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,14 +7,14 @@ MADE_FROM := pyproject.toml constraints.txt
 
 .PHONY: demo test test-all check bench coverage mutation trace docs experiments changelog clean
 
-# MO-PBT and random search train the same networks for the same number of steps, on real data that comes with the package.
+# MO-PBT and random search train the same networks for the same number of steps, on real data from the package.
 demo: $(VENV)/.demo
 	$(BIN)/mopbt run adult-fairness --scale small --out runs/demo
 	$(BIN)/mopbt run adult-fairness --scale small --algorithm random-search --out runs/demo-random-search
 	$(BIN)/mopbt front runs/demo --against runs/demo-random-search --plot runs/demo.png
 
-# Two lanes: `make test` before every commit, `make test-all` before every push. One file runs in one process, so that its tests
-# share what they start.
+# Run `make test` before every commit and `make test-all` before every push. Each file runs in one process, so that its tests
+# share the processes they start.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 --durations-min 0
 
 test: $(VENV)/.test
@@ -28,7 +28,7 @@ check: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# All benchmarks run, also after a missed target; the rows of all are in BENCH_JSON.
+# All benchmarks run, even if one misses its target. BENCH_JSON collects the rows of all.
 BENCHMARKS := ranking hypervolume overhead population schedulers history cluster report
 BENCH_JSON ?= build/bench.json
 bench: $(VENV)/.bench
@@ -38,8 +38,8 @@ bench: $(VENV)/.bench
 	done; \
 	if [ -n "$$missed" ]; then echo "missed a target or failed:$$missed" >&2; exit 1; fi
 
-# Measurements that must not get worse, see baselines/README.md; ARGS=--record writes a baseline.
-# Further arguments of `coverage` go to pytest: make coverage ARGS='-m "not slow"'.
+# Measurements that must not get worse, see baselines/README.md. ARGS=--record writes a baseline.
+# `coverage` passes further arguments to pytest: make coverage ARGS='-m "not slow"'.
 coverage: $(VENV)/.baselines
 	$(BIN)/python baselines/measure_coverage.py $(ARGS)
 
@@ -49,12 +49,12 @@ mutation: $(VENV)/.baselines
 trace: $(VENV)/.baselines
 	$(BIN)/python baselines/measure_trace.py $(ARGS)
 
-# The site, in build/site; a warning is an error.
+# Build the site in build/site. A warning is an error.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# All comparisons in the scale `small`, in comparisons/small: many hours on two cores. Stop it at any moment; the same command goes on.
-# One that cannot be run, for want of its data perhaps, does not keep the others from it.
+# Run all comparisons in the scale `small`, in comparisons/small: many hours on two cores. Stop at any time and rerun to resume.
+# If one cannot run, for example because its data are missing, the others still do.
 SCALE ?= small
 EXPERIMENTS := tables-5-7-tabular tables-5-7-images $(filter-out tables-%,$(basename $(notdir $(wildcard experiments/*.toml))))
 experiments: $(VENV)/.bench
@@ -75,7 +75,7 @@ $(VENV)/.made: $(MADE_FROM)
 	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
 
-# PyTorch comes first and pinned, so that no other package chooses a build of it.
+# Install PyTorch first and pinned, so that no other package selects a build of it.
 $(VENV)/.torch: $(VENV)/.made
 	$(PIP) torch
 	touch $@

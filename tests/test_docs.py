@@ -1,4 +1,4 @@
-"""The code in the README and the docs is executed, and what they name exists."""
+"""The programs in the README and the docs run, and the names in them exist."""
 
 import importlib
 import os
@@ -30,20 +30,22 @@ def test_the_code_on_a_page_runs(page, tmp_path):
 
 
 def test_no_two_pages_have_the_same_run():
-    """Whoever pastes one page after the other would be told that the run was started with other settings."""
+    """Pasting a second page would otherwise raise an error about other settings."""
     places = {
         page: {place for program in programs(page) for place in re.findall(r'out="(.+?)"', program)}
         for page in PAGES
     }
     assert sum(map(len, places.values())) == len(set().union(*places.values())) > 8
-    assert "runs/toy" not in set().union(*places.values())  # it is `mopbt run toy`'s
+    # `mopbt run toy` writes there.
+    assert "runs/toy" not in set().union(*places.values())
 
 
 def test_the_readme_program_is_short_and_prints_its_front(tmp_path):
     (program,) = programs("README.md")
     assert len([line for line in program.splitlines() if line.strip()]) <= 18
     (tmp_path / "first.py").write_text(program)
-    for _ in range(2):  # the second time it is there already
+    # The second execution returns the finished run.
+    for _ in range(2):
         done = subprocess.run(
             [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
         )
@@ -93,7 +95,7 @@ def test_links_lead_somewhere(page):
 
 
 def anchors(file):
-    """Return how the headings of a page are called in links, as the site makes them."""
+    """Return the anchors of the headings of a page, as the site generates them."""
     heads = re.findall(
         r"^#+ (.*)$",
         re.sub(r"^```.*?^```", "", file.read_text(), flags=re.MULTILINE | re.DOTALL),

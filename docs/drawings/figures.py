@@ -1,4 +1,4 @@
-"""Lets pages show figures of results/, which lie outside docs/: on the site they stand below results/, as on disk."""
+"""Add the figures of results/, which is outside docs/, to the site below results/."""
 
 import re
 from pathlib import Path
@@ -18,5 +18,5 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Turn paths on disk into those on the site."""
+    """Convert paths on disk to paths on the site."""
     return re.sub(r"\]\(\.\./results/", "](results/", markdown)

@@ -1,4 +1,7 @@
-"""Draws docs/idea.png, one step of MO-PBT as the library ranks it. Run it with ``python docs/drawings/idea.py``."""
+"""Draw docs/idea.png: one step of MO-PBT, with the ranking of the library.
+
+Run it with ``python docs/drawings/idea.py``.
+"""
 
 from pathlib import Path
 
@@ -11,12 +14,13 @@ import numpy as np
 from mopbt.ranking import non_dominated_sort, scattered_order
 
 INK, FAINT = "#333333", "#9a9a9a"
-COLORS = ["#0072b2", "#56b4e9", "#e69f00", "#d55e00"]  # of the fronts, best first (Okabe and Ito)
+# The colors of the fronts, best first (Okabe and Ito).
+COLORS = ["#0072b2", "#56b4e9", "#e69f00", "#d55e00"]
 POPULATION, QUARTER = 12, 3
 
 
 def population():
-    """Return twelve members in three or four fronts of two objectives, both to be maximized: an array (12, 2)."""
+    """Return twelve members (12, 2) in three or four fronts of two maximized objectives."""
     angles = [np.linspace(0.12, 1.45, n) for n in (5, 4, 3)]
     points = [
         r * np.c_[np.cos(a), np.sin(a)] for r, a in zip((1.0, 0.74, 0.5), angles, strict=True)
@@ -24,8 +28,8 @@ def population():
     return np.concatenate(points) * np.array([1.0, 0.92])
 
 
-def ranked(points):
-    """Return the order of the members, best first, and the front of each: sorted by domination, then scattered."""
+def rank(points):
+    """Return the order of the members, best first, and the front of each member."""
     order, front_of = [], np.zeros(len(points), int)
     for number, front in enumerate(non_dominated_sort(points)):
         rows = np.asarray(front)
@@ -35,7 +39,7 @@ def ranked(points):
 
 
 def axes(ax, title):
-    """Make plain axes of two objectives."""
+    """Format plain axes of two objectives."""
     ax.set(xlim=(0, 1.2), ylim=(-0.12, 1.12), xticks=[], yticks=[])
     ax.set_xlabel("objective 1 →", color=INK)
     ax.set_ylabel("objective 2 →", color=INK)
@@ -46,7 +50,7 @@ def axes(ax, title):
 
 
 def note(ax, text):
-    """Say below the members what is shown."""
+    """Write a caption below the members."""
     ax.text(0.02, -0.09, text, fontsize=10, color=INK)
 
 
@@ -69,7 +73,7 @@ def members(ax, points, colors, labels=None, **style):
 def main():
     """Draw three panels: rank, exploit, explore."""
     points = population()
-    order, front_of = ranked(points)
+    order, front_of = rank(points)
     place = {member: i + 1 for i, member in enumerate(order)}
     colors = [COLORS[f] for f in front_of]
     figure, panels = plt.subplots(1, 3, figsize=(13.5, 4.6), layout="constrained")

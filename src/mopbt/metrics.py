@@ -55,8 +55,8 @@ def hypervolume(objectives: ArrayLike, reference: ArrayLike) -> float:
     if not len(points):
         return 0.0
     # Converting a plain False to this array would cost moocore a tenth of the call.
-    maximise = np.zeros(points.shape[1], dtype=bool)
-    return float(moocore.hypervolume(-points, ref=-corner, maximise=maximise))
+    maximize = np.zeros(points.shape[1], dtype=bool)
+    return float(moocore.hypervolume(-points, ref=-corner, maximise=maximize))
 
 
 def reference_point(fronts: Iterable[ArrayLike], rho: float = RHO) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 // so that no name or message can inject elements.
 (() => {
   const ARROWS = { max: "↑", min: "↓" };
-  const COLOURS = 8;
+  const COLORS = 8;
   const SCHEDULES = 40; // drawn at most
   const TABLE_ROWS = 300; // shown before "show more" is pressed
   const REACH = 26; // pixels within which a click selects the nearest model
@@ -254,7 +254,7 @@
     (x, y, r) => `M${x} ${y + r * 1.2}l${r * 1.15} ${-r * 2}h${-r * 2.3}z`,
   ];
   const mark = (i, x, y, r) => MARKS[i % MARKS.length](round(x), round(y), r);
-  const color = (i) => `c${i % COLOURS}`;
+  const color = (i) => `c${i % COLORS}`;
 
   function sign(kind, d) {
     return shape("svg", { width: 16, height: 12, "aria-hidden": "true" }, shape("path", { class: kind, d }));
