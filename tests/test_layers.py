@@ -134,7 +134,9 @@ LAYERS = {
         "integrations",
         "trackers",
         "trackers.base",
-        "trackers.services",
+        "trackers.tensorboard",
+        "trackers.mlflow",
+        "trackers.wandb",
         *(
             f"integrations.{name}"
             for name in (
