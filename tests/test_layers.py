@@ -135,7 +135,9 @@ LAYERS = {
         "integrations",
         "trackers",
         "trackers.base",
-        "trackers.services",
+        "trackers.tensorboard",
+        "trackers.mlflow",
+        "trackers.wandb",
         *(
             f"integrations.{name}"
             for name in (
@@ -236,6 +238,9 @@ HEAVY = {
     "joblib": {"integrations.sklearn"},
     "lightning": {"integrations.lightning"},
     "optuna": {"integrations.optuna"},
+    "tensorboard": {"trackers.tensorboard"},
+    "mlflow": {"trackers.mlflow"},
+    "wandb": {"trackers.wandb"},
     "ray": {"engines.ray", "integrations.ray_tune", "integrations.ray_tune_results"},
     "pyarrow": {"integrations.ray_tune", "integrations.ray_tune_results"},
     "fsspec": {"stores.fsspec"},

@@ -1,4 +1,4 @@
-"""Real experiments of Ray Tune under our schedulers, with class Trainables and training functions."""
+"""Experiments of Ray Tune with our schedulers, for `Trainable` classes and functions."""
 
 import gc
 import json
@@ -25,10 +25,11 @@ from ray.tune.error import TuneError  # noqa: E402
 from mopbt.integrations import ray_tune  # noqa: E402
 from mopbt.integrations.ray_tune import MOASHA, MOPBT, Experiment, check_version  # noqa: E402
 
+# All of these warnings come from Ray.
 pytestmark = [
     pytest.mark.filterwarnings(
         "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-    ),  # Ray's own
+    ),
     pytest.mark.filterwarnings(
         "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"
     ),
@@ -52,8 +53,8 @@ def local_ray():
 
 
 @pytest.fixture(autouse=True)
-def _files_that_tune_leaves_open():
-    """Let them go here, where nobody minds, and not in whatever test comes next."""
+def _close_files_of_ray_tune():
+    """Collect the files that Ray Tune leaves open, so that no later test gets their warnings."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -61,7 +62,7 @@ def _files_that_tune_leaves_open():
 
 
 class Walker:
-    """A point that walks towards 1 or 0: quick to train, and every result tells what was trained with."""
+    """A point that moves towards 1 or 0 and keeps a trace of its hyperparameters."""
 
     def __init__(self, state=None):
         self.place, self.done, self.trace = state or (0.5, 0, [])
@@ -108,7 +109,8 @@ class WalkerTrainable(tune.Trainable):
 
 
 def walk(config):
-    walker, checkpoint = Walker(), tune.get_checkpoint()
+    walker = Walker()
+    checkpoint = tune.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:
             walker = Walker(json.loads((Path(folder) / "walker.json").read_text()))
@@ -149,32 +151,32 @@ def pbt(**options):
     )
 
 
-def loaded(experiment, point):
+def load(experiment, point):
     with experiment.checkpoint(point).as_directory() as folder:
         return Walker(json.loads((Path(folder) / "walker.json").read_text()))
 
 
 def by_member(results):
-    """Return what each member was ordered to do and measured, whatever the order in which the members came."""
+    """Return the jobs and metrics of each member, independent of the order of the members."""
     jobs = {record["job"]: record for record in results.records()}
 
-    def told(record):
+    def summarize(record):
         parent = jobs.get(record["start"])
-        came_from = None if parent is None else (parent["trial"], parent["end"])
+        donor = None if parent is None else (parent["trial"], parent["end"])
         return (
             record["trial"],
             record["begin"],
             record["end"],
-            came_from,
+            donor,
             *(record[f"config.{n}"] for n in SPACE),
             record["score.near"],
         )
 
-    return sorted(map(told, jobs.values()), key=lambda row: row[:2])
+    return sorted(map(summarize, jobs.values()), key=lambda row: row[:2])
 
 
-def check_sound(experiment, members, steps=8, interval=2):
-    """Check what every synchronous experiment must be: complete, within bounds, and consistent with what was trained."""
+def check_experiment(experiment, members, steps=8, interval=2):
+    """Check that a synchronous experiment is complete, within bounds and as trained."""
     records = experiment.results.records()
     assert sorted((r["trial"], r["end"]) for r in records) == [
         (t, e) for t in range(members) for e in range(interval, steps + 1, interval)
@@ -190,61 +192,60 @@ def check_sound(experiment, members, steps=8, interval=2):
     best = {tuple(points[i]) for i in non_dominated(mopbt.results.np.array(points))}
     assert {(p.scores["near"], -p.scores["loss"]) for p in front} == best
     for point in front:
-        walker = loaded(experiment, point)
+        walker = load(experiment, point)
         schedule = [
             list(ancestor.hp.values())
             for ancestor in experiment.results.lineage(point)
             for _ in range(interval)
         ]
-        assert walker.trace == schedule  # the checkpoint was trained with just these values
+        # The checkpoint was trained with exactly these hyperparameters.
+        assert walker.trace == schedule
         assert walker.done == point.step
         assert walker.place**2 == pytest.approx(point.scores["loss"])
 
 
-# Whole experiments.
+# Complete experiments.
 
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
-def test_a_class_trainable_gives_a_front_whose_models_were_trained_as_the_journal_says(tmp_path):
+def test_the_front_of_a_class_was_trained_as_the_journal_says(tmp_path):
     grid = tuner(tmp_path, pbt()).fit()
     assert not grid.errors
     experiment = Experiment.open(grid)
-    check_sound(experiment, 6)
+    check_experiment(experiment, 6)
     exploited = [r for r in experiment.results.records() if r["parent"] not in (None, r["trial"])]
-    assert len(exploited) == 6  # two of six after each of three intervals
+    # Two of six members after each of three intervals.
+    assert len(exploited) == 6
     assert all(result.metrics["training_iteration"] == 8 for result in grid)
-    assert (
-        len(list((tmp_path / "experiment").glob("*/checkpoint_*")))
-        <= 6 + len(experiment.front()) + 2
-    )
+    checkpoints = list((tmp_path / "experiment").glob("*/checkpoint_*"))
+    assert len(checkpoints) <= 6 + len(experiment.front()) + 2
     same = Experiment.open(tmp_path / "experiment")
     assert [p.job for p in same.front()] == [p.job for p in experiment.front()]
-    assert by_member(experiment.results) == by_member(own(6))
-    with pytest.raises(
-        (TuneError, RunMismatch), match="belongs to another experiment; use Tuner.restore"
-    ):
+    assert by_member(experiment.results) == by_member(run_without_tune(6))
+    message = "belongs to another experiment.*Tuner.restore.*another `name`"
+    with pytest.raises((TuneError, RunMismatch), match=message):
         tuner(tmp_path, pbt()).fit()
 
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
-def test_a_training_function_does_as_a_class_does(tmp_path):
+def test_a_training_function_gives_the_same_results_as_a_class(tmp_path):
     grid = tuner(tmp_path, pbt(), walk, samples=4).fit()
     assert not grid.errors
-    check_sound(Experiment.open(grid), 4)
-    assert by_member(Experiment.open(grid).results) == by_member(own(4))
+    check_experiment(Experiment.open(grid), 4)
+    assert by_member(Experiment.open(grid).results) == by_member(run_without_tune(4))
 
 
-def own(population):
-    """Return what `mopbt.run` does with the same seed: every experiment is held against it."""
+def run_without_tune(population):
+    """Return the results of `mopbt.run` with the same seed, which experiments must reproduce."""
     return mopbt.run(
         WalkerTask(), out=None, population=population, seed=3, engine="local", progress=False
     )
 
 
 class WalkerTask:
-    """The same as a task of our own."""
+    """The walker as a task of `mopbt.run`."""
 
     space, objectives, interval, steps = SPACE, OBJECTIVES, 2, 8
 
@@ -267,13 +268,13 @@ class WalkerTask:
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
-def test_asynchronously_every_member_is_trained_to_its_end(tmp_path):
+def test_an_asynchronous_experiment_trains_every_member_to_the_end(tmp_path):
     grid = tuner(tmp_path, pbt(asynchronous=True)).fit()
     assert not grid.errors
     experiment = Experiment.open(grid)
     ends = sorted((r["trial"], r["end"]) for r in experiment.results.records())
     assert ends == [(t, e) for t in range(6) for e in (2, 4, 6, 8)]
-    assert all(loaded(experiment, point).trace for point in experiment.front())
+    assert all(load(experiment, point).trace for point in experiment.front())
     assert all(0.01 <= r["config.lr"] <= 0.5 for r in experiment.results.records())
 
 
@@ -286,7 +287,7 @@ def test_nan_is_replaced_and_constraints_decide_before_objectives(tmp_path):
     experiment = Experiment.open(grid)
     records = experiment.results.records()
     nan = [r for r in records if math.isnan(r["score.near"])]
-    assert nan, "nobody diverged"
+    assert nan, "no member diverged"
     by_job = {r["job"]: r for r in records}
     after = [
         by_job[s["start"]]
@@ -314,16 +315,16 @@ def test_moasha_stops_most_trials_at_its_rungs_and_keeps_the_right_ones(tmp_path
     assert {r["end"] for r in records} <= {1, 3, 9}
     assert len([r for r in records if r["end"] == 1]) == 9
     for rung, above in ((1, 3), (3, 9)):
-        here = [r for r in records if r["end"] == rung]  # in the order in which they were judged
-        went_on = {r["trial"] for r in records if r["end"] == above}
-        judged = sorted(here, key=lambda r: r["seconds"])
-        expected = {
-            r["trial"]
-            for i, r in enumerate(judged)
-            if r in sorted(judged[: i + 1], key=lambda r: -r["score.near"])[: -(-(i + 1) // 3)]
-        }
-        assert went_on == expected
-    assert all(loaded(experiment, point).done == point.step for point in experiment.front())
+        continued = {r["trial"] for r in records if r["end"] == above}
+        reached = [r for r in records if r["end"] == rung]
+        reached.sort(key=lambda r: r["seconds"])
+        expected = set()
+        for count, record in enumerate(reached, 1):
+            best = sorted(reached[:count], key=lambda r: -r["score.near"])[: math.ceil(count / 3)]
+            if record in best:
+                expected.add(record["trial"])
+        assert continued == expected
+    assert all(load(experiment, point).done == point.step for point in experiment.front())
     done = sorted(result.metrics["training_iteration"] for result in grid)
     assert done[0] == 1
     assert done[-1] == 9
@@ -331,7 +332,7 @@ def test_moasha_stops_most_trials_at_its_rungs_and_keeps_the_right_ones(tmp_path
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
-def test_moasha_of_the_promotion_kind_comes_to_an_end(tmp_path):
+def test_moasha_with_promotion_ends(tmp_path):
     scheduler = MOASHA(space=SPACE, objectives={"near": "max"}, max_t=4, kind="promotion", eta=2)
     grid = tuner(tmp_path, scheduler, samples=6).fit()
     assert not grid.errors
@@ -339,9 +340,8 @@ def test_moasha_of_the_promotion_kind_comes_to_an_end(tmp_path):
     first, second, last = ([r for r in records if r["end"] == end] for end in (1, 2, 4))
     assert len(first) == 6
     best = sorted(first, key=lambda r: -r["score.near"])[:3]
-    assert {r["trial"] for r in best} <= {
-        r["trial"] for r in second
-    }  # and some that were among the best for a while
+    # Trials that were among the best only for a while are promoted as well.
+    assert {r["trial"] for r in best} <= {r["trial"] for r in second}
     assert 1 <= len(last) < len(second) < 6
 
 
@@ -350,9 +350,7 @@ def test_moasha_of_the_promotion_kind_comes_to_an_end(tmp_path):
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
-def test_a_trial_that_fails_is_tried_again_where_tune_may_and_else_the_population_goes_on_without_it(
-    tmp_path,
-):
+def test_a_failed_trial_is_retried_and_then_removed_from_the_population(tmp_path):
     run = {"failure_config": tune.FailureConfig(max_failures=1)}
     grid = tuner(
         tmp_path, pbt(), Fragile, config={"notes": str(tmp_path)}, run=run, samples=4
@@ -365,18 +363,16 @@ def test_a_trial_that_fails_is_tried_again_where_tune_may_and_else_the_populatio
     assert sorted((r["trial"], r["end"]) for r in records if r["end"] > 4) == [
         (t, e) for t in (0, 1, 3) for e in (6, 8)
     ]
-    assert all(loaded(experiment, point).done == point.step for point in experiment.front())
+    assert all(load(experiment, point).done == point.step for point in experiment.front())
 
 
 class Fragile(WalkerTrainable):
-    """The second member fails once, the third for good."""
+    """Member 1 fails once, member 2 every time."""
 
     def step(self):
         result = super().step()
-        member, failed = (
-            int(self.trial_id[-5:]),
-            Path(self.config["notes"]) / f"failed-{int(self.trial_id[-5:])}",
-        )
+        member = int(self.trial_id[-5:])
+        failed = Path(self.config["notes"]) / f"failed-{member}"
         if self.walker.done == 3 and (member == 2 or (member == 1 and not failed.exists())):
             failed.write_text("")
             raise RuntimeError("on purpose")
@@ -385,16 +381,19 @@ class Fragile(WalkerTrainable):
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.slow
-def test_an_experiment_that_was_killed_goes_on_where_it_was(tmp_path):
+def test_a_killed_experiment_resumes_where_it_was(tmp_path):
     program = f"""
 import ray
 import test_ray_tune as t
-ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+memory = 100 * 2**20
+quiet = {{"include_dashboard": False, "log_to_driver": False}}
+ray.init("local", num_cpus=2, object_store_memory=memory, **quiet)
 t.tuner({str(tmp_path)!r}, t.pbt(), name="killed", samples=4, config={{"pause": 0.2}}).fit()
 """
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "start_new_session": True}
-    place = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "RAY_AIR_NEW_OUTPUT": "0"}
-    driver = subprocess.Popen([sys.executable, "-c", program], env=place, **options)
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "RAY_AIR_NEW_OUTPUT": "0"}
+    driver = subprocess.Popen([sys.executable, "-c", program], env=environment, **options)
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and len(reports(tmp_path / "killed")) < 6:
         assert driver.poll() is None, driver.stderr.read().decode()[-3000:]
@@ -413,9 +412,10 @@ t.tuner({str(tmp_path)!r}, t.pbt(), name="killed", samples=4, config={{"pause": 
     assert not grid.errors
     experiment = Experiment.open(grid)
     after = reports(tmp_path / "killed")
-    assert after[: len(before)] == before  # nothing reported was lost or done again
-    assert by_member(experiment.results) == by_member(own(4))
-    check_sound(experiment, 4)
+    # No report was lost or repeated.
+    assert after[: len(before)] == before
+    assert by_member(experiment.results) == by_member(run_without_tune(4))
+    check_experiment(experiment, 4)
 
 
 def reports(folder):
@@ -428,14 +428,13 @@ def reports(folder):
     ]
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_function_that_saves_nothing_is_told_so(tmp_path):
-    with pytest.raises(
-        Exception, match="saved no checkpoint at iteration 2.*must pass `checkpoint=`"
-    ):
+def test_a_function_that_saves_no_checkpoint_is_an_error(tmp_path):
+    message = "saved no checkpoint at iteration 2.*must pass `checkpoint=`.*every 2 iterations"
+    with pytest.raises(Exception, match=message):
         tuner(tmp_path, pbt(), walk, config={"forgets": True}, samples=2).fit()
 
 
@@ -447,30 +446,32 @@ def test_a_function_that_saves_nothing_is_told_so(tmp_path):
         (
             lambda: pbt(),
             {"config": {"lr": 0.1}},
-            "'lr': the space of MOPBT says this; leave it out of `param_space`",
+            "'lr' is in the space of MOPBT; leave it out of `param_space`",
         ),
         (
             lambda: pbt(),
             {"config": {"x": tune.grid_search([1, 2])}},
-            "more than 6 trials; leave grid_search out",
+            "more than 6 trials (`num_samples`); leave grid_search out",
         ),
         (
             lambda: pbt(),
             {"run": {"checkpoint_config": tune.CheckpointConfig(num_to_keep=2)}},
-            "leave `num_to_keep` out",
+            "leave `num_to_keep` out of CheckpointConfig, got 2",
         ),
         (lambda: pbt(), {"metric": "near", "mode": "max"}, "You passed a `metric` or `mode`"),
         (lambda: pbt(objectives={"far": "max"}), {}, "did not measure the objective 'far'"),
         (lambda: pbt(), {"samples": 1}, "`population` must be a whole number of at least 2, got 1"),
     ],
 )
-def test_what_does_not_go_together_is_refused_with_a_remedy(tmp_path, scheduler, options, message):
+def test_arguments_of_ray_tune_that_conflict_are_errors_with_a_remedy(
+    tmp_path, scheduler, options, message
+):
     with pytest.raises((TuneError, ValueError, RuntimeError)) as caught:
         tuner(tmp_path, scheduler(), **options).fit()
     assert message in str(caught.value) + str(caught.value.__cause__)
 
 
-def test_wrong_options_are_refused_at_once():
+def test_wrong_options_are_errors_at_once():
     with pytest.raises(ValueError, match="mo-pbt has no option 'quantile'; it has asynchronous"):
         pbt(quantile=0.5)
     with pytest.raises(ValueError, match="`population` is `num_samples` in TuneConfig"):
@@ -481,18 +482,18 @@ def test_wrong_options_are_refused_at_once():
         pbt(max_t=7)
 
 
-def test_a_stranger_is_no_experiment(tmp_path):
+def test_a_folder_without_an_experiment_is_an_error(tmp_path):
     with pytest.raises(StoreError, match="is not an experiment under MOPBT or MOASHA"):
         Experiment.open(tmp_path)
 
 
 @pytest.mark.slow
-def test_other_versions_of_ray_are_refused():
+def test_other_versions_of_ray_are_errors():
     check_version("2.60.0")
     check_version("2.60.3")
     for version in ("2.59.0", "2.61.0", "3.0.0.dev0", "2.6.1"):
         with pytest.raises(MissingExtra, match=rf"tested with Ray >=2.60,<2.61, got {version}"):
             check_version(version)
-    assert (
-        ray_tune.TESTED[0] <= tuple(map(int, ray.__version__.split(".")[:2])) < ray_tune.TESTED[1]
-    )
+    installed = tuple(map(int, ray.__version__.split(".")[:2]))
+    first, end = ray_tune.TESTED_VERSIONS
+    assert first <= installed < end

@@ -1,19 +1,20 @@
-"""A tracker that writes what it is told into a file, where other processes and the tests find it."""
+"""A tracker that writes to a file, where tests and other processes can read it."""
 
 from pathlib import Path
 
 
 class Recorder:
-    """Writes a line for each piece that it gets: the jobs, or that it came to an end."""
+    """Writes a line with the jobs for each call of `write`, and "end" for each call of `end`."""
 
     def __init__(self, file, fails=False):
-        self.file, self.fails = Path(file), fails
+        self.file = Path(file)
+        self.fails = fails
 
     def begin(self, results):
         return len(self.jobs())
 
-    def write(self, evaluations, standings):
-        assert len(evaluations) == len(standings)
+    def write(self, evaluations, population):
+        assert len(evaluations) == len(population)
         self._append(" ".join(str(e.job) for e in evaluations))
         if self.fails:
             raise OSError("the server is gone")

@@ -10,7 +10,7 @@ from mopbt.cli.app import RunArgument, app
 from mopbt.cli.output import out
 from mopbt.integrations.optuna import to_optuna
 from mopbt.results import Results
-from mopbt.trackers.services import to_mlflow, to_tensorboard, to_wandb
+from mopbt.trackers import to_mlflow, to_tensorboard, to_wandb
 
 EXPORTERS: dict[str, Callable[..., object]] = {
     "csv": Results.to_csv,

@@ -1,4 +1,4 @@
-"""What an experiment of Ray Tune under one of our schedulers leaves behind, and how it is read again."""
+"""The journal of a Ray Tune experiment under `MOPBT` or `MOASHA`, and its results."""
 
 import json
 import posixpath
@@ -21,16 +21,19 @@ FOLDER = "mopbt"  # beside the trials of an experiment
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """What an experiment under one of these schedulers found. Open it in any process, also while it goes on."""
+    """The results of an experiment. Any process can open it, also while it executes.
 
-    results: Results  # points, lineages, schedules, hypervolume; models come from `checkpoint`
+    `results` gives points, lineages, schedules and the hypervolume. Models come from `checkpoint`.
+    """
+
+    results: Results
     path: str
     filesystem: pyarrow.fs.FileSystem
     _paths: Mapping[int, str]
 
     @staticmethod
     def open(experiment: ResultGrid | Path | str) -> "Experiment":
-        """Read an experiment: what `Tuner.fit` returned, or the folder or URL where Tune keeps it."""
+        """Open an experiment: what `Tuner.fit` returned, or its folder or URL."""
         if isinstance(experiment, ResultGrid):
             files, path = experiment.filesystem, experiment.experiment_path
         elif "://" in str(experiment):
@@ -43,37 +46,33 @@ class Experiment:
             raise StoreError(
                 f"{path} is not an experiment under MOPBT or MOASHA: it has no {FOLDER}/run.toml"
             )
-        records = log.read()
         results = Results(settings, MemoryCheckpoints())
-        for record in records:
+        paths: dict[int, str] = {}
+        for record in log.read():
             results.history.extend(record["exchanges"])
-        return Experiment(
-            results,
-            path,
-            files,
-            {int(job): p for r in records for job, p in r.get("paths", {}).items()},
-        )
+            for job, checkpoint in record.get("paths", {}).items():
+                paths[int(job)] = checkpoint
+        return Experiment(results, path, files, paths)
 
     def front(self) -> Front:
-        """Return the models that no other dominates; each can be loaded."""
+        """Return the models that no other model dominates; all of them can be loaded."""
         return self.results.front()
 
     def checkpoint(self, point: Point | int) -> Checkpoint:
-        """Return the checkpoint of a point of the front, or of a job; others are gone."""
+        """Return the checkpoint of a point or job; StoreError if it has been deleted."""
         job = point.job if isinstance(point, Point) else point
-        path = posixpath.join(self.path, self._paths.get(job, ""))
-        if (
-            job not in self._paths
-            or self.filesystem.get_file_info(path).type != pyarrow.fs.FileType.Directory
-        ):
-            raise StoreError(
-                f"the checkpoint of job {job} is gone: only those of the front and of the last members are kept"
-            )
-        return Checkpoint(path, self.filesystem)
+        if job in self._paths:
+            path = posixpath.join(self.path, self._paths[job])
+            if self.filesystem.get_file_info(path).type == pyarrow.fs.FileType.Directory:
+                return Checkpoint(path, self.filesystem)
+        raise StoreError(
+            f"the checkpoint of job {job} has been deleted; only those of the front and of the "
+            "last members are kept"
+        )
 
 
 class Log:
-    """The journal of an experiment: a file for each record, as not all file systems can append."""
+    """The journal of an experiment, a file per record because not every file system can append."""
 
     def __init__(self, files: pyarrow.fs.FileSystem, experiment: str) -> None:
         self.folder = posixpath.join(experiment, FOLDER)
@@ -81,34 +80,33 @@ class Log:
         self._next = 0
 
     def settings(self) -> RunConfig | None:
-        """Return what the experiment was started with, if it is one of ours."""
+        """Return the settings of the experiment; None if there are none."""
         path = posixpath.join(self.folder, "run.toml")
         if self._files.get_file_info(path).type != pyarrow.fs.FileType.File:
             return None
-        return RunConfig.from_toml(self._text(path), Path(path))
+        return RunConfig.from_toml(self._read_text(path), Path(path))
 
     def read(self) -> list[dict[str, Any]]:
         """Return all records, in order."""
-        found = self._files.get_file_info(
-            pyarrow.fs.FileSelector(self.folder, allow_not_found=True)
-        )
-        paths = sorted(info.path for info in found if info.path.endswith(".json"))
+        selector = pyarrow.fs.FileSelector(self.folder, allow_not_found=True)
+        files = self._files.get_file_info(selector)
+        paths = sorted(file.path for file in files if file.path.endswith(".json"))
         self._next = len(paths)
-        return [json.loads(self._text(path)) for path in paths]
+        return [json.loads(self._read_text(path)) for path in paths]
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write a record: there whole or not at all."""
+        """Write a record."""
         self.write(f"{self._next:08}.json", json.dumps(record))
         self._next += 1
 
     def write(self, name: str, text: str) -> None:
-        """Write a file under another name first, so that nobody reads half of it."""
+        """Write a file, under another name first so that it is never incomplete."""
         path = posixpath.join(self.folder, name)
         self._files.create_dir(self.folder, recursive=True)
         with self._files.open_output_stream(f"{path}.tmp") as stream:
             stream.write(text.encode())
         self._files.move(f"{path}.tmp", path)
 
-    def _text(self, path: str) -> str:
+    def _read_text(self, path: str) -> str:
         with self._files.open_input_stream(path) as stream:
             return str(stream.read().decode())

@@ -1,10 +1,15 @@
-"""A run as trackers see it, from the journal alone, while it goes on or afterwards.
+"""The tracker protocol, and the run as trackers see it.
 
-The population is one log; beside it stands one for each *branch*, which is a trial from its start, or from an exploit, to its next
-exploit. So an exploit is seen as what it is: a fork, where a new branch begins at the donor's scores. A run knows nothing of
-trackers: another process reads the journal, and if a tracker fails, the run goes on.
+A tracker writes one log for the population and one for each *branch*. A branch is a trial from its
+start, or from an exploit, to its next exploit. An exploit is therefore shown as a fork: a new
+branch that begins with the donor's metrics.
+
+Trackers read the journal, during the run or afterwards. `follow` does so in another process, so a
+tracker that fails does not affect the run.
 """
 
+import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -15,68 +20,78 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 import cloudpickle
 
-from mopbt.archive import Archive, Entry
-from mopbt.errors import MopbtError
-from mopbt.objectives import signed
+from mopbt.archive import Archive, entry_of
+from mopbt.errors import MissingExtra, MopbtError
 from mopbt.results import Results
 
-SHARE = 0.05  # of a core's time at most goes into looking at a journal
+MAX_LOAD = 0.05  # fraction of a core's time that reading a journal may take
+POSITION_FILE = "mopbt.json"
+
+FOLLOWER = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from mopbt.trackers import base; base.run_follower()"
+)
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A trial from its start, or from an exploit, to its next exploit."""
+    """A trial from its start, or from an exploit, to its next exploit.
 
-    id: int  # the first job of the branch
+    Attributes:
+        id: The first job of the branch.
+        trial: The trial.
+        number: Position among the branches of the trial, from 1.
+        start: The checkpoint that the branch started from, None for fresh weights.
+        fork: The evaluation of that checkpoint, None for fresh weights.
+    """
+
+    id: int
     trial: int
-    number: int  # of the trial's branches, from 1
-    start: int | None  # the checkpoint that it began with; None: fresh weights
-    fork: "Evaluation | None" = (
-        None  # the evaluation of that checkpoint, where it is another branch's
-    )
+    number: int
+    start: int | None
+    fork: "Evaluation | None" = None
 
     @property
     def name(self) -> str:
-        """Return what the branch is called: ``trial-007``, and after its first exploit ``trial-007.2``."""
-        return f"trial-{self.trial:03d}" + (f".{self.number}" if self.number > 1 else "")
+        """Return the name: ``trial-007``, and ``trial-007.2`` after the first exploit."""
+        suffix = f".{self.number}" if self.number > 1 else ""
+        return f"trial-{self.trial:03d}{suffix}"
 
     @property
     def origin(self) -> str:
-        """Return in words where the branch comes from."""
-        return (
-            f"forked from {self.fork.branch.name} at step {self.fork.step}"
-            if self.fork
-            else "fresh weights"
-        )
+        """Describe in words where the weights came from."""
+        if self.fork is None:
+            return "fresh weights"
+        return f"forked from {self.fork.branch.name} at step {self.fork.step}"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One report of a run, with the branch that it belongs to."""
+    """One report of a run and its branch. `scores` is empty if the interval failed."""
 
     job: int
     branch: Branch = field(repr=False)
     step: int
     hp: Mapping[str, Any]
-    scores: Mapping[str, float]  # empty where the interval failed
+    scores: Mapping[str, float]
     violation: float
     seconds: float
     error: str
 
     @property
-    def first(self) -> bool:
-        """Tell whether its branch begins with it."""
+    def is_first(self) -> bool:
+        """Return whether this is the first job of its branch."""
         return self.job == self.branch.id
 
     @property
-    def numbers(self) -> dict[str, float]:
+    def numeric_hp(self) -> dict[str, float]:
         """Return the hyperparameters that are numbers."""
         return {
             name: float(value) for name, value in self.hp.items() if isinstance(value, int | float)
@@ -84,43 +99,54 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where the population stood after so many reports."""
+class PopulationMetrics:
+    """Metrics of the population after a number of reports: ``hypervolume`` and ``front``."""
 
     reports: int
     seconds: float
-    measures: Mapping[str, float]
+    metrics: Mapping[str, float]
 
 
 class Tracker(Protocol):
-    """A log that a run can be written to, piece by piece."""
+    """A log that a run can be written to in parts."""
 
     def begin(self, results: Results) -> int:
-        """Open the log of a run, and return how many of its reports are in it already."""
+        """Open the log of a run and return the number of reports it already holds."""
 
-    def write(self, evaluations: Sequence[Evaluation], standings: Sequence[Standing]) -> None:
-        """Add what has come since."""
+    def write(
+        self, evaluations: Sequence[Evaluation], population: Sequence[PopulationMetrics]
+    ) -> None:
+        """Add new evaluations, and the metrics of the population after each of them."""
 
     def end(self) -> None:
         """Close the log."""
 
 
+# The run as trackers see it.
+
+
 def evaluations_of(results: Results) -> list[Evaluation]:
-    """Return all reports of a run in the order in which they came, each with its branch."""
-    found: dict[int, Evaluation] = {}
-    current: dict[int, Branch] = {}
+    """Return all reports of a run with their branches, in the order of their time."""
+    evaluations: dict[int, Evaluation] = {}
+    latest: dict[int, Branch] = {}
     for record in results.records():
-        branch = _branch_of(record, current.get(record["trial"]), found)
-        current[branch.trial] = branch
-        values, scores = (_part(record, prefix) for prefix in ("config.", "score."))
-        rest = {name: record[name] for name in ("violation", "seconds", "error")}
-        found[record["job"]] = Evaluation(
-            record["job"], branch, record["end"], values, scores, **rest
+        branch = _find_branch(record, latest.get(record["trial"]), evaluations)
+        latest[branch.trial] = branch
+        evaluations[record["job"]] = Evaluation(
+            job=record["job"],
+            branch=branch,
+            step=record["end"],
+            hp=_select(record, "config."),
+            scores=_select(record, "score."),
+            violation=record["violation"],
+            seconds=record["seconds"],
+            error=record["error"],
         )
-    return sorted(found.values(), key=lambda e: (e.seconds, e.job))
+    return sorted(evaluations.values(), key=lambda e: (e.seconds, e.job))
 
 
-def _part(record: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _select(record: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the columns with a prefix, without the prefix."""
     return {
         name.removeprefix(prefix): value
         for name, value in record.items()
@@ -128,66 +154,74 @@ def _part(record: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     }
 
 
-def _branch_of(
-    record: Mapping[str, Any], current: Branch | None, found: Mapping[int, Evaluation]
+def _find_branch(
+    record: Mapping[str, Any], latest: Branch | None, evaluations: Mapping[int, Evaluation]
 ) -> Branch:
-    """Return the branch that a job goes on with, or the one that begins with it."""
+    """Return the branch of a job: the latest one of its trial, or a new one."""
     start = record["start"]
-    if current is not None:
-        again = start == current.start  # its first interval failed and is tried again
-        if again or (start in found and found[start].branch == current):
-            return current
-    number = 1 if current is None else current.number + 1
-    return Branch(record["job"], record["trial"], number, start, found.get(start))
+    fork = evaluations.get(start)
+    if latest is None:
+        return Branch(record["job"], record["trial"], 1, start, fork)
+    # The start of the branch itself is used again if its first interval failed.
+    if start == latest.start or (fork is not None and fork.branch == latest):
+        return latest
+    return Branch(record["job"], record["trial"], latest.number + 1, start, fork)
 
 
-def standings_of(results: Results, evaluations: Sequence[Evaluation]) -> list[Standing]:
-    """Return where the population stood after each report: the hypervolume as far as it can be told now, and the front's size."""
+def population_metrics(
+    results: Results, evaluations: Sequence[Evaluation]
+) -> list[PopulationMetrics]:
+    """Compute the hypervolume and the size of the front after each evaluation.
+
+    The hypervolume refers to the reference point that the run has now.
+    """
     curve = results.hypervolume_curve() if len(results.front()) else []
     times = [seconds for seconds, _ in curve]
-    archive, standings = Archive(), []
+    archive = Archive()
+    rows = []
     for reports, evaluation in enumerate(evaluations, 1):
-        entry = _entry(results, evaluation)
+        entry = entry_of(results.history.report(evaluation.job))
         if entry is not None:
             archive.enter(entry)
         reached = bisect_right(times, evaluation.seconds)
-        measures = {
-            "hypervolume": curve[reached - 1][1] if reached else 0.0,
-            "front": float(len(archive.front)),
-        }
-        standings.append(Standing(reports, evaluation.seconds, measures))
-    return standings
-
-
-def _entry(results: Results, evaluation: Evaluation) -> Entry | None:
-    if not evaluation.scores:
-        return None
-    objectives = signed(results.problem.objectives, evaluation.scores)
-    is_sound = all(abs(value) < float("inf") for value in (*objectives, evaluation.violation))
-    return Entry(evaluation.job, objectives, evaluation.violation) if is_sound else None
+        hypervolume = curve[reached - 1][1] if reached else 0.0
+        metrics = {"hypervolume": hypervolume, "front": float(len(archive.front))}
+        rows.append(PopulationMetrics(reports, evaluation.seconds, metrics))
+    return rows
 
 
 def track(results: Results, tracker: Tracker) -> None:
-    """Write a run, as far as it has come, to a tracker."""
+    """Write the reports of a run to a tracker, except those that it already holds."""
     logged = tracker.begin(results)
     try:
-        _write(results, tracker, logged)
+        _write_new(results, tracker, logged)
     finally:
         tracker.end()
 
 
-def _write(results: Results, tracker: Tracker, logged: int) -> int:
+def _write_new(results: Results, tracker: Tracker, logged: int) -> int:
+    """Write the reports after the first `logged` ones and return how many there are in all."""
     evaluations = evaluations_of(results)
     if len(evaluations) > logged:
-        tracker.write(evaluations[logged:], standings_of(results, evaluations)[logged:])
+        population = population_metrics(results, evaluations)
+        tracker.write(evaluations[logged:], population[logged:])
     return len(evaluations)
 
 
-class follow:
-    """Keep trackers up to date with a run that goes on in this process or another: ``with follow("runs/a", tracker): ...``.
+# Tracking during a run.
 
-    What a log holds already is not written again, so that a run that is resumed is tracked by the same lines. The work is done in
-    a process of its own, which reads the journal: it takes no time from the run, and draws none of its random numbers.
+
+class follow:
+    """Update trackers during a run: ``with follow("runs/a", tracker): mopbt.run(...)``.
+
+    The run may also execute in another process. A log is never written twice: after a resume, the
+    same code appends to it. The trackers work in a process of their own that reads the journal, so
+    they neither slow the run down nor change its random numbers.
+
+    Args:
+        run: The directory of the run.
+        trackers: The trackers to update.
+        every: Seconds between two updates.
     """
 
     def __init__(self, run: Path | str, *trackers: Tracker, every: float = 2.0) -> None:
@@ -197,18 +231,23 @@ class follow:
             )
         if not every > 0:
             raise ValueError(f"`every` must be a number of seconds above 0, got {every!r}")
-        self._order = cloudpickle.dumps((Path(run).absolute(), trackers, every))
+        self._arguments = cloudpickle.dumps((Path(run).absolute(), trackers, every))
 
     def __enter__(self) -> "follow":
         path = json.dumps([os.path.abspath(entry) for entry in sys.path])
-        program = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mopbt.trackers import base; base.attend()"
-        pipes: dict[str, Any] = {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE,
-            "start_new_session": True,
-        }  # Ctrl-C is ours
-        self._process = subprocess.Popen([sys.executable, "-c", program, path], **pipes)
-        self._tell(len(self._order).to_bytes(8, "little") + self._order)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", FOLLOWER, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # In a session of its own, so that Ctrl-C interrupts only the run.
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        # If the process has died, `__exit__` reports it.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(len(self._arguments).to_bytes(8, "little"))
+            self._process.stdin.write(self._arguments)
+            self._process.stdin.flush()
         return self
 
     def __exit__(
@@ -217,82 +256,141 @@ class follow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        said, _ = self._process.communicate()  # closes its input, which tells it to come to an end
-        failures = json.loads(said or b"[]")
+        # This closes the input of the process, which is its signal to finish.
+        output, _ = self._process.communicate()
+        failures = json.loads(output or b"[]")
         if self._process.returncode:
             failures.append(
-                f"the process that follows the run died (exit code {self._process.returncode}); the run itself is whole"
+                f"the process that follows the run died (exit code {self._process.returncode}); "
+                "the run is not affected"
             )
         for failure in failures:
             warnings.warn(failure, stacklevel=2)
 
-    def _tell(self, message: bytes) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it is dead, as will be seen at the end
-            self._process.stdin.write(message)
-            self._process.stdin.flush()
 
-
-def attend() -> None:
-    """Follow a run, in a process that `follow` started, until its input ends; say what went wrong as JSON."""
+def run_follower() -> None:
+    """Run the process that `follow` starts, until its input ends; print failures as JSON."""
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a tracker prints is no answer
+    # Whatever a tracker prints goes to standard error, because the answer is on standard output.
+    os.dup2(2, 1)
     size = int.from_bytes(sys.stdin.buffer.read(8), "little")
     run, trackers, every = cloudpickle.loads(sys.stdin.buffer.read(size))
-    attendant = _Attendant(run, every)
-    threads = [threading.Thread(target=attendant.follow, args=(tracker,)) for tracker in trackers]
+    follower = _Follower(run, every)
+    threads = [threading.Thread(target=follower.follow, args=(tracker,)) for tracker in trackers]
     for thread in threads:
         thread.start()
-    sys.stdin.buffer.read()  # returns when the run's process closes it, or is gone
-    attendant.stop.set()
+    # This returns when the other process closes the pipe or ends, however it ends.
+    sys.stdin.buffer.read()
+    follower.stop.set()
     for thread in threads:
         thread.join()
     with suppress(BrokenPipeError):
-        json.dump(attendant.failures, answer)
+        json.dump(follower.failures, answer)
         answer.close()
 
 
-class _Attendant:
-    """Looks at a run's journal again and again, for several trackers."""
+class _Follower:
+    """Polls the journal of a run for several trackers."""
 
     def __init__(self, run: Path, every: float) -> None:
-        self._run, self._every = run, every
+        self._run = run
+        self._every = every
         self.stop = threading.Event()
         self.failures: list[str] = []
 
     def follow(self, tracker: Tracker) -> None:
-        """Look until told to stop, and then once more."""
+        """Update a tracker until `stop` is set, and once more after that."""
         try:
-            results = self._opened()
+            results = self._wait_for_run()
             if results is None:
                 return
             logged = tracker.begin(results)
             try:
-                self._look(results, tracker, logged)
+                self._poll(results, tracker, logged)
             finally:
                 tracker.end()
-        except Exception as error:  # whatever goes wrong in a tracker: the run is worth more
+        # A tracker may raise anything, and none of it may end the others.
+        except Exception as error:
             self.failures.append(
-                f"{type(tracker).__name__} could not follow {self._run}: {type(error).__name__}: {error}; the run itself is whole: "
-                f"track(Results.open({str(self._run)!r}), ...) writes it afterwards"
+                f"{type(tracker).__name__} could not follow {self._run}: "
+                f"{type(error).__name__}: {error}; the run is not affected, and "
+                f"track(Results.open({str(self._run)!r}), ...) logs it afterwards"
             )
 
-    def _opened(self) -> Results | None:
+    def _wait_for_run(self) -> Results | None:
+        """Open the run once it has started; None if it did not start before `stop` was set."""
         while True:
             stopped = self.stop.is_set()
             try:
                 return Results.open(self._run)
-            except MopbtError:  # it has not begun
+            except MopbtError:
                 if stopped:
                     return None
             self.stop.wait(self._every)
 
-    def _look(self, results: Results, tracker: Tracker, logged: int) -> None:
+    def _poll(self, results: Results, tracker: Tracker, logged: int) -> None:
         while True:
             stopped = self.stop.is_set()
-            began = time.perf_counter()
+            started = time.perf_counter()
             results.refresh()
-            logged = _write(results, tracker, logged)
+            logged = _write_new(results, tracker, logged)
             if stopped:
                 return
-            self.stop.wait(max(self._every, (time.perf_counter() - began) / SHARE))
+            self.stop.wait(max(self._every, (time.perf_counter() - started) / MAX_LOAD))
+
+
+# What the trackers share.
+
+
+@dataclass(frozen=True)
+class LogPosition:
+    """The run that a directory of logs belongs to, and how many of its reports it holds."""
+
+    directory: Path
+    key: str
+    logged: int = 0
+
+    @staticmethod
+    def read(directory: Path, results: Results) -> "LogPosition":
+        """Read the position in a directory; ValueError if it holds the log of another run."""
+        key = run_key(results)
+        file = directory / POSITION_FILE
+        if not file.is_file():
+            return LogPosition(directory, key)
+        position = LogPosition(directory, **json.loads(file.read_text(encoding="utf-8")))
+        if position.key != key:
+            raise ValueError(
+                f"{directory} holds the log of another run; use one directory for each run"
+            )
+        return position
+
+    def advance(self, reports: int) -> "LogPosition":
+        """Record that the log holds further reports and return the new position."""
+        position = replace(self, logged=self.logged + reports)
+        data = json.dumps({"key": position.key, "logged": position.logged})
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / POSITION_FILE).write_text(data, encoding="utf-8")
+        return position
+
+
+def run_name(results: Results) -> str:
+    """Return the name of the run's directory, or of its task for a run in memory."""
+    return results.path.name if results.path else results.problem.name
+
+
+def run_key(results: Results) -> str:
+    """Return a short hash that identifies a run across sessions."""
+    settings = results.settings
+    directory = results.path.name if results.path else ""
+    algorithm = sorted(settings.algorithm.items())
+    data = json.dumps([directory, results.problem.name, settings.seed, algorithm], default=str)
+    return hashlib.sha256(data.encode()).hexdigest()[:10]
+
+
+def import_package(name: str, extra: str) -> Any:
+    """Import a module of an optional package; MissingExtra if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise MissingExtra(f"this tracker needs {package}: pip install 'mopbt[{extra}]'") from None

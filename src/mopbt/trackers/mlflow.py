@@ -1,0 +1,143 @@
+"""MLflow as a tracker."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mopbt.results import Results
+from mopbt.trackers.base import (
+    Evaluation,
+    PopulationMetrics,
+    import_package,
+    run_key,
+    run_name,
+    track,
+)
+
+BATCH = 1000  # metrics that MLflow accepts in one call
+MAX_RUNS = 50000  # results that MLflow returns in one search
+
+
+class MLflow:
+    """Writes MLflow runs: one for the population, with a child run for each branch.
+
+    The tag ``mopbt.forked_from`` of a branch holds the id of its donor's run. `tracking_uri` is
+    where MLflow writes, such as ``sqlite:///mlflow.db``; None is MLflow's own default.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, *, experiment: str = "mopbt") -> None:
+        self._uri = tracking_uri
+        self._experiment_name = experiment
+        self._children: dict[int, str] = {}  # run ids by branch
+
+    def begin(self, results: Results) -> int:
+        """Open the log of a run and return the number of reports it already holds."""
+        self._entities = import_package("mlflow.entities", "mlflow")
+        self._client = import_package("mlflow", "mlflow").MlflowClient(self._uri)
+        self._started = time.time() - results.seconds
+        self._experiment = self._find_experiment()
+        key = run_key(results)
+        runs = self._search(f"tags.`mopbt.run` = '{key}'")
+        if runs:
+            self._parent = runs[0].info.run_id
+            logged = int(runs[0].data.tags.get("mopbt.logged", 0))
+        else:
+            params = {"task": results.problem.name, "seed": results.settings.seed}
+            for name, value in results.settings.algorithm.items():
+                params[f"algorithm.{name}"] = value
+            self._parent = self._create_run(run_name(results), {"mopbt.run": key}, params)
+            logged = 0
+        self._client.update_run(self._parent, status="RUNNING")
+        children = self._search(f"tags.`mlflow.parentRunId` = '{self._parent}'")
+        self._children = {int(run.data.tags["mopbt.branch"]): run.info.run_id for run in children}
+        return logged
+
+    def write(
+        self, evaluations: Sequence[Evaluation], population: Sequence[PopulationMetrics]
+    ) -> None:
+        """Add metrics, in batches for each run."""
+        by_run: dict[str, list[Any]] = {}
+        for e in evaluations:
+            by_run.setdefault(self._open_child(e), []).extend(self._metrics_of(e))
+        by_run[self._parent] = []
+        for row in population:
+            for name, value in row.metrics.items():
+                by_run[self._parent].append(self._metric(name, value, row.seconds, row.reports))
+        for run, metrics in by_run.items():
+            for batch in _batches(metrics, BATCH):
+                self._client.log_batch(run, metrics=batch)
+        logged = int(self._client.get_run(self._parent).data.tags.get("mopbt.logged", 0))
+        self._client.set_tag(self._parent, "mopbt.logged", str(logged + len(evaluations)))
+
+    def end(self) -> None:
+        """Mark all runs as finished."""
+        for run in (self._parent, *self._children.values()):
+            self._client.set_terminated(run)
+
+    def _find_experiment(self) -> str:
+        """Return the id of the experiment; create it if it does not exist."""
+        experiment = self._client.get_experiment_by_name(self._experiment_name)
+        if experiment:
+            return str(experiment.experiment_id)
+        return str(self._client.create_experiment(self._experiment_name))
+
+    def _search(self, query: str) -> Any:
+        return self._client.search_runs([self._experiment], query, max_results=MAX_RUNS)
+
+    def _open_child(self, e: Evaluation) -> str:
+        """Return the id of a branch's run; create it if it does not exist."""
+        branch = e.branch
+        if branch.id not in self._children:
+            tags = {
+                "mlflow.parentRunId": self._parent,
+                "mopbt.branch": str(branch.id),
+                "mopbt.origin": branch.origin,
+            }
+            if branch.fork is not None:
+                tags["mopbt.forked_from"] = self._children[branch.fork.branch.id]
+                tags["mopbt.forked_at_step"] = str(branch.fork.step)
+            params = {"trial": branch.trial, **e.hp}
+            self._children[branch.id] = self._create_run(branch.name, tags, params)
+        return self._children[branch.id]
+
+    def _create_run(self, name: str, tags: Mapping[str, str], params: Mapping[str, Any]) -> str:
+        run = self._client.create_run(self._experiment, run_name=name, tags=dict(tags))
+        self._client.log_batch(
+            run.info.run_id,
+            params=[
+                self._entities.Param(_replace_invalid(key), str(value))
+                for key, value in params.items()
+            ],
+        )
+        return str(run.info.run_id)
+
+    def _metrics_of(self, e: Evaluation) -> Iterator[Any]:
+        fork = e.branch.fork
+        if e.is_first and fork is not None:
+            for name, value in fork.scores.items():
+                yield self._metric(name, value, fork.seconds, fork.step)
+        for name, value in e.scores.items():
+            yield self._metric(name, value, e.seconds, e.step)
+        for name, value in e.numeric_hp.items():
+            yield self._metric(f"hyperparameters/{name}", value, e.seconds, e.step)
+
+    def _metric(self, name: str, value: float, seconds: float, step: int) -> Any:
+        milliseconds = int((self._started + seconds) * 1000)
+        return self._entities.Metric(_replace_invalid(name), float(value), milliseconds, step)
+
+
+def _replace_invalid(name: str) -> str:
+    """Replace the characters that MLflow does not accept in a name."""
+    return re.sub(r"[^\w\-. /]", "_", name)
+
+
+def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
+def to_mlflow(
+    results: Results, tracking_uri: str | None = None, *, experiment: str = "mopbt"
+) -> None:
+    """Write a run to MLflow; `tracking_uri` and `experiment` are those of `MLflow`."""
+    track(results, MLflow(tracking_uri, experiment=experiment))

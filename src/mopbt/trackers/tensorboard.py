@@ -1,0 +1,99 @@
+"""TensorBoard as a tracker."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mopbt.results import Results
+from mopbt.trackers.base import (
+    Evaluation,
+    LogPosition,
+    PopulationMetrics,
+    import_package,
+    track,
+)
+
+MAX_OPEN_FILES = 64
+
+
+class TensorBoard:
+    """Writes event files below a directory: one run for the population, one for each branch.
+
+    Metrics are under ``scores/``, hyperparameters under ``hyperparameters/``. The text ``origin``
+    says where the weights of a branch came from.
+    """
+
+    def __init__(self, directory: Path | str) -> None:
+        self._directory = Path(directory)
+        # By name of the run, the one used last at the end.
+        self._writers: OrderedDict[str, Any] = OrderedDict()
+
+    def begin(self, results: Results) -> int:
+        """Open the log of a run and return the number of reports it already holds."""
+        import_package("tensorboard", "tensorboard")
+        self._writer_type = import_package("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._position = LogPosition.read(self._directory, results)
+        self._started = time.time() - results.seconds
+        return self._position.logged
+
+    def write(
+        self, evaluations: Sequence[Evaluation], population: Sequence[PopulationMetrics]
+    ) -> None:
+        """Add scalars and texts; a fork begins with the metrics of its donor."""
+        for evaluation in evaluations:
+            self._write_evaluation(evaluation)
+        for row in population:
+            self._add_scalars("population", row.metrics, row.reports, row.seconds)
+        for writer in self._writers.values():
+            writer.flush()
+        self._position = self._position.advance(len(evaluations))
+
+    def end(self) -> None:
+        """Close all files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _write_evaluation(self, e: Evaluation) -> None:
+        run = e.branch.name
+        fork = e.branch.fork
+        texts = {}
+        if e.is_first:
+            texts["origin"] = e.branch.origin
+            if fork is not None:
+                self._add_scalars(run, _prefix("scores", fork.scores), fork.step, fork.seconds)
+        self._add_scalars(run, _prefix("scores", e.scores), e.step, e.seconds)
+        self._add_scalars(run, _prefix("hyperparameters", e.numeric_hp), e.step, e.seconds)
+        for name, value in e.hp.items():
+            if name not in e.numeric_hp:
+                texts[f"hyperparameters/{name}"] = str(value)
+        if e.error:
+            texts["error"] = e.error
+        for name, text in texts.items():
+            self._open(run).add_text(name, text, e.step, self._started + e.seconds)
+
+    def _add_scalars(
+        self, run: str, values: Mapping[str, float], step: int, seconds: float
+    ) -> None:
+        for name, value in values.items():
+            self._open(run).add_scalar(name, value, step, self._started + seconds)
+
+    def _open(self, run: str) -> Any:
+        """Return the writer of a run; close the one unused for longest if there are too many."""
+        if run not in self._writers:
+            self._writers[run] = self._writer_type(str(self._directory / run))
+        self._writers.move_to_end(run)
+        if len(self._writers) > MAX_OPEN_FILES:
+            self._writers.popitem(last=False)[1].close()
+        return self._writers[run]
+
+
+def _prefix(group: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{group}/{name}": value for name, value in values.items()}
+
+
+def to_tensorboard(results: Results, directory: Path | str) -> None:
+    """Write a run as TensorBoard event files below a directory."""
+    track(results, TensorBoard(directory))

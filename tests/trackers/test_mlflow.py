@@ -1,0 +1,50 @@
+"""MLflow runs, read back with MLflow's own client."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mopbt.trackers import mlflow as tracker
+from mopbt.trackers import to_mlflow
+from mopbt.trackers.base import evaluations_of
+from trackers.expected import branches, expected_curves
+
+
+@given(st.lists(st.integers(1, 10**6), max_size=30), st.integers(1, 7))
+def test_batches_contain_every_item_once(items, size):
+    batches = list(tracker._batches(items, size))
+    assert [item for batch in batches for item in batch] == items
+    assert all(0 < len(batch) <= size for batch in batches)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_tags_params_and_metrics_are_those_of_the_run(results, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    to_mlflow(results, uri, experiment="toys")
+    # The second call must add nothing.
+    to_mlflow(results, uri, experiment="toys")
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("toys").experiment_id
+    found = client.search_runs([experiment], max_results=1000)
+    runs = {run.info.run_name: run for run in found}
+    parent = runs.pop("toy")
+    assert set(runs) == set(branches(results))
+    history = client.get_metric_history(parent.info.run_id, "hypervolume")
+    assert len(history) == len(results)
+    assert max(history, key=lambda m: m.step).value == pytest.approx(results.hypervolume())
+    for name, branch in branches(results).items():
+        run = runs[name]
+        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert run.info.status == "FINISHED"
+        if branch.fork:
+            donor = runs[branch.fork.branch.name]
+            assert run.data.tags["mopbt.forked_from"] == donor.info.run_id
+    first = next(e for e in evaluations_of(results) if e.branch.fork)
+    run = runs[first.branch.name]
+    assert run.data.params["style"] == first.hp["style"]
+    assert float(run.data.params["lr"]) == first.hp["lr"]
+    shown = {m.step: m.value for m in client.get_metric_history(run.info.run_id, "near")}
+    assert shown == expected_curves(results, first.branch.name)["near"]
