@@ -107,17 +107,18 @@ def test_finished_runs_are_not_repeated_and_nothing_is_started_for_them(small, p
 
 def test_one_task_can_be_run_now_and_the_others_later(small, place, tmp_path):
     """This works even if the data of the others are missing."""
-    whole, first = experiment(place, "short", "Absent"), task(place, "short")
-    part = compare(whole, out=tmp_path / "out", tasks=[first], jobs=2, progress=False)
+    both = experiment(place, "short", "Absent")
+    first = task(place, "short")
+    part = compare(both, out=tmp_path / "out", tasks=[first], jobs=2, progress=False)
     assert {run.task for run in part.runs} == {first}
     assert {run.task for run in part.missing} == {task(place, "Absent")}
     with pytest.raises(
         DataMissing, match="'absent' is not here; or run other tasks first: `tasks`, or --task NAME"
     ):
-        compare(whole, out=tmp_path / "out", progress=False)
+        compare(both, out=tmp_path / "out", progress=False)
     with pytest.raises(ValueError, match="`tasks` must be one of .*short.*, got 'shrt'"):
-        compare(whole, out=tmp_path / "out", tasks=["shrt"], progress=False)
-    again = compare(whole, out=tmp_path / "out", tasks=[first], progress=False)
+        compare(both, out=tmp_path / "out", tasks=["shrt"], progress=False)
+    again = compare(both, out=tmp_path / "out", tasks=[first], progress=False)
     of_small = [run for run in small[0].runs if run.task == first]
     assert [run.objectives.tolist() for run in again.runs] == [
         run.objectives.tolist() for run in of_small

@@ -73,8 +73,8 @@ def test_a_comparison_resumes_after_a_signal_with_the_same_results(place, tmp_pa
         assert (run / "journal.jsonl").read_bytes().startswith(journal[: journal.rfind(b"\n") + 1])
         is_finished = runs.index(run) < 2
         assert ((run / "journal.jsonl").read_bytes() == journal) == is_finished
-    whole = compare(slow, out=tmp_path / "whole", jobs=2, progress=False)
-    for mine, theirs in zip(comparison.runs, whole.runs, strict=True):
+    uninterrupted = compare(slow, out=tmp_path / "uninterrupted", jobs=2, progress=False)
+    for mine, theirs in zip(comparison.runs, uninterrupted.runs, strict=True):
         for name in ("jobs", "trials", "steps", "seconds", "objectives", "positions"):
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
 
@@ -100,10 +100,12 @@ def test_a_run_with_missing_checkpoints_restarts(place, tmp_path):
     execute_run(replace(spec, keep_models=True), lambda _: None)
     (tmp_path / "run" / "finished.json").unlink()
     max((tmp_path / "run" / "checkpoints").glob("*.ckpt"), key=lambda file: int(file.stem)).unlink()
-    whole = execute_run(replace(spec, path=str(tmp_path / "whole"), seconds=None), lambda _: None)
+    uninterrupted = execute_run(
+        replace(spec, path=str(tmp_path / "uninterrupted"), seconds=None), lambda _: None
+    )
     restarted = execute_run(replace(spec, seconds=None), lambda _: None)
-    assert (restarted["evaluations"], restarted["failures"]) == (whole["evaluations"], 0)
-    assert plain(Results.open(tmp_path / "run")) == plain(Results.open(tmp_path / "whole"))
+    assert (restarted["evaluations"], restarted["failures"]) == (uninterrupted["evaluations"], 0)
+    assert plain(Results.open(tmp_path / "run")) == plain(Results.open(tmp_path / "uninterrupted"))
 
 
 def test_files_left_by_a_kill_do_no_harm(place, tmp_path):

@@ -24,9 +24,9 @@ Marker = Mapping[str, Any]
 
 
 def check_directory(out: Path, experiment: Experiment, scale: str | None) -> None:
-    """Check that a directory is new, empty, or a comparison of this experiment and scale.
+    """Check that a directory is empty or belongs to this experiment and scale.
 
-    Raises RunMismatch if it is something else.
+    Raises RunMismatch if it is anything else.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(

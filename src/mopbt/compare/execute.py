@@ -50,7 +50,7 @@ def compare(
     parquet: bool = False,
     reuse: Sequence[Path | str] = (),
 ) -> Comparison:
-    """Execute the missing runs of an experiment, and write the table of all evaluations.
+    """Execute the missing runs of an experiment, and tabulate all evaluations.
 
     Args:
         experiment: The experiment or its file.
@@ -85,7 +85,7 @@ def recompute(
     scale: str | None = None,
     parquet: bool = False,
 ) -> Comparison:
-    """Write the table of all evaluations again from the journals, without running anything."""
+    """Tabulate all evaluations again from the journals, without running anything."""
     experiment = _read(experiment)
     out = Path(out)
     scale = recorded_scale(out) if scale is None else normalize_scale(experiment, scale)
@@ -106,16 +106,16 @@ def _read(experiment: Experiment | Path | str) -> Experiment:
 
 
 def _wants_parquet(out: Path, asked: bool) -> bool:
-    """Return whether to write Parquet: if asked, or if there is a file to keep up to date."""
+    """Return whether to write Parquet: if asked, or if the file already exists."""
     wanted = asked or (out / "evaluations.parquet").exists()
     if wanted:
-        # A missing package must be an error before hours of work.
+        # A missing package must be an error before any run, not after the last.
         parquet_writer()
     return wanted
 
 
 def _write(comparison: Comparison, experiment: Experiment, out: Path, *, parquet: bool) -> None:
-    """Write the table of all evaluations, and the experiment, whose description may be new."""
+    """Write the table of evaluations, and the experiment with its new description."""
     write_atomically(out / "experiment.toml", experiment.to_toml().encode())
     write_evaluations(comparison, out, parquet=parquet)
 
@@ -195,13 +195,13 @@ class _Execution:
     failures: dict[PlannedRun, str] = field(default_factory=dict)
 
     def measure_tasks(self) -> None:
-        """Record the cost of a step and the engine of each task, if they are not recorded yet."""
+        """Record the cost of a step and the engine of each task, once."""
         for task in self.tasks:
             if task not in self.record.tasks:
                 self.record.tasks[task] = self._measure(task)
                 self.record.write(self.plan.out, self.finished)
         for run, marker in self.finished.items():
-            # Markers of the first versions have no order.
+            # Markers of the first versions have no identity.
             if "order" in marker:
                 self._check_cost(run, json.loads(marker["order"])["cost"])
 
@@ -226,7 +226,7 @@ class _Execution:
         return cast(Mapping[str, Any], answer["measured"])
 
     def _check_cost(self, run: PlannedRun, cost: float) -> None:
-        """Check that a finished run has the recorded cost of a step, and so the same clock."""
+        """Check that a finished run has the recorded cost of a step."""
         recorded = self.record.tasks.get(run.task, {}).get("cost", cost)
         if recorded != cost:
             raise RunMismatch(
@@ -261,7 +261,7 @@ class _Execution:
                 waiting = []
 
     def _start(self, run: PlannedRun, spec: RunSpec) -> bool:
-        """Copy a run from another comparison, or else start it; return whether it is finished."""
+        """Reuse a run or else start it, and return whether it is already finished."""
         self.view.begin(run)
         entry = self.plan.scaled.entries[run.algorithm]
         problem = entry.problem(self.tasks[run.task].problem)

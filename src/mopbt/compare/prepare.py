@@ -37,7 +37,7 @@ class ComparisonPlan:
 def plan_comparison(
     experiment: Experiment, out: Path, scale: str | None, tasks: Sequence[str]
 ) -> ComparisonPlan:
-    """Plan the runs of some tasks, or of all if none is given, and check the directory."""
+    """Plan the runs of some tasks, by default all, and check the directory."""
     scale = normalize_scale(experiment, scale)
     _check_scale(experiment, scale)
     scaled = experiment.at(scale)

@@ -30,7 +30,7 @@ class ReusableRuns:
 
     Attributes:
         places: Directories of the comparisons.
-        runs: Directories of finished runs, by the identity of their spec. There are several if
+        runs: Directories of finished runs, by identity (see `RunSpec`). There are several if
             tasks of the same name have different code.
         copies: Number of runs copied so far, by comparison.
     """
@@ -58,7 +58,7 @@ class ReusableRuns:
                 continue
             for file in sorted(place.glob("runs/*/*/*/finished.json")):
                 marker = read_marker(file)
-                # Markers of the first versions have no spec.
+                # Markers of the first versions have no identity.
                 if "order" in marker:
                     runs.setdefault(marker["order"], []).append(file.parent)
         return ReusableRuns(found, runs)
@@ -78,7 +78,7 @@ class ReusableRuns:
         return None
 
     def copy(self, spec: RunSpec, problem: Problem, note: Callable[[str], None]) -> Marker | None:
-        """Copy a finished run that matches a specification and return its marker, or None."""
+        """Copy an identical finished run and return its marker, or return None."""
         for other in reversed(self.runs.get(spec.identity(), ())):
             marker = read_marker(other / "finished.json")
             if wrong := find_damage(other, marker):

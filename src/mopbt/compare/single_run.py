@@ -74,7 +74,10 @@ class RunSpec:
     isolated: bool = False
 
     def identity(self) -> str:
-        """Return everything but the task's code that decides what a run evaluates, as JSON."""
+        """Return as JSON what decides the evaluations, apart from the task's code.
+
+        It is the "order" in finished.json. Runs with the same identity are interchangeable.
+        """
         values = asdict(self)
         for key in ("path", "keep_models", "isolated", "task_fingerprint"):
             del values[key]
@@ -155,7 +158,7 @@ def _load_task(reference: str) -> tuple[Any, str, str]:
 
 
 def _open_or_restart(spec: RunSpec, config: RunConfig, scheduler: Scheduler) -> OpenRun:
-    """Open the directory of a run, and restart the run if it cannot be resumed as specified.
+    """Open a run, and restart it if it cannot be resumed as specified.
 
     Without `keep_models`, writing does not wait for the disk, because that takes longer than
     training small models. After a power cut, the journal may then name checkpoints that were never
@@ -216,7 +219,7 @@ class _ShareReporter:
 
 
 def measure_task(task: str, cost: float | str, engine: str, stack: int) -> dict[str, Any]:
-    """Return the cost of a step and the engine of a task; measure those that are not given."""
+    """Return the cost of a step and the engine of a task, measured unless given."""
     loaded, *_ = _load_task(task)
     if engine == "auto":
         is_stacked = engine_spec("auto", loaded, stack, 1).name == "vectorized"

@@ -89,18 +89,18 @@ class WorkerPool:
         worker.send(json.dumps(message).encode())
 
     def _receive(self) -> tuple[RunSpec | None, Answer]:
+        """Wait for the next answer or the death of a busy process, and say of which run."""
         while True:
             event = self._supervisor.receive()
             assert event is not None
             worker, message = event
-            if message is None and worker in self._idle:
-                self._idle.remove(worker)
-                self._supervisor.reap(worker)
-                continue
             if message is None:
-                answer: Answer = {"died": self._supervisor.reap(worker)}
-                return self._busy.pop(worker), answer
-            answer = json.loads(message)
+                code = self._supervisor.reap(worker)
+                if worker in self._busy:
+                    return self._busy.pop(worker), {"died": code}
+                self._idle.remove(worker)
+                continue
+            answer: Answer = json.loads(message)
             if "share" in answer:
                 return self._busy[worker], answer
             self._idle.append(worker)
@@ -122,7 +122,11 @@ def serve() -> None:
     threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
 
     def send_answer(answer: Answer) -> None:
-        send(sink, json.dumps(answer).encode())
+        try:
+            send(sink, json.dumps(answer).encode())
+        except BrokenPipeError:
+            # The pool is gone. The journal has all reports of the run.
+            exit_at_once()
 
     while True:
         message = json.loads(inbox.get())
