@@ -123,7 +123,10 @@ LAYERS = {
         *(
             "compare",
             "compare.plan",
+            "compare.directory",
+            "compare.prepare",
             "compare.collect",
+            "compare.single_run",
             "compare.workers",
             "compare.progress",
             "compare.reuse",

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from compare.helpers import COMMAND, GOOD, experiment
 from mopbt.cli import app
-from mopbt.compare.collect import about_of
+from mopbt.compare.directory import read_about
 
 
 def invoked(*arguments):
@@ -83,7 +83,7 @@ def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, m
     assert "Missing runs: 1; rerun the same command to complete them." in failed.stdout
     assert "RuntimeError: no such luck" in failed.stderr
     assert "The tracebacks of the failures are in about.json." in failed.stdout
-    (trace,) = about_of(Path("broken"))["failures"].values()
+    (trace,) = read_about(Path("broken"))["failures"].values()
     assert "problems.py" in trace
 
 

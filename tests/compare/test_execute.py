@@ -2,8 +2,7 @@
 
 import json
 import shutil
-from concurrent.futures import Future
-from contextlib import nullcontext
+from dataclasses import asdict
 from itertools import product
 
 import numpy as np
@@ -20,7 +19,7 @@ from mopbt.compare import (
     execute,
     workers,
 )
-from mopbt.compare.collect import about_of
+from mopbt.compare.directory import read_about
 from mopbt.engines.simulated import PerStep
 from mopbt.errors import (
     DataMissing,
@@ -108,17 +107,18 @@ def test_finished_runs_are_not_repeated_and_nothing_is_started_for_them(small, p
 
 def test_one_task_can_be_run_now_and_the_others_later(small, place, tmp_path):
     """This works even if the data of the others are missing."""
-    whole, first = experiment(place, "short", "Absent"), task(place, "short")
-    part = compare(whole, out=tmp_path / "out", tasks=[first], jobs=2, progress=False)
+    both = experiment(place, "short", "Absent")
+    first = task(place, "short")
+    part = compare(both, out=tmp_path / "out", tasks=[first], jobs=2, progress=False)
     assert {run.task for run in part.runs} == {first}
     assert {run.task for run in part.missing} == {task(place, "Absent")}
     with pytest.raises(
         DataMissing, match="'absent' is not here; or run other tasks first: `tasks`, or --task NAME"
     ):
-        compare(whole, out=tmp_path / "out", progress=False)
+        compare(both, out=tmp_path / "out", progress=False)
     with pytest.raises(ValueError, match="`tasks` must be one of .*short.*, got 'shrt'"):
-        compare(whole, out=tmp_path / "out", tasks=["shrt"], progress=False)
-    again = compare(whole, out=tmp_path / "out", tasks=[first], progress=False)
+        compare(both, out=tmp_path / "out", tasks=["shrt"], progress=False)
+    again = compare(both, out=tmp_path / "out", tasks=[first], progress=False)
     of_small = [run for run in small[0].runs if run.task == first]
     assert [run.objectives.tolist() for run in again.runs] == [
         run.objectives.tolist() for run in of_small
@@ -188,9 +188,9 @@ def test_the_cost_is_that_of_configurations_that_can_be_trained(place, tmp_path)
     )
     comparison = compare(fickle, out=tmp_path / "out", jobs=1, progress=False)
     assert not comparison.missing
-    assert about_of(tmp_path / "out")["tasks"][fickle.tasks[0]]["cost"] >= 1e-4
+    assert read_about(tmp_path / "out")["tasks"][fickle.tasks[0]]["cost"] >= 1e-4
     with pytest.raises(
-        TaskFailed, match="failed with each of three configurations; mend it, or give `cost`"
+        TaskFailed, match="failed with each of three configurations; fix the task, or set `cost`"
     ):
         compare(
             experiment(place, "Broken", cost="measured"),
@@ -228,7 +228,7 @@ def test_a_run_whose_process_dies_is_reported_and_the_others_continue(place, tmp
     ]
     first, second = comparison.failures.values()
     assert "intervals in a row failed" in first
-    assert "the worker process died 3 times while it carried out this job (exit code -9)" in first
+    assert "the worker process died 3 times while it executed this job (exit code -9)" in first
     assert second == "needs the time of 'MO-PBT', of which a run failed"
     (place / "fatal").unlink()
     repaired = compare(fatal, out=tmp_path / "out", jobs=2, progress=False)
@@ -279,25 +279,26 @@ def test_a_full_disk_ends_the_plan(place, tmp_path, monkeypatch):
     """Otherwise each of the other runs would start and fail by itself."""
     asked = []
 
-    class Full:
-        def submit(self, message, tell=None):
-            asked.append(message)
-            future = Future()
-            future.set_result(workers._answer(message, lambda _: None))
-            return future
+    class FullDisk(workers.WorkerPool):
+        def start(self, spec):
+            asked.append(spec)
 
-    def no_space(order, tell):
+        def receive(self):
+            message = {"run": asdict(asked[-1])}
+            return asked[-1].path, workers.answer_message(message, lambda _: None)
+
+    def no_space(spec, report_share):
         raise StorageFull("no space left to write it")
 
-    monkeypatch.setattr(workers, "execute_order", no_space)
-    monkeypatch.setattr(execute, "crew_of", lambda jobs: nullcontext(Full()))
+    monkeypatch.setattr(workers, "execute_run", no_space)
+    monkeypatch.setattr(execute, "WorkerPool", FullDisk)
     comparison = compare(
         experiment(place, "quick", engine="local"), out=tmp_path / "out", jobs=1, progress=False
     )
     assert len(asked) == 1
     assert sorted(comparison.failures.values()) == [
         "no space left to write it",
-        *["not begun, as there is no space left"] * 3,
+        *["not started, because there is no space left"] * 3,
     ]
 
 

@@ -16,7 +16,7 @@ from mopbt.compare import (
     Experiment,
     PlannedRun,
     compare,
-    execute,
+    prepare,
     recompute,
 )
 from mopbt.compare.report import FIGURES, write_report
@@ -192,12 +192,12 @@ IMPOSSIBLE = [
     (
         'time_of = "MO-PBT"\n',
         "",
-        "`time_of` must name one that has, and is run on toy ('MO-PBT'), got None",
+        "is run on toy ('MO-PBT'), got None",
     ),
     (
         'time_of = "MO-PBT"',
         'time_of = "MO-ASHA"',
-        "'MO-ASHA' has no end of its own: `time_of` must name one that has",
+        "'MO-ASHA' does not end by itself: `time_of` must name an algorithm that does",
     ),
     (
         'name = "mo-pbt"',
@@ -207,7 +207,7 @@ IMPOSSIBLE = [
     (
         'name = "mo-pbt"',
         'name = "mo-pbt", time_of = "MO-PBT"',
-        "'MO-PBT' has an end of its own: leave out its `time_of`",
+        "'MO-PBT' ends by itself; remove its `time_of`",
     ),
     (
         'name = "mo-asha"',
@@ -282,9 +282,11 @@ def test_a_scale_of_the_experiment_alone_leaves_tasks_as_they_are(place, tmp_pat
         compare(quick, out=tmp_path / "quik", scale="quik", jobs=1, progress=False)
     with pytest.raises(RunMismatch, match="another scale: it is None, it was quick"):
         recompute(quick, out=tmp_path / "quick", scale="paper")
-    assert execute._in_scale(quick, "adult-fairness", "quick")[0] == "adult-fairness"
-    assert execute._in_scale(quick, "adult-fairness", "small")[0] == "adult-fairness@small"
-    assert execute._in_scale(quick, "adult-fairness@smoke", "small")[0] == "adult-fairness@smoke"
+    assert prepare.task_at_scale(quick, "adult-fairness", "quick")[0] == "adult-fairness"
+    assert prepare.task_at_scale(quick, "adult-fairness", "small")[0] == "adult-fairness@small"
+    assert (
+        prepare.task_at_scale(quick, "adult-fairness@smoke", "small")[0] == "adult-fairness@smoke"
+    )
 
 
 def test_runs_that_give_others_their_time_come_first_on_each_task():
@@ -315,18 +317,20 @@ def test_the_population_of_a_scale_is_the_default_of_all_algorithms():
     assert made(name="random-search") == RandomSearch(population=16)
     assert made(name="nsga2") == NSGA2(population=8, trainings=16)
     assert made(name="parego") == ParEGO(trainings=16)
-    assert execute._in_scale(Experiment.read(EXPERIMENTS[0]), "toy", "small") == ("toy", 32)
-    assert execute._in_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", "small") == (
+    assert prepare.task_at_scale(Experiment.read(EXPERIMENTS[0]), "toy", "small") == ("toy", 32)
+    assert prepare.task_at_scale(
+        Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", "small"
+    ) == (
         "cifar10-robustness@small",
         16,
     )
-    assert execute._in_scale(
+    assert prepare.task_at_scale(
         Experiment.read(EXPERIMENTS[0]), "cifar10-robustness@smoke", "small"
     ) == (
         "cifar10-robustness@smoke",
         4,
     )
-    assert execute._in_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", None) == (
+    assert prepare.task_at_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", None) == (
         "cifar10-robustness",
         32,
     )
@@ -352,18 +356,7 @@ def test_the_experiments_of_the_paper_can_be_run(file, scale):
             interval=1,
             steps=50,
         )
-        labels = [label for label in here.entries if here.has(name, label)]
-        needs_budget = frozenset(
-            label for label in labels if execute._is_endless(here, name, label, problem, 32)
-        )
-        for label in labels:
-            execute._check_time(
-                here,
-                name,
-                label,
-                needs_budget,
-                [other for other in labels if other not in needs_budget],
-            )
+        prepare.check_algorithms(here, name, problem, 32)
 
 
 def test_the_rows_of_the_papers_tables_are_there():
@@ -430,7 +423,7 @@ def test_a_directory_belongs_to_one_experiment_in_one_scale(small, place, tmp_pa
         "seeds is [0, 5], it was [0, 1]",
         "algorithm 'MO-ASHA' is {'name': 'mo-asha', 'eta': 2}, it was {'name': 'mo-asha'}",
         "algorithm 'X' is {'name': 'pbt'}, it was 'not there'",
-        "use it again, or another directory",
+        "use the same experiment, or another directory",
     ):
         assert piece in str(raised.value)
     with pytest.raises(RunMismatch, match="seeds is"):

@@ -16,9 +16,9 @@ from mopbt.compare import (
     compare,
     recompute,
 )
-from mopbt.compare.collect import about_of
+from mopbt.compare.directory import read_about
 from mopbt.compare.report import write_report
-from mopbt.compare.workers import Order, execute_order
+from mopbt.compare.single_run import RunSpec, execute_run
 from mopbt.errors import (
     RunMismatch,
     StoreError,
@@ -73,8 +73,8 @@ def test_a_comparison_resumes_after_a_signal_with_the_same_results(place, tmp_pa
         assert (run / "journal.jsonl").read_bytes().startswith(journal[: journal.rfind(b"\n") + 1])
         is_finished = runs.index(run) < 2
         assert ((run / "journal.jsonl").read_bytes() == journal) == is_finished
-    whole = compare(slow, out=tmp_path / "whole", jobs=2, progress=False)
-    for mine, theirs in zip(comparison.runs, whole.runs, strict=True):
+    uninterrupted = compare(slow, out=tmp_path / "uninterrupted", jobs=2, progress=False)
+    for mine, theirs in zip(comparison.runs, uninterrupted.runs, strict=True):
         for name in ("jobs", "trials", "steps", "seconds", "objectives", "positions"):
             np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
 
@@ -84,7 +84,7 @@ def test_a_run_with_missing_checkpoints_restarts(place, tmp_path):
 
     The run restarts, so that no member fails for that.
     """
-    order = Order(
+    spec = RunSpec(
         path=str(tmp_path / "run"),
         task=task(place, "short"),
         algorithm={"name": "mo-pbt", "population": 6},
@@ -97,15 +97,15 @@ def test_a_run_with_missing_checkpoints_restarts(place, tmp_path):
         keep_models=False,
         task_fingerprint=task_fingerprint(task(place, "short")),
     )
-    execute_order(replace(order, keep_models=True), lambda _: None)
+    execute_run(replace(spec, keep_models=True), lambda _: None)
     (tmp_path / "run" / "finished.json").unlink()
     max((tmp_path / "run" / "checkpoints").glob("*.ckpt"), key=lambda file: int(file.stem)).unlink()
-    whole = execute_order(
-        replace(order, path=str(tmp_path / "whole"), seconds=None), lambda _: None
+    uninterrupted = execute_run(
+        replace(spec, path=str(tmp_path / "uninterrupted"), seconds=None), lambda _: None
     )
-    restarted = execute_order(replace(order, seconds=None), lambda _: None)
-    assert (restarted["evaluations"], restarted["failures"]) == (whole["evaluations"], 0)
-    assert plain(Results.open(tmp_path / "run")) == plain(Results.open(tmp_path / "whole"))
+    restarted = execute_run(replace(spec, seconds=None), lambda _: None)
+    assert (restarted["evaluations"], restarted["failures"]) == (uninterrupted["evaluations"], 0)
+    assert plain(Results.open(tmp_path / "run")) == plain(Results.open(tmp_path / "uninterrupted"))
 
 
 def test_files_left_by_a_kill_do_no_harm(place, tmp_path):
@@ -127,13 +127,13 @@ def test_files_left_by_a_kill_do_no_harm(place, tmp_path):
 def test_runs_with_different_costs_are_not_compared(place, tmp_path):
     out, quick = tmp_path / "out", experiment(place, "quick", cost="measured")
     compare(quick, out=out, jobs=1, progress=False)
-    about = about_of(out)
+    about = read_about(out)
     about["tasks"][quick.tasks[0]]["cost"] = 123.0
     (out / "about.json").write_text(json.dumps(about))
     (out / quick.plan()[0].directory / "finished.json").unlink()
     with pytest.raises(
         RunMismatch,
-        match=r"was run with .* virtual seconds a step, and about.json says 123.0; restore",
+        match=r"was run with .* virtual seconds a step, but about.json says 123.0; restore",
     ):
         compare(quick, out=out, jobs=1, progress=False)
 
@@ -150,7 +150,7 @@ def test_an_unfinished_run_with_another_cost_restarts(place, tmp_path):
 
 def test_a_run_beyond_its_time_restarts(place, tmp_path, capfd):
     """Resumed outside its comparison, MO-ASHA would have more time than MO-PBT."""
-    order = Order(
+    spec = RunSpec(
         path=str(tmp_path / "run"),
         task=task(place, "short"),
         algorithm={"name": "mo-asha"},
@@ -163,11 +163,11 @@ def test_a_run_beyond_its_time_restarts(place, tmp_path, capfd):
         keep_models=True,
         task_fingerprint=task_fingerprint(task(place, "short")),
     )
-    execute_order(order, lambda _: None)
+    execute_run(spec, lambda _: None)
     (tmp_path / "run" / "finished.json").unlink()
-    assert execute_order(replace(order, seconds=4 * COST), lambda _: None)["seconds"] <= 4 * COST
+    assert execute_run(replace(spec, seconds=4 * COST), lambda _: None)["seconds"] <= 4 * COST
     assert (
-        "begins anew: it has gone on to 3.43 virtual seconds, and its time is 1.96"
+        "restarts: it has run for 3.43 virtual seconds, but its budget is 1.96"
         in capfd.readouterr().err
     )
 
@@ -178,7 +178,7 @@ def test_code_that_changes_during_a_comparison_is_noticed(tmp_path):
         "from mopbt.testing import ToyTask\nclass Mine(ToyTask):\n    pass\n"
     )
     reference = f"{tmp_path / 'mine.py'}:Mine"
-    order = Order(
+    spec = RunSpec(
         path=str(tmp_path / "one"),
         task=reference,
         algorithm={"name": "random-search", "population": 2},
@@ -191,19 +191,19 @@ def test_code_that_changes_during_a_comparison_is_noticed(tmp_path):
         keep_models=False,
         task_fingerprint=task_fingerprint(reference),
     )
-    execute_order(order, lambda _: None)
+    execute_run(spec, lambda _: None)
     with (tmp_path / "mine.py").open("a") as file:
         file.write("    more = 1\n")
     # This process has loaded the old code, and records it.
-    execute_order(replace(order, path=str(tmp_path / "two")), lambda _: None)
-    assert order.task_fingerprint in (tmp_path / "two" / "run.toml").read_text()
+    execute_run(replace(spec, path=str(tmp_path / "two")), lambda _: None)
+    assert spec.task_fingerprint in (tmp_path / "two" / "run.toml").read_text()
     with pytest.raises(
         RunMismatch,
-        match=r"the code of .*mine.py:Mine was changed while the comparison ran; the same",
+        match=r"the code of .*mine.py:Mine changed during the comparison; rerun the same command",
     ):
-        execute_order(
+        execute_run(
             replace(
-                order, path=str(tmp_path / "three"), task_fingerprint=task_fingerprint(reference)
+                spec, path=str(tmp_path / "three"), task_fingerprint=task_fingerprint(reference)
             ),
             lambda _: None,
         )

@@ -15,7 +15,7 @@ from mopbt import Results
 from mopbt.compare import (
     compare,
 )
-from mopbt.compare.collect import about_of
+from mopbt.compare.directory import read_about
 from mopbt.registry import task_fingerprint
 
 
@@ -42,7 +42,7 @@ def test_runs_that_another_comparison_has_are_not_repeated(small, place, tmp_pat
             np.testing.assert_array_equal(data.objectives, theirs[run].objectives)
     assert len(comparison.runs) == 6
     Results.open(tmp_path / "out" / again.plan()[0].directory)
-    (source,) = about_of(tmp_path / "out")["taken_over"].items()
+    (source,) = read_about(tmp_path / "out")["taken_over"].items()
     assert source[0] == "small"
     assert (source[1]["runs"], set(source[1]["sessions"][0])) == (4, {"machine", "versions"})
 
@@ -57,7 +57,7 @@ def test_runs_of_a_moved_project_are_reused(place, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "problems")
     moved = experiment(tmp_path, "quick", seeds=1, cost=1.0, keep_models=True)
     compare(moved, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
-    assert about_of(tmp_path / "two")["taken_over"]["one"]["runs"] == 2
+    assert read_about(tmp_path / "two")["taken_over"]["one"]["runs"] == 2
     results = Results.open(tmp_path / "two" / moved.plan()[0].directory)
     assert len(results.load(results.front()[0]))
     shutil.copytree(tmp_path / "one", tmp_path / "three")
@@ -71,13 +71,13 @@ def test_runs_of_a_moved_project_are_reused(place, tmp_path, monkeypatch):
         progress=False,
         reuse=[tmp_path / "one", tmp_path / "three"],
     )
-    assert about_of(tmp_path / "four")["taken_over"]["one"]["runs"] == 2
+    assert read_about(tmp_path / "four")["taken_over"]["one"]["runs"] == 2
     shutil.rmtree(tmp_path / "three")
     bare = replace(moved, keep_models=False)
     compare(bare, out=tmp_path / "bare", jobs=1, progress=False, reuse=[tmp_path / "one"])
-    assert about_of(tmp_path / "bare")["taken_over"]["one"]["runs"] == 2
+    assert read_about(tmp_path / "bare")["taken_over"]["one"]["runs"] == 2
     compare(moved, out=tmp_path / "three", jobs=1, progress=False, reuse=[tmp_path / "bare"])
-    assert "taken_over" not in about_of(tmp_path / "three"), "there are no models to copy"
+    assert "taken_over" not in read_about(tmp_path / "three"), "there are no models to copy"
 
 
 @pytest.mark.slow
@@ -146,22 +146,22 @@ def test_a_given_cost_is_not_reused_as_a_measured_one(place, tmp_path):
         progress=False,
         reuse=[tmp_path / "given"],
     )
-    assert about_of(tmp_path / "out")["tasks"][given.tasks[0]]["cost"] != COST
+    assert read_about(tmp_path / "out")["tasks"][given.tasks[0]]["cost"] != COST
 
 
 @pytest.mark.slow
 def test_the_cost_of_another_task_of_the_same_name_is_not_reused(place, tmp_path):
     quick = experiment(place, "quick", seeds=1, cost="measured")
     compare(quick, out=tmp_path / "one", jobs=1, progress=False)
-    about = about_of(tmp_path / "one")
+    about = read_about(tmp_path / "one")
     about["tasks"][quick.tasks[0]]["cost"] = 0.123
     (tmp_path / "one" / "about.json").write_text(json.dumps(about))
     compare(quick, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
-    assert about_of(tmp_path / "two")["tasks"][quick.tasks[0]]["cost"] == 0.123
+    assert read_about(tmp_path / "two")["tasks"][quick.tasks[0]]["cost"] == 0.123
     for run in quick.plan():
         changed(tmp_path / "one" / run.directory, 'task_fingerprint = "', 'task_fingerprint = "0')
     compare(quick, out=tmp_path / "three", jobs=1, progress=False, reuse=[tmp_path / "one"])
-    assert about_of(tmp_path / "three")["tasks"][quick.tasks[0]]["cost"] != 0.123
+    assert read_about(tmp_path / "three")["tasks"][quick.tasks[0]]["cost"] != 0.123
 
 
 MADE_OF = {

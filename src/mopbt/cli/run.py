@@ -207,7 +207,7 @@ def _execute(
 
 def _find_task_of(path: Path, settings: RunConfig) -> Any:
     """Return the task of a run, or raise ValueError that says how to resume."""
-    from mopbt.compare.collect import comparison_of
+    from mopbt.compare.directory import comparison_of
 
     if comparison := comparison_of(path):
         raise ValueError(

@@ -15,26 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mopbt.compare.directory import (
+    REMEDY,
+    Marker,
+    finished_runs,
+    recorded_experiment,
+    wrong_count,
+)
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
 from mopbt.space import Float
 from mopbt.state import Report
-from mopbt.stores.base import Exchange
 from mopbt.stores.directory import write_atomically
 from mopbt.stores.journal import read_journal
 
 # Columns of the table of evaluations that are strings in every comparison.
 TEXTS = ("task", "algorithm", "error")
-REMEDY = (
-    "restore it from a copy, or remove that directory and rerun the same command without "
-    "--only-report to repeat the run"
-)
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-# The content of finished.json, which marks a run as finished.
-Marker = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class Comparison:
         plan = sorted(
             experiment.plan(), key=lambda run: (tasks.index(run.task), labels.index(run.algorithm))
         )
-        finished = finished_of(out, plan)
+        finished = finished_runs(out, plan)
         problems: dict[str, Problem] = {}
         fingerprints: dict[str, set[str]] = {}
         for run in finished:
@@ -183,119 +183,13 @@ class Comparison:
         return {name: _join_column(name, tables) for name in _header(tables)}
 
 
-def comparison_of(path: Path) -> Path | None:
-    """Return the comparison that a run's directory belongs to, or None."""
-    above = path.absolute().parents
-    if len(above) > 3 and above[2].name == "runs" and (above[3] / "experiment.toml").is_file():
-        return above[3]
-    return None
-
-
-def finished_of(out: Path, plan: Iterable[PlannedRun]) -> dict[PlannedRun, Marker]:
-    """Return the finished runs of a plan with their markers.
-
-    Raises StoreError if the files of one of them have changed since it finished.
-    """
-    finished = {}
-    for run in plan:
-        path = out / run.directory
-        if (path / "finished.json").exists():
-            finished[run] = read_marker(path / "finished.json")
-    for run, marker in finished.items():
-        path = out / run.directory
-        if wrong := what_is_wrong(path, marker):
-            raise StoreError(f"{path} has changed since its run finished: {wrong}; {REMEDY}")
-    return finished
-
-
-def read_marker(file: Path) -> Marker:
-    """Read the file that marks a run as finished."""
-    remedy = "remove it and rerun to resume the run"
-    marker = read_json(file, remedy)
-    for key in ("seconds", "real", "evaluations"):
-        if key not in marker:
-            raise StoreError(f"{file} is damaged (it has no {key!r}); {remedy}")
-    return marker
-
-
-def what_is_wrong(path: Path, marker: Marker) -> str:
-    """Describe what is wrong with the files of a finished run, or return "".
-
-    A journal is only read if the marker does not give its size.
-    """
-    for name in ("run.toml", "journal.jsonl"):
-        if not (path / name).is_file():
-            return f"it has no {name}"
-    # Markers of the first versions do not give the size.
-    if "bytes" in marker:
-        size = (path / "journal.jsonl").stat().st_size
-        if size == marker["bytes"]:
-            return ""
-        return f"its journal has {size} bytes, but finished.json says {marker['bytes']}"
-    try:
-        exchanges, _ = read_journal(path / "journal.jsonl")
-    except CorruptJournal as error:
-        return str(error)
-    return _check_count(exchanges, marker)
-
-
-def _check_count(exchanges: Iterable[Exchange], marker: Marker) -> str:
-    """Return what is wrong with the number of evaluations in a journal, or ""."""
-    found = sum(len(exchange.reports) for exchange in exchanges)
-    expected = marker["evaluations"]
-    if found == expected:
-        return ""
-    return f"its journal has {found} evaluations, but finished.json says {expected}"
-
-
-def problem_differences(path: Path, problem: Problem) -> list[str]:
-    """Describe how a problem differs from that of a run's directory."""
-    recorded = read_run_config(path)
-    return recorded.differences(replace(recorded, problem=problem))
-
-
-def recorded_experiment(out: Path) -> Experiment:
-    """Read the experiment of a comparison's directory, with the values of its scale."""
-    if not (out / "experiment.toml").is_file():
-        raise StoreError(
-            f"{out} is not a comparison: it has no experiment.toml; "
-            f"`mopbt compare EXPERIMENT --out {out}` creates one"
-        )
-    return Experiment.read(out / "experiment.toml").at(scale_of(out))
-
-
-def scale_of(out: Path) -> str | None:
-    """Return the scale of a comparison's directory."""
-    scale: str | None = about_of(out).get("scale")
-    return scale
-
-
-def about_of(out: Path) -> dict[str, Any]:
-    """Read about.json of a comparison; empty if it does not exist."""
-    file = out / "about.json"
-    if not file.exists():
-        return {}
-    return read_json(file, "restore it, or use a new directory and pass this one with --reuse")
-
-
-def read_json(file: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object, or raise StoreError with the remedy."""
-    try:
-        data: dict[str, Any] = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise StoreError(f"{file} is damaged ({error}); {remedy}") from None
-    if not isinstance(data, dict):
-        raise StoreError(f"{file} is damaged (it is not a JSON object); {remedy}")
-    return data
-
-
 def read_run(path: Path, run: PlannedRun, problem: Problem, marker: Marker) -> RunData:
     """Read the evaluations of a finished run from its journal."""
     try:
         exchanges, _ = read_journal(path / "journal.jsonl")
     except CorruptJournal as error:
         raise StoreError(f"{str(error).partition(';')[0]}; {REMEDY}") from None
-    if wrong := _check_count(exchanges, marker):
+    if wrong := wrong_count(exchanges, marker):
         raise StoreError(f"{path} has changed since its run finished: {wrong}; {REMEDY}")
     by_id = {job.id: job for exchange in exchanges for job in exchange.jobs}
     reports = [report for exchange in exchanges for report in exchange.reports]

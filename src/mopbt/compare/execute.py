@@ -1,41 +1,42 @@
-"""Carrying out a comparison: what is missing of it, each run as soon as its time is known."""
+"""Execute the missing runs of a comparison, each as soon as its time is known."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from mopbt.algorithms import POPULATION, check_choice, check_count, options_of
-from mopbt.compare.collect import (
-    Comparison,
+from mopbt.algorithms import check_count, options_of
+from mopbt.compare.collect import Comparison, parquet_writer, write_evaluations
+from mopbt.compare.directory import (
     Marker,
-    about_of,
-    finished_of,
-    parquet_writer,
+    check_directory,
+    finished_runs,
+    locked,
     problem_differences,
-    recorded_experiment,
-    scale_of,
-    write_evaluations,
+    recorded_scale,
 )
 from mopbt.compare.plan import Experiment, PlannedRun
+from mopbt.compare.prepare import (
+    ComparisonPlan,
+    PreparedTask,
+    normalize_scale,
+    plan_comparison,
+    prepare_task,
+)
 from mopbt.compare.progress import ProgressView, Record
 from mopbt.compare.reuse import ReusableRuns
-from mopbt.compare.workers import Order, WorkerPool, crew_of
-from mopbt.engines.auto import check_stackable
+from mopbt.compare.single_run import RunSpec
+from mopbt.compare.workers import Answer, WorkerPool
 from mopbt.engines.pool import available_cores
-from mopbt.errors import CannotStack, DataMissing, RunMismatch, StoreError, TaskFailed
-from mopbt.messages import did_you_mean
-from mopbt.problem import CheckedTask, ProbedTask, Problem, problem_of
-from mopbt.registry import find_family, find_task, split_scale, task_fingerprint
+from mopbt.errors import RunMismatch, StoreError, TaskFailed
+from mopbt.problem import Problem
+from mopbt.registry import task_fingerprint
 from mopbt.run_directory import read_run_config
-from mopbt.stores.directory import Lock, write_atomically
-from mopbt.stores.journal import cannot_write
+from mopbt.stores.directory import write_atomically
 
-SLACK = 1e-6  # seconds: sums of costs are off in their last digits, and no last interval may be lost by that
+# Seconds added to a time budget. Sums of costs are inexact, which must not cut off an interval.
+SLACK = 1e-6
 
 
 def compare(
@@ -49,75 +50,31 @@ def compare(
     parquet: bool = False,
     reuse: Sequence[Path | str] = (),
 ) -> Comparison:
-    """Carry out what is missing of an experiment, write the table of all evaluations, and return the comparison.
+    """Execute the missing runs of an experiment, and tabulate all evaluations.
 
     Args:
         experiment: The experiment or its file.
-        out: The comparison's directory; the same call goes on with one that was stopped.
-        scale: The size of those tasks that come in several, such as "small".
-        tasks: Those to run now, of the experiment's, whose data alone must be there; none: all. The others stay missing.
-        jobs: How many runs are carried out side by side (default: one for each core).
+        out: Directory of the comparison. The same call resumes an interrupted comparison.
+        scale: Size of the tasks that have several, such as "small".
+        tasks: Tasks of the experiment to run now. Only their data are needed. The others stay
+            missing. Empty means all.
+        jobs: Number of parallel runs. The default is one for each core.
         progress: Whether to show progress on standard error.
-        parquet: Whether to write the table as Parquet as well; needs pyarrow.
-        reuse: Directories with other comparisons in or below them; their runs that are the same as ours are not repeated.
+        parquet: Whether to write the table as Parquet too. This needs pyarrow.
+        reuse: Directories with other comparisons in or below them. Their runs that are identical
+            to ours are not repeated.
     """
-    whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
+    experiment = _read(experiment)
     jobs = available_cores() if jobs is None else jobs
     check_count("jobs", jobs, 1)
-    scale = _own_scale(whole, scale)
-    out, here = Path(out).absolute(), whole.at(scale)
+    out = Path(out).absolute()
     parquet = _wants_parquet(out, parquet)
-    _check_scale(whole, scale)
-    for task in tasks:
-        check_choice("tasks", task, here.tasks)
-    check_same(out, whole, scale)
-    _check_runs_are_there(out)
-    finished = finished_of(out, here.plan())
-    failures: dict[PlannedRun, str] = {}
-    plan = [run for run in here.plan() if run.task in (tasks or here.tasks)]
-    if not finished.keys() >= set(plan):
-        subjects = {
-            task: _subject(here, task, scale)
-            for task in dict.fromkeys(run.task for run in plan if run not in finished)
-        }
-        others = ReusableRuns.below(
-            [Path(place) for place in reuse], out, scale, with_models=here.keep_models
-        )
-        with _held(out):
-            check_same(out, whole, scale)  # another process may have been first
-            finished = finished_of(out, here.plan())
-            for run in finished:
-                if run.task in subjects:
-                    _check_unchanged(
-                        out / run.directory,
-                        here.entries[run.algorithm].problem(subjects[run.task].problem),
-                    )
-            record = Record(out, whole.name, scale, jobs, finished)
-            write_atomically(
-                out / "experiment.toml", whole.to_toml().encode()
-            )  # last: with it, this is a comparison
-            with (
-                ProgressView(whole.name, plan, finished, jobs, shown=progress) as board,
-                crew_of(jobs) as crew,
-            ):
-                stage = _Stage(here, plan, out, subjects, dict(finished), board, record, others)
-                stage.measure(crew)
-                try:
-                    failures = stage.execute_order(crew, jobs)
-                finally:
-                    record.write(out, stage.finished)
-                if reuse:
-                    board.note(
-                        f"runs taken over from other comparisons: {sum(others.taken.values())}"
-                    )
-    comparison = Comparison.open(out)
-    comparison = replace(
-        comparison,
-        experiment=here,
-        failures=failures,
-        changed=_changed(out, here, comparison.mixed),
-    )
-    _write(comparison, whole, out, parquet=parquet)
+    plan = plan_comparison(experiment, out, scale, tasks)
+    failures = _execute_missing(plan, jobs, [Path(place) for place in reuse], progress=progress)
+    comparison = replace(Comparison.open(out), experiment=plan.scaled, failures=failures)
+    changed = _changed_tasks(out, plan.scaled, comparison.mixed)
+    comparison = replace(comparison, changed=changed)
+    _write(comparison, experiment, out, parquet=parquet)
     return comparison
 
 
@@ -128,372 +85,236 @@ def recompute(
     scale: str | None = None,
     parquet: bool = False,
 ) -> Comparison:
-    """Read a comparison of this experiment from the journals of its finished runs, and write its table anew; nothing is run."""
-    whole = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-    out, scale = Path(out), scale_of(Path(out)) if scale is None else _own_scale(whole, scale)
+    """Tabulate all evaluations again from the journals, without running anything."""
+    experiment = _read(experiment)
+    out = Path(out)
+    scale = recorded_scale(out) if scale is None else normalize_scale(experiment, scale)
     parquet = _wants_parquet(out, parquet)
-    check_same(out, whole, scale)
-    comparison = replace(Comparison.open(out), experiment=whole.at(scale))
+    check_directory(out, experiment, scale)
+    comparison = replace(Comparison.open(out), experiment=experiment.at(scale))
     if not comparison.runs:
         raise StoreError(
-            f"{out} has no finished run, so there is nothing to compute from; without --only-report they are run"
+            f"{out} has no finished runs to compute from; rerun the same command without "
+            f"--only-report to execute them"
         )
-    _write(comparison, whole, out, parquet=parquet)
+    _write(comparison, experiment, out, parquet=parquet)
     return comparison
 
 
-def _write(comparison: Comparison, experiment: Experiment, out: Path, *, parquet: bool) -> None:
-    """Write the table of all evaluations, and the experiment as it is told now: its figures may have changed, its runs have not."""
-    write_atomically(out / "experiment.toml", experiment.to_toml().encode())
-    write_evaluations(comparison, out, parquet=parquet)
-
-
-def _changed(out: Path, experiment: Experiment, mixed: Sequence[str]) -> tuple[str, ...]:
-    """Return the tasks in files that have changed since all their runs."""
-    runs = {
-        run.task: run.directory
-        for run in finished_of(out, experiment.plan())
-        if run.task not in mixed
-    }
-    files = {
-        task: directory
-        for task, directory in runs.items()
-        if Path(task.rpartition(":")[0]).is_file()
-    }
-    return tuple(
-        task
-        for task, run in files.items()
-        if read_run_config(out / run).task_fingerprint not in ("", task_fingerprint(task))
-    )
+def _read(experiment: Experiment | Path | str) -> Experiment:
+    return experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
 
 
 def _wants_parquet(out: Path, asked: bool) -> bool:
-    """Tell whether to write Parquet: where it is asked for, or is there and would be out of date; fail before hours of work."""
+    """Return whether to write Parquet: if asked, or if the file already exists."""
     wanted = asked or (out / "evaluations.parquet").exists()
     if wanted:
+        # A missing package must be an error before any run, not after the last.
         parquet_writer()
     return wanted
 
 
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """Make a comparison's directory, and keep other processes from going on with it meanwhile."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = Lock(out / "lock", "--only-report and --reuse read a comparison while it goes on")
-    except OSError as error:
-        raise cannot_write(error, out) from error
-    try:
-        yield
-    finally:
-        lock.release()
+def _write(comparison: Comparison, experiment: Experiment, out: Path, *, parquet: bool) -> None:
+    """Write the table of evaluations, and the experiment with its new description."""
+    write_atomically(out / "experiment.toml", experiment.to_toml().encode())
+    write_evaluations(comparison, out, parquet=parquet)
+
+
+def _changed_tasks(out: Path, experiment: Experiment, mixed: Sequence[str]) -> tuple[str, ...]:
+    """Return the tasks whose file has changed since all of their runs."""
+    directories = {run.task: run.directory for run in finished_runs(out, experiment.plan())}
+    changed = []
+    for task, directory in directories.items():
+        is_file = Path(task.rpartition(":")[0]).is_file()
+        if task in mixed or not is_file:
+            continue
+        recorded = read_run_config(out / directory).task_fingerprint
+        if recorded not in ("", task_fingerprint(task)):
+            changed.append(task)
+    return tuple(changed)
+
+
+def _execute_missing(
+    plan: ComparisonPlan, jobs: int, reuse: Sequence[Path], *, progress: bool
+) -> dict[PlannedRun, str]:
+    """Execute the runs of a plan that are not finished, and return those that failed."""
+    out = plan.out
+    experiment = plan.scaled
+    finished = finished_runs(out, experiment.plan())
+    missing = dict.fromkeys(run.task for run in plan.runs if run not in finished)
+    if not missing:
+        return {}
+    tasks = {task: prepare_task(experiment, task, plan.scale) for task in missing}
+    reusable = ReusableRuns.below(reuse, out, plan.scale, with_models=experiment.keep_models)
+    with locked(out):
+        # Another process may have changed the directory before it was locked.
+        check_directory(out, plan.experiment, plan.scale)
+        finished = finished_runs(out, experiment.plan())
+        for run in finished:
+            if run.task in tasks:
+                problem = experiment.entries[run.algorithm].problem(tasks[run.task].problem)
+                _check_unchanged(out / run.directory, problem)
+        record = Record(out, experiment.name, plan.scale, jobs, finished)
+        # This file makes the directory a comparison, so it is written last.
+        write_atomically(out / "experiment.toml", plan.experiment.to_toml().encode())
+        with (
+            ProgressView(experiment.name, plan.runs, finished, jobs, shown=progress) as view,
+            WorkerPool() as pool,
+        ):
+            execution = _Execution(plan, tasks, jobs, finished, reusable, record, view, pool)
+            execution.measure_tasks()
+            try:
+                execution.execute_runs()
+            finally:
+                record.write(out, execution.finished)
+            if reuse:
+                view.note(f"runs reused from other comparisons: {sum(reusable.copies.values())}")
+    return execution.failures
 
 
 def _check_unchanged(path: Path, problem: Problem) -> None:
     if differences := problem_differences(path, problem):
         raise RunMismatch(
-            f"the task has changed since {path} was run: {'; '.join(differences)}; change it back, or use another directory"
-        )
-
-
-def check_same(out: Path, experiment: Experiment, scale: str | None) -> None:
-    """Raise RunMismatch where a directory holds something else than this experiment in this scale."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(
-            f"`out` must be a directory, got the file {out}; name one that is new, empty, or a comparison"
-        )
-    if not (out / "experiment.toml").exists():
-        names = [file.name for file in out.iterdir()] if out.is_dir() else []
-        left = ("about.json", "lock")  # by a kill, as what ends in .tmp
-        strange = [name for name in names if name not in left and not name.endswith(".tmp")]
-        if strange:
-            raise RunMismatch(
-                f"{out} is not a comparison and not empty (it has {strange[0]!r}); use another directory for `out`"
-            )
-        return
-    before = scale_of(out)
-    if before != scale:
-        raise RunMismatch(
-            f"{out} was started in another scale: it is {scale}, it was {before}; use it again, or another directory"
-        )
-    differences = recorded_experiment(out).differences(experiment.at(scale))
-    if differences:
-        raise RunMismatch(
-            f"{out} was started with another experiment: {'; '.join(differences)}; use it again, or another directory (with "
-            f"--reuse {out}, runs that are the same are not repeated)"
-        )
-
-
-def _check_runs_are_there(out: Path) -> None:
-    """Raise RunMismatch where a comparison is there without its runs: to go on would train all of them and replace its tables."""
-    told = len(about_of(out).get("runs", {}))
-    if told and (out / "fronts.csv.gz").exists() and not (out / "runs").exists():
-        raise RunMismatch(
-            f"{out} was published without its {told} runs: to go on would run all of them anew and replace its tables; use another "
-            f"directory for `out`"
-        )
-
-
-@dataclass(frozen=True)
-class _Subject:
-    """A task as it is run."""
-
-    reference: str  # by which other processes find it
-    task_fingerprint: str
-    problem: Problem
-    population: int
-    may_stack: bool
-    needs_budget: frozenset[str]  # the labels that have no end of their own on it
-
-
-def _subject(experiment: Experiment, task: str, scale: str | None) -> _Subject:
-    """Find a task, and make sure before anything is run that every algorithm can be run on it."""
-    try:
-        reference, population = _in_scale(experiment, task, scale)
-        found, reference = find_task(reference)
-    except ValueError as error:
-        raise ValueError(f"`tasks` of {experiment.name!r}: {error}") from None
-    except DataMissing as error:
-        remedy = (
-            "; or run other tasks first: `tasks`, or --task NAME"
-            if len(experiment.tasks) > 1
-            else ""
-        )
-        raise DataMissing(f"{error}{remedy}") from None
-    problem, labels = (
-        problem_of(found),
-        [label for label in experiment.entries if experiment.has(task, label)],
-    )
-    if isinstance(found, CheckedTask):
-        found.check()
-    if experiment.engine == "vectorized":
-        try:
-            check_stackable(found)
-        except CannotStack as error:
-            why = str(error).split(";")[0]  # its remedy is one for single runs
-            raise CannotStack(
-                f"engine = 'vectorized' does not suit {task}: {why}; leave it out, or use 'auto'"
-            ) from None
-    needs_budget = frozenset(
-        label for label in labels if _is_endless(experiment, task, label, problem, population)
-    )
-    for label in labels:
-        _check_time(
-            experiment,
-            task,
-            label,
-            needs_budget,
-            [other for other in labels if other not in needs_budget],
-        )
-    return _Subject(
-        reference,
-        task_fingerprint(reference),
-        problem,
-        population,
-        isinstance(found, ProbedTask),
-        needs_budget,
-    )
-
-
-def _in_scale(experiment: Experiment, task: str, scale: str | None) -> tuple[str, int]:
-    """Return the reference of a task in a scale, which tasks of one size only have no use for, and the population there."""
-    name, own = split_scale(task)
-    family = find_family(name)
-    sizes = getattr(family, "scales", {})
-    is_experiments_alone = scale in experiment.scales and sizes and scale not in sizes
-    wanted = own or (scale if hasattr(family, "at") and not is_experiments_alone else None)
-    return f"{name}@{wanted}" if wanted else name, getattr(
-        sizes.get(wanted), "population", POPULATION
-    )
-
-
-def _own_scale(experiment: Experiment, scale: str | None) -> str | None:
-    """Return a scale as it is recorded: none for the paper's, in which everything is unless told otherwise."""
-    return None if scale == "paper" and scale not in experiment.scales else scale
-
-
-def _check_scale(experiment: Experiment, scale: str | None) -> None:
-    """Raise ValueError where neither the experiment nor any of its tasks knows a scale, if some are known."""
-    if scale is None or scale in experiment.scales:
-        return
-    families = [find_family(split_scale(task)[0]) for task in experiment.tasks]
-    if any(hasattr(family, "at") and not hasattr(family, "scales") for family in families):
-        return  # it will say itself
-    sizes = list(
-        dict.fromkeys(
-            [
-                "paper",
-                *experiment.scales,
-                *(size for family in families for size in getattr(family, "scales", ())),
-            ]
-        )
-    )
-    if scale not in sizes:
-        raise ValueError(
-            f"`scale` must be one of {', '.join(map(repr, sizes))}, or left out, got {scale!r}{did_you_mean(scale, sizes)}"
-        )
-
-
-def _is_endless(
-    experiment: Experiment, task: str, label: str, problem: Problem, population: int
-) -> bool:
-    entry = experiment.entries[label]
-    algorithm = entry.algorithm(population)
-    if callable(check := getattr(algorithm, "check", None)):
-        check()
-    try:
-        return algorithm.scheduler(entry.problem(problem)).needs_budget
-    except ValueError as error:
-        raise ValueError(f"{label!r} on {task}: {error}") from None
-
-
-def _check_time(
-    experiment: Experiment,
-    task: str,
-    label: str,
-    needs_budget: frozenset[str],
-    timers: Sequence[str],
-) -> None:
-    if label not in needs_budget and experiment.entries[label].time_of is not None:
-        raise ValueError(f"{label!r} has an end of its own: leave out its `time_of`")
-    if label in needs_budget and experiment.timer(label) not in timers:
-        raise ValueError(
-            f"{label!r} has no end of its own: `time_of` must name one that has, and is run on {task} "
-            f"({', '.join(map(repr, timers)) or 'there is none'}), got {experiment.timer(label)!r}"
+            f"the task has changed since {path} was run: {'; '.join(differences)}; change it back, "
+            f"or use another directory"
         )
 
 
 @dataclass
-class _Stage:
-    """The part of a plan that is still to be carried out."""
+class _Execution:
+    """Executes the missing runs of a plan in a locked directory."""
 
-    experiment: Experiment
-    plan: Sequence[PlannedRun]
-    out: Path
-    subjects: Mapping[str, _Subject]
+    plan: ComparisonPlan
+    tasks: Mapping[str, PreparedTask]
+    jobs: int
     finished: dict[PlannedRun, Marker]
-    board: "ProgressView"
-    record: "Record"
-    others: "ReusableRuns"
+    reusable: ReusableRuns
+    record: Record
+    view: ProgressView
+    pool: WorkerPool
     failures: dict[PlannedRun, str] = field(default_factory=dict)
 
-    def measure(self, crew: "WorkerPool") -> None:
-        """Record what a step of each task costs and which engine trains it: as given, or measured once and for all."""
-        for task, subject in self.subjects.items():
-            if task in self.record.tasks:
-                continue
-            engine = (
-                self.experiment.engine
-                if subject.may_stack or self.experiment.engine == "vectorized"
-                else "local"
-            )
-            known: Mapping[str, Any] = {"cost": self.experiment.cost, "engine": engine}
-            taken = {
-                key: self.others.measured(task, subject.task_fingerprint, key)
-                for key in known
-                if known[key] in ("measured", "auto")
-            }
-            known = {
-                **known,
-                **{key: value for key, value in taken.items() if value is not None},
-            }  # so runs can be taken over, too
-            if known["cost"] == "measured" or known["engine"] == "auto":
-                self.board.note(f"measuring {task}")
-                order = {"task": subject.reference, "stack": self.experiment.workers, **known}
-                answer = crew.submit({"measure": order}).result()
-                if "failed" in answer:
-                    raise TaskFailed(f"{task} cannot be measured:", answer["failed"])
-                known = answer["measured"]
-            self.record.tasks[task] = known
-            self.record.write(self.out, self.finished)
+    def measure_tasks(self) -> None:
+        """Record the cost of a step and the engine of each task, once."""
+        for task in self.tasks:
+            if task not in self.record.tasks:
+                self.record.tasks[task] = self._measure(task)
+                self.record.write(self.plan.out, self.finished)
         for run, marker in self.finished.items():
-            if "order" in marker:  # not in those of the first versions
+            # Markers of the first versions have no identity.
+            if "order" in marker:
                 self._check_cost(run, json.loads(marker["order"])["cost"])
 
+    def _measure(self, task: str) -> Mapping[str, Any]:
+        """Return cost and engine: as set, as in a reusable comparison, or measured."""
+        prepared = self.tasks[task]
+        experiment = self.plan.scaled
+        known: dict[str, Any] = {"cost": experiment.cost, "engine": experiment.engine}
+        if known["engine"] == "auto" and not prepared.may_stack:
+            known["engine"] = "local"
+        for key, value in known.items():
+            if value in ("measured", "auto"):
+                # With another cost or engine, no run could be reused.
+                found = self.reusable.find_measured(task, prepared.task_fingerprint, key)
+                known[key] = value if found is None else found
+        if known["cost"] != "measured" and known["engine"] != "auto":
+            return known
+        self.view.note(f"measuring {task}")
+        answer = self.pool.measure(task=prepared.reference, stack=experiment.workers, **known)
+        if "failed" in answer:
+            raise TaskFailed(f"{task} cannot be measured:", answer["failed"])
+        return cast(Mapping[str, Any], answer["measured"])
+
     def _check_cost(self, run: PlannedRun, cost: float) -> None:
-        """Raise RunMismatch where a run that is there was made at another cost of a step: it would have had another time."""
-        ours = self.record.tasks.get(run.task, {}).get("cost", cost)
-        if ours != cost:
+        """Check that a finished run has the recorded cost of a step."""
+        recorded = self.record.tasks.get(run.task, {}).get("cost", cost)
+        if recorded != cost:
             raise RunMismatch(
-                f"{self.out / run.directory} was run with {cost} virtual seconds a step, and about.json says {ours}; restore that "
-                f"file, or use another directory"
+                f"{self.plan.out / run.directory} was run with {cost} virtual seconds a step, but "
+                f"about.json says {recorded}; restore that file, or use another directory"
             )
 
-    def execute_order(self, crew: "WorkerPool", jobs: int) -> dict[PlannedRun, str]:
-        """Carry out all runs that are missing, each as soon as its time is known, and return those that failed."""
-        waiting = [run for run in self.plan if run not in self.finished]
-        under_way: dict[Future[Mapping[str, Any]], PlannedRun] = {}
-        while waiting or under_way:
-            ready = [run for run in waiting if self._is_ready(run)][: jobs - len(under_way)]
+    def execute_runs(self) -> None:
+        """Execute all missing runs."""
+        waiting = [run for run in self.plan.runs if run not in self.finished]
+        running: dict[str, PlannedRun] = {}
+        while waiting or running:
+            ready = [run for run in waiting if self._is_ready(run)][: self.jobs - len(running)]
             for run in ready:
                 waiting.remove(run)
-                self.board.begin(run)
-                order = self._order(run)
-                problem = self.experiment.entries[run.algorithm].problem(
-                    self.subjects[run.task].problem
-                )
-                if marker := self.others.copied(order, problem, self.board.note):
-                    self.record.taken(self.others.taken)
-                    self._end(run, {"finished": marker})
-                else:
-                    under_way[
-                        crew.submit({"order": asdict(order)}, partial(self.board.share, run))
-                    ] = run
-            if not under_way and not ready:
+                spec = self._spec(run)
+                if not self._start(run, spec):
+                    running[spec.path] = run
+            if ready:
+                # Runs that were copied are finished, so others may be ready.
+                continue
+            if not running:
                 self._give_up(waiting, "needs the time of {timer!r}, of which a run failed")
-                break
-            for future in wait(
-                under_way, timeout=0 if ready else None, return_when=FIRST_COMPLETED
-            ).done:
-                self._end(under_way.pop(future), answer := future.result())
-                if answer.get("stop"):
-                    self._give_up(waiting, "not begun, as there is no space left")
-                    waiting = []
-        return self.failures
+                return
+            path, answer = self.pool.receive()
+            if "share" in answer:
+                self.view.share(running[path], answer["share"])
+                continue
+            self._end(running.pop(path), answer)
+            if answer.get("stop"):
+                self._give_up(waiting, "not started, because there is no space left")
+                waiting = []
 
-    def _end(self, run: PlannedRun, answer: Mapping[str, Any]) -> None:
+    def _start(self, run: PlannedRun, spec: RunSpec) -> bool:
+        """Reuse a run or else start it, and return whether it is already finished."""
+        self.view.begin(run)
+        entry = self.plan.scaled.entries[run.algorithm]
+        problem = entry.problem(self.tasks[run.task].problem)
+        marker = self.reusable.copy(spec, problem, self.view.note)
+        if marker is None:
+            self.pool.start(spec)
+            return False
+        self.record.record_copies(self.reusable.copies)
+        self._end(run, {"finished": marker})
+        return True
+
+    def _end(self, run: PlannedRun, answer: Answer) -> None:
         if "finished" in answer:
             self.finished[run] = answer["finished"]
         else:
             self.failures[run] = answer["failed"]
             self.record.failures[str(run)] = answer.get("trace", answer["failed"])
-        self.board.end(run, answer)
-        self.record.write(self.out, self.finished)
+        self.view.end(run, answer)
+        self.record.write(self.plan.out, self.finished)
 
     def _give_up(self, waiting: Sequence[PlannedRun], why: str) -> None:
         for run in waiting:
-            self.failures[run] = why.format(timer=self.experiment.timer(run.algorithm))
-            self.board.give_up(run, self.failures[run])
+            self.failures[run] = why.format(timer=self.plan.scaled.timer(run.algorithm))
+            self.view.give_up(run, self.failures[run])
 
     def _timers(self, run: PlannedRun) -> list[PlannedRun]:
-        """Return the runs that say how long a run may take; none if it has an end of its own."""
-        if run.algorithm not in self.subjects[run.task].needs_budget:
+        """Return the runs that set the time of a run; none if it ends by itself."""
+        if run.algorithm not in self.tasks[run.task].needs_budget:
             return []
-        timer = cast(str, self.experiment.timer(run.algorithm))
-        return [PlannedRun(run.task, timer, seed) for seed in self.experiment.seeds]
+        timer = cast(str, self.plan.scaled.timer(run.algorithm))
+        return [PlannedRun(run.task, timer, seed) for seed in self.plan.scaled.seeds]
 
     def _is_ready(self, run: PlannedRun) -> bool:
         return all(timer in self.finished for timer in self._timers(run))
 
-    def _order(self, run: PlannedRun) -> Order:
-        entry, subject = self.experiment.entries[run.algorithm], self.subjects[run.task]
-        algorithm, measured = entry.algorithm(subject.population), self.record.tasks[run.task]
+    def _spec(self, run: PlannedRun) -> RunSpec:
+        experiment = self.plan.scaled
+        entry = experiment.entries[run.algorithm]
+        task = self.tasks[run.task]
+        measured = self.record.tasks[run.task]
+        algorithm = entry.algorithm(task.population)
+        is_stacked = measured["engine"] == "vectorized"
         times = [self.finished[timer]["seconds"] for timer in self._timers(run)]
-        stack = (
-            min(self.experiment.workers, algorithm.max_parallel)
-            if measured["engine"] == "vectorized"
-            else 1
-        )
-        return Order(
-            path=str(self.out / run.directory),
-            task=subject.reference,
+        return RunSpec(
+            path=str(self.plan.out / run.directory),
+            task=task.reference,
             algorithm=options_of(algorithm),
             constraints=entry.constraints,
             seed=run.seed + entry.seed_offset,
-            workers=self.experiment.workers,
+            workers=experiment.workers,
             cost=float(measured["cost"]),
-            stack=stack,
+            stack=min(experiment.workers, algorithm.max_parallel) if is_stacked else 1,
             seconds=round(max(times) + SLACK, 6) if times else None,
-            keep_models=self.experiment.keep_models,
-            task_fingerprint=subject.task_fingerprint,
+            keep_models=experiment.keep_models,
+            task_fingerprint=task.task_fingerprint,
         )

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mopbt.compare.collect import Marker, about_of
+from mopbt.compare.directory import Marker, read_about
 from mopbt.compare.plan import PlannedRun
 from mopbt.engines.pool import available_cores
 from mopbt.errors import last_line
@@ -206,12 +206,12 @@ class Record:
         jobs: int,
         finished: Mapping[PlannedRun, Marker],
     ) -> None:
-        about = about_of(out)
+        about = read_about(out)
         self.tasks: dict[str, Any] = about.get("tasks", {})
         # Failures of the last session, with their tracebacks, by run.
         self.failures: dict[str, str] = {}
         self._earlier: dict[str, Any] = about.get("taken_over", {})
-        self._taken = dict(self._earlier)
+        self._copied = dict(self._earlier)
         self._head = {"experiment": name, "scale": scale}
         self._sessions: list[dict[str, Any]] = about.get("sessions", [])
         self._began = time.monotonic()
@@ -226,15 +226,15 @@ class Record:
         )
         self.write(out, finished)
 
-    def taken(self, counts: Mapping[Path, int]) -> None:
+    def record_copies(self, counts: Mapping[Path, int]) -> None:
         """Record how many runs were copied from which comparisons, and where those ran."""
         for place, runs in counts.items():
             earlier = self._earlier.get(place.name, {}).get("runs", 0)
             sessions = [
                 {key: session[key] for key in ("machine", "versions")}
-                for session in about_of(place).get("sessions", [])
+                for session in read_about(place).get("sessions", [])
             ]
-            self._taken[place.name] = {"runs": earlier + runs, "sessions": sessions}
+            self._copied[place.name] = {"runs": earlier + runs, "sessions": sessions}
 
     def write(self, out: Path, finished: Mapping[PlannedRun, Marker]) -> None:
         """Write about.json."""
@@ -250,8 +250,8 @@ class Record:
             "sessions": self._sessions,
             "runs": runs,
         }
-        if self._taken:
-            about["taken_over"] = self._taken
+        if self._copied:
+            about["taken_over"] = self._copied
         if self.failures:
             about["failures"] = self.failures
         text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"

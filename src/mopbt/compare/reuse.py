@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from mopbt.compare.collect import (
+from mopbt.compare.directory import (
     Marker,
-    about_of,
     comparison_of,
+    find_damage,
     problem_differences,
+    read_about,
     read_marker,
     recorded_experiment,
-    what_is_wrong,
 )
 from mopbt.compare.plan import slug
-from mopbt.compare.workers import Order, identity
+from mopbt.compare.single_run import RunSpec
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
 from mopbt.stores.directory import write_atomically
@@ -30,14 +30,14 @@ class ReusableRuns:
 
     Attributes:
         places: Directories of the comparisons.
-        runs: Directories of finished runs, by the identity of their order. There are several if
+        runs: Directories of finished runs, by identity (see `RunSpec`). There are several if
             tasks of the same name have different code.
-        taken: Number of runs copied so far, by comparison.
+        copies: Number of runs copied so far, by comparison.
     """
 
     places: Sequence[Path]
     runs: Mapping[str, Sequence[Path]]
-    taken: dict[Path, int] = field(default_factory=dict)
+    copies: dict[Path, int] = field(default_factory=dict)
 
     @staticmethod
     def below(
@@ -58,15 +58,15 @@ class ReusableRuns:
                 continue
             for file in sorted(place.glob("runs/*/*/*/finished.json")):
                 marker = read_marker(file)
-                # Markers of the first versions have no order.
+                # Markers of the first versions have no identity.
                 if "order" in marker:
                     runs.setdefault(marker["order"], []).append(file.parent)
         return ReusableRuns(found, runs)
 
-    def measured(self, task: str, task_fingerprint: str, key: str) -> Any:
+    def find_measured(self, task: str, task_fingerprint: str, key: str) -> Any:
         """Return the measured "cost" or "engine" of a task with the same code, or None."""
         for place in reversed(self.places):
-            known: Mapping[str, Any] = about_of(place).get("tasks", {}).get(task, {})
+            known: Mapping[str, Any] = read_about(place).get("tasks", {}).get(task, {})
             run = next(place.glob(f"runs/{slug(task)}/*/*/run.toml"), None)
             if not known or run is None:
                 continue
@@ -77,21 +77,21 @@ class ReusableRuns:
                 return known[key]
         return None
 
-    def copied(self, order: Order, problem: Problem, note: Callable[[str], None]) -> Marker | None:
-        """Copy a finished run that matches an order and return its marker, or return None."""
-        for other in reversed(self.runs.get(identity(order), ())):
+    def copy(self, spec: RunSpec, problem: Problem, note: Callable[[str], None]) -> Marker | None:
+        """Copy an identical finished run and return its marker, or return None."""
+        for other in reversed(self.runs.get(spec.identity(), ())):
             marker = read_marker(other / "finished.json")
-            if wrong := what_is_wrong(other, marker):
+            if wrong := find_damage(other, marker):
                 note(f"{other} is not reused: {wrong}")
                 continue
-            same_code = read_run_config(other).task_fingerprint == order.task_fingerprint
+            same_code = read_run_config(other).task_fingerprint == spec.task_fingerprint
             if same_code and not problem_differences(other, problem):
-                self._copy(other, order)
+                self._copy_files(other, spec)
                 return marker
         return None
 
-    def _copy(self, other: Path, order: Order) -> None:
-        path = Path(order.path)
+    def _copy_files(self, other: Path, spec: RunSpec) -> None:
+        path = Path(spec.path)
         copy = path.with_name(f"{path.name}.tmp")
         # Remove an unfinished copy and an unfinished run.
         shutil.rmtree(copy, ignore_errors=True)
@@ -99,12 +99,12 @@ class ReusableRuns:
         copy.mkdir(parents=True)
         for name in FILES:
             write_atomically(copy / name, (other / name).read_bytes())
-        if order.keep_models:
+        if spec.keep_models:
             shutil.copytree(other / "checkpoints", copy / "checkpoints")
         # Renaming makes the copy appear all at once.
         copy.rename(path)
         source = cast(Path, comparison_of(other))
-        self.taken[source] = self.taken.get(source, 0) + 1
+        self.copies[source] = self.copies.get(source, 0) + 1
 
 
 def _find_comparisons(places: Iterable[Path], out: Path, scale: str | None) -> list[Path]:
@@ -117,6 +117,6 @@ def _find_comparisons(places: Iterable[Path], out: Path, scale: str | None) -> l
             )
         for file in sorted(place.rglob("experiment.toml")):
             is_other = file.parent.resolve() != out.resolve()
-            if is_other and about_of(file.parent).get("scale") == scale:
+            if is_other and read_about(file.parent).get("scale") == scale:
                 found.append(file.parent)
     return found

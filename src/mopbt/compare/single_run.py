@@ -1,0 +1,249 @@
+"""Execute one run of a comparison, or measure a task, inside a worker process."""
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mopbt.algorithms import algorithm_of, options_of
+from mopbt.compare.directory import Marker
+from mopbt.compare.plan import LEAST
+from mopbt.engines.auto import EngineSpec, engine_spec
+from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.execution import run_job
+from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunMismatch, TaskFailed
+from mopbt.objectives import parse_constraints
+from mopbt.problem import problem_of
+from mopbt.progress import Progress
+from mopbt.registry import find_task, task_fingerprint
+from mopbt.rng import stream
+from mopbt.run_config import RunConfig
+from mopbt.run_directory import OpenRun, open_run, read_run_config
+from mopbt.schedulers.base import Scheduler
+from mopbt.session import Budget, Session
+from mopbt.state import Job, required_checkpoints
+from mopbt.stores.directory import write_atomically
+from mopbt.stores.memory import MemoryCheckpoints
+from mopbt.version import __version__
+
+# Seconds between two reports of how much of a run is done.
+SHARE_INTERVAL = 0.5
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run, in plain values that can be sent to another process.
+
+    Attributes:
+        path: Directory of the run.
+        task: Reference of the task.
+        algorithm: Name and options of the algorithm.
+        constraints: Constraints in addition to those of the task.
+        seed: Seed of the run.
+        workers: Workers of the virtual machine.
+        cost: Virtual seconds of a step.
+        stack: Members trained as one program. 1 means that each is trained alone.
+        seconds: Budget in virtual seconds. None means that the algorithm ends by itself.
+        keep_models: Whether to keep the models of the finished run.
+        task_fingerprint: Code of the task when the comparison started.
+        version: Version of mopbt. Another one may decide differently.
+        isolated: Whether to train in a separate process. If that process dies, only the job that
+            killed it is lost.
+    """
+
+    path: str
+    task: str
+    algorithm: Mapping[str, Any]
+    constraints: Sequence[str]
+    seed: int
+    workers: int
+    cost: float
+    stack: int
+    seconds: float | None
+    keep_models: bool
+    task_fingerprint: str
+    version: str = __version__
+    isolated: bool = False
+
+    def identity(self) -> str:
+        """Return as JSON what decides the evaluations, apart from the task's code.
+
+        It is the "order" in finished.json. Runs with the same identity are interchangeable.
+        """
+        values = asdict(self)
+        for key in ("path", "keep_models", "isolated", "task_fingerprint"):
+            del values[key]
+        # Only the name of a task's file counts, because a project may be moved.
+        place, colon, name = self.task.rpartition(":")
+        if place.endswith(".py"):
+            place = Path(place).name
+        values["task"] = place + colon + name
+        return json.dumps(values, sort_keys=True)
+
+
+def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
+    """Start or resume a run, mark it as finished, and return the marker."""
+    began = time.perf_counter()
+    task, reference, fingerprint = _load_task(spec.task)
+    if fingerprint != spec.task_fingerprint:
+        raise RunMismatch(
+            f"the code of {spec.task} changed during the comparison; rerun the same command to "
+            f"resume with the new code"
+        )
+    problem = problem_of(task)
+    constraints = (*problem.constraints, *parse_constraints(spec.constraints))
+    problem = replace(problem, constraints=constraints)
+    algorithm = algorithm_of(dict(spec.algorithm))
+    scheduler = algorithm.scheduler(problem)
+    trainer = EngineSpec("vectorized", 1, spec.stack) if spec.stack > 1 else EngineSpec("local")
+    simulated = EngineSpec("simulated", spec.workers, cost=repr(spec.cost), on=trainer)
+    config = RunConfig(
+        problem, options_of(algorithm), spec.seed, reference, simulated.to_dict(), fingerprint
+    )
+    # Stacks are trained in a separate process anyway.
+    if spec.isolated and spec.stack == 1:
+        simulated = replace(simulated, on=EngineSpec("pool", 1))
+    engine = simulated.engine()
+    with ExitStack() as stack:
+        run = _open_or_restart(spec, config, scheduler)
+        stack.callback(run.close)
+        earlier = float(run.history.reports.durations().sum())
+        budget = Budget(seconds=spec.seconds)
+        watch = _ShareReporter(report_share, spec.seconds)
+        session = Session(
+            scheduler, problem, run.store, engine, spec.seed, budget, watch, run.history
+        )
+        engine.start(RunContext(task, problem, spec.seed, run.store.checkpoints))
+        stack.callback(engine.close)
+        session.drive()
+        real = earlier + time.perf_counter() - began
+        return _finish(spec, run, session.elapsed, real)
+
+
+def _finish(spec: RunSpec, run: OpenRun, seconds: float, real: float) -> Marker:
+    """Drop models that are not kept, and mark a run as finished.
+
+    The marker is written last and after the journal is on the disk, so that it is never wrong.
+    """
+    store = run.store
+    if not spec.keep_models:
+        store.checkpoints.drop(store.checkpoints.kept())
+    with open(store.journal, "rb") as file:
+        os.fsync(file.fileno())
+    marker = {
+        "seconds": round(seconds, 6),
+        "real": round(real, 3),
+        "evaluations": len(run.history.reports),
+        "bytes": store.journal.stat().st_size,
+        "failures": run.history.failures,
+        "order": spec.identity(),
+    }
+    write_atomically(Path(spec.path) / "finished.json", (json.dumps(marker) + "\n").encode())
+    return marker
+
+
+# The next run is probably about the same task.
+@lru_cache(maxsize=2)
+def _load_task(reference: str) -> tuple[Any, str, str]:
+    """Return a task, its absolute reference and its fingerprint."""
+    return *find_task(reference), task_fingerprint(reference)
+
+
+def _open_or_restart(spec: RunSpec, config: RunConfig, scheduler: Scheduler) -> OpenRun:
+    """Open a run, and restart it if it cannot be resumed as specified.
+
+    Without `keep_models`, writing does not wait for the disk, because that takes longer than
+    training small models. After a power cut, the journal may then name checkpoints that were never
+    written. Resuming with failed intervals would give another run.
+    """
+    path = Path(spec.path)
+    try:
+        run = open_run(path, config, durable=spec.keep_models)
+        reason = _why_restart(run, spec, config, scheduler)
+        if not reason:
+            return run
+        run.close()
+    except CorruptJournal:
+        reason = "its journal is damaged"
+    print(f"{path} restarts: {reason}", file=sys.stderr)
+    shutil.rmtree(path)
+    return open_run(path, config, durable=spec.keep_models)
+
+
+def _why_restart(run: OpenRun, spec: RunSpec, config: RunConfig, scheduler: Scheduler) -> str:
+    """Return why an unfinished run cannot be resumed as specified, or ""."""
+    recorded = read_run_config(Path(spec.path))
+    if recorded.task_fingerprint != config.task_fingerprint:
+        return "the code of its task has changed"
+    if recorded.engine != config.engine:
+        return "it was started with another cost of a step, or another engine"
+    reports = run.history.reports
+    last = float(reports.seconds().max(initial=0.0))
+    if spec.seconds is not None and last > spec.seconds:
+        return f"it has run for {last:g} virtual seconds, but its budget is {spec.seconds:g}"
+    try:
+        for id in required_checkpoints(run.history.state(scheduler, config.seed)):
+            run.store.checkpoints.load(id, reports.checksum(reports.row(id)))
+    except CorruptCheckpoint:
+        return "a checkpoint that it needs is missing or damaged"
+    return ""
+
+
+class _ShareReporter:
+    """Watches a run and reports from time to time which share of it is done."""
+
+    def __init__(self, report: Callable[[float], None], seconds: float | None) -> None:
+        self._report = report
+        self._seconds = seconds
+        self._last = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._last < SHARE_INTERVAL:
+            return
+        self._last = time.monotonic()
+        if self._seconds:
+            share = progress.elapsed / self._seconds
+        elif progress.total:
+            share = progress.reported / progress.total
+        else:
+            share = 0.0
+        self._report(min(share, 1.0))
+
+
+def measure_task(task: str, cost: float | str, engine: str, stack: int) -> dict[str, Any]:
+    """Return the cost of a step and the engine of a task, measured unless given."""
+    loaded, *_ = _load_task(task)
+    if engine == "auto":
+        is_stacked = engine_spec("auto", loaded, stack, 1).name == "vectorized"
+        engine = "vectorized" if is_stacked else "local"
+    return {"cost": _measure_cost(loaded) if cost == "measured" else cost, "engine": engine}
+
+
+def _measure_cost(task: Any) -> float:
+    """Return the seconds that a step takes with one thread.
+
+    This is the median of three intervals. One more before them only warms up.
+    """
+    problem = problem_of(task)
+    context = RunContext(task, problem, 0, MemoryCheckpoints())
+    configs = problem.space.stratified(4, stream(0, "cost"))
+    reports = [
+        run_job(context, Job(i, i, config, None, 0, problem.interval), "", ModelCache(0))
+        for i, config in enumerate(configs)
+    ]
+    durations = [report.duration for report in reports[1:] if not report.error]
+    if not durations:
+        raise TaskFailed(
+            "an interval failed with each of three configurations; fix the task, or set `cost`:",
+            reports[-1].error,
+        )
+    seconds = statistics.median(durations) / problem.interval
+    return max(round(float(f"{seconds:.3g}"), 6), LEAST)
