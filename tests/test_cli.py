@@ -343,7 +343,7 @@ WRONG = [
     (
         ["run", "toy", "--engine", "local", "--workers", "3"],
         2,
-        "for the engines with worker processes, got 3 for 'local'",
+        "for engines with worker processes, got 3 for 'local'",
     ),
     (
         ["run", "toy", "--algorithm", "mo-asha", "-o", "eta=1"],
@@ -375,7 +375,7 @@ WRONG = [
     (["run", "toy", "--seed", "-4"], 2, "`seed` must be a whole number of at least 0, got -4"),
     (["run"], 2, "TASK"),
     (["fly"], 2, "fly"),
-    (["resume", "nowhere"], 1, "nowhere is not a run: it is not there"),
+    (["resume", "nowhere"], 1, "nowhere is not a run: it does not exist"),
     (["show", "nowhere"], 1, "nowhere is not a run"),
     (["list", "nowhere"], 2, "there is no directory nowhere"),
     (
