@@ -1106,8 +1106,8 @@ ON_THE_COMMAND_LINE = [
     Command(
         *("run toy --out done --population 4", 1),
         *(
-            "driven by process",
-            "HERE/done is being",
+            "locked by process",
+            "HERE/done is",
             "wait for it, stop it, or use another directory",
         ),
         lambda here: DirectoryStore(here / "done"),
@@ -1201,14 +1201,18 @@ ON_THE_COMMAND_LINE = [
         *("pick done --best near --export mine.safetensors", 1),
         *(
             "is damaged",
-            "its bytes do not fit the checksum in the journal",
-            "put back a copy, or train the model again",
+            "its checksum differs from the one in the journal",
+            "restore a copy, or train the model again",
         ),
         spoil_checkpoint,
     ),
     Command(
         *("pick done --best near --export mine.safetensors", 1),
-        *("is not there", "or somebody removed it", "train the model again with `mopbt replay RUN"),
+        *(
+            "does not exist",
+            "or the file was deleted",
+            "train the model again with `mopbt replay RUN",
+        ),
         remove_checkpoint,
     ),
     Command(
@@ -1274,7 +1278,7 @@ ON_THE_COMMAND_LINE = [
         *(
             "got 'foo://x'",
             "a folder, or a URL of a file system that fsspec knows",
-            "name one such as /mnt/shared/run",
+            "use a place such as /mnt/shared/run",
         ),
     ),
     Command(
@@ -1423,7 +1427,11 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("resume done", 1),
-        *("(KeyError: 'objectives')", "cannot be read by mopbt", "install the version that wrote it"),
+        *(
+            "(KeyError: 'objectives')",
+            "cannot be read by mopbt",
+            "install the version that wrote it",
+        ),
         journal(
             lambda lines: [lines[0], line_of(b'{"reports":[{"job":0,"minutes":3}]}'), lines[1]]
         ),
@@ -1534,7 +1542,7 @@ def test_a_checkpoint_that_is_damaged_is_said_and_the_others_load(here):
 def test_a_locked_run_is_said_in_a_program_too(here):
     with (
         closing(DirectoryStore(here / "ours")),
-        pytest.raises(RunLocked, match=f"is being driven by process {os.getpid()} on "),
+        pytest.raises(RunLocked, match=f"is locked by process {os.getpid()} on "),
     ):
         mopbt.run(train, out="ours", population=2, **SAID, **QUIETLY)
 

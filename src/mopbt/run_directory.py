@@ -6,7 +6,7 @@ from pathlib import Path
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
 from mopbt.history import History, read_history
 from mopbt.run_config import RunConfig
-from mopbt.stores.directory import DirectoryStore, Mend, write_atomically
+from mopbt.stores.directory import DirectoryStore, Repair, write_atomically
 from mopbt.stores.fsspec import checkpoints_at
 
 FILES = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
@@ -45,7 +45,7 @@ def read_run_config(path: Path) -> RunConfig:
 
 
 def open_run(
-    path: Path, settings: RunConfig, *, mend: Mend | None = None, durable: bool = True
+    path: Path, settings: RunConfig, *, mend: Repair | None = None, durable: bool = True
 ) -> OpenRun:
     """Open a run's directory to execute it: a new one, or one with the same settings.
 
@@ -56,7 +56,7 @@ def open_run(
         # Before anything is repaired by the rules of another task.
         _check_same(path, read_run_config(path), settings)
     checkpoints = checkpoints_at(settings.storage) if settings.storage else None
-    store = DirectoryStore(path, mend=mend, durable=durable, checkpoints=checkpoints)
+    store = DirectoryStore(path, repair=mend, durable=durable, checkpoints=checkpoints)
     try:
         return OpenRun(store, _start_or_resume(store, settings))
     except BaseException:

@@ -34,7 +34,7 @@ from mopbt.run_directory import open_run, read_run_config
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget, Session
 from mopbt.space import Domain
-from mopbt.stores.directory import DirectoryStore, Mend
+from mopbt.stores.directory import DirectoryStore, Repair
 from mopbt.stores.memory import MemoryStore
 
 EngineName = Literal["auto", "local", "pool", "vectorized", "ray", "simulated"]
@@ -161,7 +161,7 @@ def execute_run(
 
 
 def _open(
-    out: Path | str | None, settings: RunConfig, engine: Engine, mend: Mend | None
+    out: Path | str | None, settings: RunConfig, engine: Engine, mend: Repair | None
 ) -> tuple[DirectoryStore | MemoryStore, History]:
     """Open the store of a run: its directory, memory, or a temporary directory for workers."""
     if out is not None:

@@ -1,4 +1,4 @@
-"""Checkpoints on file systems that fsspec reaches: in memory, with folders, and on a real S3 server on this machine."""
+"""Checkpoints through fsspec: in memory, in folders, and on a local S3 server."""
 
 import pickle
 import sys
@@ -49,7 +49,7 @@ class TestInFolders(Remote):
 @given(
     st.dictionaries(st.integers(0, 10**6), st.binary(max_size=200)), st.sets(st.integers(0, 10**6))
 )
-def test_what_is_saved_comes_back_until_it_is_dropped(contents, others):
+def test_saved_checkpoints_can_be_loaded_until_they_are_dropped(contents, others):
     checkpoints = RemoteCheckpoints(f"memory://{uuid.uuid4().hex}")
     sums = {id: checkpoints.save(id, data) for id, data in contents.items()}
     assert sums == {id: checksum_of(data) for id, data in contents.items()}
@@ -72,15 +72,15 @@ def test_a_damaged_or_missing_object_is_noticed_and_named():
         checkpoints.load(3, checksum)
     with pytest.raises(
         CorruptCheckpoint,
-        match="memory://damaged/run/4.ckpt is not there: .* `mopbt replay RUN 4 --export ",
+        match="memory://damaged/run/4.ckpt does not exist: .* `mopbt replay RUN 4 --export ",
     ):
         checkpoints.load(4, checksum)
 
 
-def test_a_file_system_that_there_is_not_is_told_before_anything_is_written(tmp_path):
+def test_an_unknown_file_system_is_an_error_before_anything_is_written(tmp_path):
     with pytest.raises(
         ValueError,
-        match=r"fsspec knows, got 'foo://x' \(Protocol not known: foo\); name one such as /mnt/shared",
+        match=r"fsspec knows, got 'foo://x' \(Protocol not known: foo\); use a place such as /mnt",
     ):
         checkpoints_at("foo://x")
     with pytest.raises(ValueError, match="`storage` must be a folder, or a URL"):
@@ -94,7 +94,7 @@ def test_a_file_system_that_there_is_not_is_told_before_anything_is_written(tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_strangers_and_the_probe_of_an_engine_are_not_checkpoints():
+def test_other_files_and_the_probe_of_an_engine_are_not_checkpoints():
     checkpoints = RemoteCheckpoints("memory://strangers")
     assert checkpoints.kept() == frozenset()
     checkpoints.save(-1, b"probe")
@@ -118,7 +118,7 @@ def test_a_folder_needs_no_fsspec(tmp_path, monkeypatch):
         checkpoints_at("s3://bucket/run").kept()
 
 
-def test_a_run_with_checkpoints_elsewhere_is_the_same_run_and_drops_there_what_is_obsolete(
+def test_remote_checkpoints_give_the_same_run_and_are_dropped_when_obsolete(
     tmp_path,
 ):
     here = mopbt.run(ToyTask(), out=tmp_path / "here", population=8, engine="local", progress=False)
@@ -156,7 +156,7 @@ def bucket():
     server.stop()
 
 
-@pytest.mark.filterwarnings("ignore")  # of botocore and its friends
+@pytest.mark.filterwarnings("ignore")  # Warnings of botocore.
 class TestOnS3(Remote):
     @pytest.fixture(autouse=True)
     def _bucket(self, bucket):
