@@ -1191,11 +1191,11 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("pick done --export models/mine.safetensors", 1),
-        *("directory models", "there is no", "make it first"),
+        *("directory models", "there is no", "create it first"),
     ),
     Command(
         *("pick done --export mine.pth", 2),
-        *("got 'mine.pth'", "in a file that ends in .safetensors", "name it mine.safetensors"),
+        *("got 'mine.pth'", "to a file that ends in .safetensors", "name it mine.safetensors"),
     ),
     Command(
         *("pick done --best near --export mine.safetensors", 1),
@@ -1228,7 +1228,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("replay done 0 --export models/mine", 1),
-        *("directory models", "there is no", "make it first"),
+        *("directory models", "there is no", "create it first"),
     ),
     Command(
         *("replay done 0 --seed -1", 2),
@@ -1363,22 +1363,22 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("resume done", 1),
-        *("done/run.toml", "cannot be read", "put back the file"),
+        *("done/run.toml", "cannot be read", "restore the run.toml"),
         write("done/run.toml", "seed: 0\n"),
     ),
     Command(
         *("resume done", 1),
-        *("it has 'sead'", "knows format, mopbt, created, seed", "put back the file"),
+        *("it has 'sead'", "knows format, mopbt, created, seed", "restore the run.toml"),
         edit("done/run.toml", "seed =", "sead ="),
     ),
     Command(
         *("resume done", 1),
-        *("got 'zero'", "a whole number of at least 0", "put back the file"),
+        *("got 'zero'", "a whole number of at least 0", "restore the run.toml"),
         edit("done/run.toml", "seed = 0", 'seed = "zero"'),
     ),
     Command(
         *("show done", 1),
-        *("lacks 'steps'", "is not a run's settings", "put back the file"),
+        *("'steps' is missing", "does not hold the settings of a run", "restore the run.toml"),
         edit("done/run.toml", "steps = 6\n", ""),
     ),
     Command(
