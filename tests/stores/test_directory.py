@@ -3,15 +3,19 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import mopbt
+from mopbt.engines.local import LocalEngine
 from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunLocked, StorageFull, StoreError
 from mopbt.state import Job, Report
-from mopbt.stores import directory
+from mopbt.stores import base, directory
 from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, holder_of, write_atomically
 from mopbt.stores.journal import decode_line, encode_line, read_journal
+from mopbt.tasks.toy import ToyTask
 from mopbt.testing import StoreConformance
 
 
@@ -120,6 +124,61 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path, damage):
     ):
         store.checkpoints.load(7, checksum)
     store.close()
+
+
+@pytest.fixture
+def disturb_reads(monkeypatch):
+    """Return a function that makes the next `count` reads of checkpoints fail."""
+    monkeypatch.setattr(base, "RETRY_PAUSES", (0.0, 0.0, 0.0))
+    real = Path.read_bytes
+
+    def disturb(count, error=errno.EIO):
+        left = [count]
+
+        def read_bytes(path):
+            if path.suffix == ".ckpt" and left[0] > 0:
+                left[0] -= 1
+                raise OSError(error, os.strerror(error))
+            return real(path)
+
+        monkeypatch.setattr(Path, "read_bytes", read_bytes)
+
+    return disturb
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE, errno.ESTALE])
+def test_a_transient_read_error_is_retried(tmp_path, disturb_reads, error):
+    checkpoints = DirectoryCheckpoints(tmp_path)
+    checksum = checkpoints.save(7, b"weights")
+    disturb_reads(3, error)
+    assert checkpoints.load(7, checksum) == b"weights"
+    disturb_reads(4, error)
+    with pytest.raises(StoreError, match=r"7\.ckpt after 4 attempts .*rerun to resume") as caught:
+        checkpoints.load(7, checksum)
+    assert os.strerror(error) in str(caught.value)
+    assert not isinstance(caught.value, CorruptCheckpoint)
+
+
+def test_read_errors_do_not_change_the_result_of_a_run(tmp_path, disturb_reads):
+    def execute(name):
+        # Without models in memory, every interval reads a checkpoint.
+        engine = LocalEngine(warm_bytes=0)
+        return mopbt.run(
+            ToyTask(steps=8), out=tmp_path / name, population=6, engine=engine, progress=False
+        )
+
+    expected = [(point.job, point.scores) for point in execute("undisturbed").front()]
+    disturb_reads(2)
+    assert [(point.job, point.scores) for point in execute("transient").front()] == expected
+    disturb_reads(10**9)
+    with pytest.raises(StoreError, match="cannot read checkpoint"):
+        execute("persistent")
+    disturb_reads(0)
+    resumed = execute("persistent")
+    assert [(point.job, point.scores) for point in resumed.front()] == expected
+    journal = (tmp_path / "persistent" / "journal.jsonl").read_text()
+    assert "cannot read" not in journal
+    assert "OSError" not in journal
 
 
 def test_an_error_names_the_process_that_locked_the_run(tmp_path):

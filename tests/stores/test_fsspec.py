@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mopbt
-from mopbt.errors import CorruptCheckpoint, MissingExtra
+from mopbt.errors import CorruptCheckpoint, MissingExtra, StoreError
+from mopbt.stores import base
 from mopbt.stores.base import checksum_of
 from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
@@ -75,6 +76,27 @@ def test_a_damaged_or_missing_object_is_noticed_and_named():
         match="memory://damaged/run/4.ckpt does not exist: .* `mopbt replay RUN 4 --export ",
     ):
         checkpoints.load(4, checksum)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError(), RuntimeError("s")])
+def test_a_lost_connection_is_retried_and_is_not_a_damaged_checkpoint(monkeypatch, error):
+    monkeypatch.setattr(base, "RETRY_PAUSES", (0.0, 0.0))
+    checkpoints = RemoteCheckpoints("memory://lost")
+    checksum = checkpoints.save(3, b"weights")
+    answers = [error, error, b"weights", error, error, error]
+
+    def cat_file(path):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(checkpoints.file_system(), "cat_file", cat_file)
+    assert checkpoints.load(3, checksum) == b"weights"
+    with pytest.raises(StoreError, match=r"memory://lost/3\.ckpt after 3 attempts") as caught:
+        checkpoints.load(3, checksum)
+    assert type(error).__name__ in str(caught.value)
+    assert not isinstance(caught.value, CorruptCheckpoint)
 
 
 def test_an_unknown_file_system_is_an_error_before_anything_is_written(tmp_path):

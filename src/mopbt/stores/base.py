@@ -1,12 +1,16 @@
 """The `Store` protocol: a journal of exchanges, and checkpoints by job id."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mopbt.errors import CorruptCheckpoint
+from mopbt.errors import CorruptCheckpoint, StoreError
 from mopbt.state import Job, Report
+
+# Seconds between two attempts to read a checkpoint.
+RETRY_PAUSES = (0.05, 0.25, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,10 @@ class Checkpoints(Protocol):
         """Make the checkpoint of a job durable and return its checksum."""
 
     def load(self, id: int, checksum: str) -> bytes:
-        """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
+        """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong.
+
+        An unreadable storage is a StoreError, which stops the run instead of failing a member.
+        """
 
     def drop(self, ids: Iterable[int]) -> None:
         """Remove checkpoints; ids without one are ignored."""
@@ -86,6 +93,29 @@ class Store(Protocol):
 def checksum_of(data: bytes) -> str:
     """Return the checksum of a checkpoint."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def read_with_retries(place: object, read: Callable[[], bytes]) -> bytes | None:
+    """Read a checkpoint in a few attempts; None if it does not exist.
+
+    Any error but FileNotFoundError may be transient, such as a lost connection, and says nothing
+    about the checkpoint. If it persists, it is a StoreError, which stops the run: a failed
+    interval would change the result.
+    """
+    cause: Exception | None = None
+    for pause in (*RETRY_PAUSES, 0.0):
+        try:
+            return read()
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            cause = error
+            time.sleep(pause)
+    raise StoreError(
+        f"cannot read checkpoint {place} after {len(RETRY_PAUSES) + 1} attempts "
+        f"({type(cause).__name__}: {cause}); nothing reported is lost: restore access to it, then "
+        "rerun to resume"
+    ) from cause
 
 
 def verify_checkpoint(place: object, id: int, data: bytes | None, checksum: str) -> bytes:

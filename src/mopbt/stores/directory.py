@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from mopbt.errors import RunLocked, StoreError
-from mopbt.stores.base import Checkpoints, Exchange, checksum_of, verify_checkpoint
+from mopbt.stores.base import (
+    Checkpoints,
+    Exchange,
+    checksum_of,
+    read_with_retries,
+    verify_checkpoint,
+)
 from mopbt.stores.journal import (
     JournalWriter,
     Line,
@@ -76,10 +82,7 @@ class DirectoryCheckpoints:
 
     def load(self, id: int, checksum: str) -> bytes:
         """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
-        try:
-            data = self.file(id).read_bytes()
-        except FileNotFoundError:
-            data = None
+        data = read_with_retries(self.file(id), self.file(id).read_bytes)
         return verify_checkpoint(self.file(id), id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.errors import MissingExtra
-from mopbt.stores.base import Checkpoints, checksum_of, verify_checkpoint
+from mopbt.stores.base import Checkpoints, checksum_of, read_with_retries, verify_checkpoint
 from mopbt.stores.directory import SUFFIX, DirectoryCheckpoints
 
 
@@ -53,10 +53,9 @@ class RemoteCheckpoints:
 
     def load(self, id: int, checksum: str) -> bytes:
         """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
-        try:
-            data = bytes(self.file_system().cat_file(self._path(id)))
-        except FileNotFoundError:
-            data = None
+        files = self.file_system()
+        path = self._path(id)
+        data = read_with_retries(self.file(id), lambda: bytes(files.cat_file(path)))
         return verify_checkpoint(self.file(id), id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:
