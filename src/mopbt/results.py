@@ -14,6 +14,7 @@ import numpy as np
 from mopbt import selection, serialization
 from mopbt.algorithms import algorithm_of
 from mopbt.errors import MissingExtra, StoreError
+from mopbt.filesystem import write_atomically
 from mopbt.function_task import Snapshot, visible
 from mopbt.history import History, read_history
 from mopbt.messages import counted, did_you_mean
@@ -25,7 +26,7 @@ from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
 from mopbt.state import Job
 from mopbt.stores.base import Checkpoints
-from mopbt.stores.directory import DirectoryCheckpoints, holder_of, write_atomically
+from mopbt.stores.directory import DirectoryCheckpoints, holder_of
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
 from mopbt.stores.journal import read_lines
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
+from mopbt.filesystem import write_atomically
 from mopbt.history import History, read_history
 from mopbt.run_config import RunConfig
-from mopbt.stores.directory import DirectoryStore, Repair, write_atomically
+from mopbt.stores.directory import DirectoryStore, Repair
 from mopbt.stores.fsspec import checkpoints_at
 
 FILES = {"run.toml", "journal.jsonl", "checkpoints", "lock"}

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
+from mopbt.filesystem import write_atomically
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
 from mopbt.space import Float
 from mopbt.state import Report
 from mopbt.stores.base import Exchange
-from mopbt.stores.directory import write_atomically
 from mopbt.stores.journal import read_journal
 
 # Columns of the table of evaluations that are strings in every comparison.

@@ -28,12 +28,12 @@ from mopbt.compare.workers import Order, WorkerPool, crew_of
 from mopbt.engines.auto import check_stackable
 from mopbt.engines.pool import available_cores
 from mopbt.errors import CannotStack, DataMissing, RunMismatch, StoreError, TaskFailed
+from mopbt.filesystem import cannot_write, write_atomically
 from mopbt.messages import did_you_mean
 from mopbt.problem import CheckedTask, ProbedTask, Problem, problem_of
 from mopbt.registry import find_family, find_task, split_scale, task_fingerprint
 from mopbt.run_directory import read_run_config
-from mopbt.stores.directory import Lock, write_atomically
-from mopbt.stores.journal import cannot_write
+from mopbt.stores.directory import Lock
 
 SLACK = 1e-6  # seconds: sums of costs are off in their last digits, and no last interval may be lost by that
 

@@ -34,6 +34,7 @@ from mopbt.errors import (
     StorageFull,
     TaskFailed,
 )
+from mopbt.filesystem import sync, write_atomically
 from mopbt.objectives import parse_constraints
 from mopbt.problem import problem_of
 from mopbt.progress import Progress
@@ -44,7 +45,7 @@ from mopbt.run_directory import OpenRun, open_run, read_run_config
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget, Session
 from mopbt.state import Job, required_checkpoints
-from mopbt.stores.directory import DirectoryStore, write_atomically
+from mopbt.stores.directory import DirectoryStore
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.version import __version__
 
@@ -333,8 +334,7 @@ def _is_whole(run: OpenRun, settings: RunConfig, scheduler: Scheduler) -> bool:
 
 
 def _make_durable(store: DirectoryStore) -> None:
-    with open(store.journal, "rb") as file:
-        os.fsync(file.fileno())
+    sync(store.journal)
 
 
 class _Share:

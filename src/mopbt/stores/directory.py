@@ -7,12 +7,21 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
 from mopbt.errors import RunLocked, StoreError
+from mopbt.filesystem import (
+    AppendOnlyFile,
+    cannot_write,
+    open_lock_file,
+    remove,
+    replace_text,
+    sync,
+    write_atomically,
+    write_quickly,
+)
 from mopbt.stores.base import (
     Checkpoints,
     Exchange,
@@ -21,9 +30,7 @@ from mopbt.stores.base import (
     verify_checkpoint,
 )
 from mopbt.stores.journal import (
-    JournalWriter,
     Line,
-    cannot_write,
     encode_line,
     intact_length,
     read_damaged,
@@ -34,32 +41,6 @@ SUFFIX = ".ckpt"
 
 # Rebuilds the exchanges of a journal in which damaged lines are None.
 Repair = Callable[[Sequence[Exchange | None]], Sequence[Exchange]]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that is durable when this returns, and after a crash complete or absent."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_directory(path.parent)
-    except OSError as error:
-        # On a read-only file system the removal fails too, and would hide the cause.
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise cannot_write(error, path) from error
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class DirectoryCheckpoints:
@@ -74,10 +55,7 @@ class DirectoryCheckpoints:
         if self._durable:
             write_atomically(self.file(id), data)
         else:
-            try:
-                self.file(id).write_bytes(data)
-            except OSError as error:
-                raise cannot_write(error, self.file(id)) from error
+            write_quickly(self.file(id), data)
         return checksum_of(data)
 
     def load(self, id: int, checksum: str) -> bytes:
@@ -88,10 +66,7 @@ class DirectoryCheckpoints:
     def drop(self, ids: Iterable[int]) -> None:
         """Remove checkpoints; ids without one are ignored."""
         for id in ids:
-            try:
-                self.file(id).unlink(missing_ok=True)
-            except OSError as error:
-                raise cannot_write(error, self.file(id)) from error
+            remove(self.file(id))
 
     def kept(self) -> frozenset[int]:
         """Return the ids of all checkpoints."""
@@ -133,13 +108,13 @@ class DirectoryStore:
             if repair is not None:
                 self._repair(repair)
             length = intact_length(self.journal)
-            self._writer = JournalWriter(self.journal, length, durable=durable)
+            self._journal_file = AppendOnlyFile(self.journal, length, durable=durable)
         except BaseException:
             self._lock.release()
             raise
         self.checkpoints = checkpoints or DirectoryCheckpoints(folder, durable=durable)
         self._remove_leftovers()
-        sync_directory(self.path)
+        sync(self.path)
 
     @property
     def journal(self) -> Path:
@@ -156,23 +131,23 @@ class DirectoryStore:
 
     def append(self, exchange: Exchange) -> None:
         """Write an exchange; it is durable when this returns."""
-        self._writer.append(exchange)
+        self._journal_file.append(encode_line(exchange))
 
     def mark(self) -> int:
         """Return the current end of the journal, for `rewind`."""
-        return self._writer.length
+        return self._journal_file.length
 
     def rewind(self, mark: int) -> None:
         """Remove all exchanges after a mark."""
-        self._writer.cut(mark)
+        self._journal_file.cut(mark)
 
     def clear(self) -> None:
         """Delete all exchanges."""
-        self._writer.cut(0)
+        self._journal_file.cut(0)
 
     def close(self) -> None:
         """Close the journal and release the lock."""
-        self._writer.close()
+        self._journal_file.close()
         self._lock.release()
 
     def _repair(self, repair: Repair) -> None:
@@ -197,7 +172,7 @@ class DirectoryStore:
             patterns.append((self.checkpoints.path, f"*{SUFFIX}.*.tmp"))
         for folder, pattern in patterns:
             for leftover in folder.glob(pattern):
-                leftover.unlink(missing_ok=True)
+                remove(leftover)
 
 
 class Lock:
@@ -205,22 +180,21 @@ class Lock:
 
     def __init__(self, path: Path, hint: str) -> None:
         # The file stays open as long as the lock is held.
-        self._file: IO[Any] = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+        self._file = open_lock_file(path)
         try:
             self._acquire(path, hint)
         except BaseException:
             self._file.close()
             raise
         _HELD_LOCKS.add(self)
-        self._file.truncate(0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}")
-        self._file.flush()
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {started}"
+        replace_text(self._file, holder)
 
     def release(self) -> None:
         """Release the lock."""
         _HELD_LOCKS.discard(self)
-        self._file.truncate(0)
+        replace_text(self._file, "")
         self._file.close()
 
     def close_in_child(self) -> None:
