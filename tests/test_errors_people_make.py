@@ -662,7 +662,7 @@ IN_PROGRAMS = [
             lambda here: export(Results.open("done"), front(here)[0], "folder"),
             ValueError,
         ),
-        *("got the directory folder", "the name of a file", "such as folder/model.safetensors"),
+        *("got the directory folder", "needs a file name", "such as folder/model.safetensors"),
     ),
     Mistake(
         *(
@@ -678,7 +678,7 @@ IN_PROGRAMS = [
             lambda here: replay(Results.open("done"), front(here)[0], function_task()),
             TaskError,
         ),
-        *("got ['rate']", "the hyperparameters ['weight', 'lr']", "name the run's own task"),
+        *("got ['rate']", "the hyperparameters ['weight', 'lr']", "use the run's own task"),
     ),
     Mistake(
         *("bytes of something else", lambda here: mopbt.loads(b"\x80\x04pickled"), ValueError),
