@@ -1,4 +1,4 @@
-"""Export a trained model: its weights, its origin as JSON, and a model card in Markdown."""
+"""Export a trained model: weights, origin as JSON, model card in Markdown."""
 
 import json
 import math
@@ -29,8 +29,9 @@ class Exported:
 
 
 def export(results: Results, point: Point | int, file: Path | str) -> Exported:
-    """Write a model's weights to `file`, and its origin and card to .json and .md beside it.
+    """Write a model's weights to `file`, with its origin and card beside it.
 
+    The origin is a .json and the card a .md file of the same name.
     The weights are a safetensors file: the `state_dict` of a PyTorch model, for other models all
     tracked state. A checkpoint in the task's own format is written unchanged, with the suffix .bin.
     """
@@ -75,7 +76,7 @@ def _write(file: Path, checkpoint: bytes, about: Mapping[str, Any]) -> Exported:
 
 
 def check_export_path(file: Path) -> None:
-    """Raise an error if a file is a directory, is in none, or does not end in .safetensors."""
+    """Raise an error if a model cannot be exported to a file of this name."""
     if file.is_dir():
         raise ValueError(
             f"an export needs a file name, such as {file / 'model.safetensors'}, got the directory "

@@ -1,4 +1,4 @@
-"""The one seam to the disk: every file of a run is written by the functions of this module.
+"""The one seam to the disk: only this module writes the files of a run.
 
 What a function has written is durable when it returns, unless it says otherwise. Errors of the
 disk become a StoreError with the remedy.
@@ -68,7 +68,9 @@ def replace_text(file: IO[Any], text: str) -> None:
 
 
 class AppendOnlyFile:
-    """A file that grows at its end. An append either is durable when it returns or has no effect.
+    """A file that grows at its end.
+
+    An append is durable when it returns, or has no effect.
 
     Args:
         path: The file; it is created if needed.
@@ -124,7 +126,7 @@ class AppendOnlyFile:
 
 
 def cannot_write(error: OSError, path: Path) -> StoreError:
-    """Return the error that stops a run whose files cannot be written, with the remedy."""
+    """Return the error, with the remedy, for a file that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(
             f"no space left to write {path}; nothing reported is lost: free some space, then rerun "

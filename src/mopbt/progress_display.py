@@ -16,7 +16,10 @@ _MAX_FAILURES = 3
 
 
 class Display:
-    """Shows a run in progress. Use it as a context manager and call it with each `Progress`."""
+    """Shows a run in progress.
+
+    Use it as a context manager and call it with each `Progress`.
+    """
 
     def __init__(self, console: Console | None = None, *, every: float = 10.0) -> None:
         self._console = console or Console(stderr=True, highlight=False)
@@ -119,7 +122,7 @@ def panel(progress: Progress) -> Group:
 
 
 def failure_counts(progress: Progress) -> list[str]:
-    """Count the intervals that failed or measured NaN or infinity, as ``["2 failed"]``."""
+    """Count intervals that failed or diverged (NaN, infinity): ``["2 failed"]``."""
     counts = {"failed": progress.failures, "diverged": progress.diverged}
     return [f"{count} {what}" for what, count in counts.items() if count]
 

@@ -39,7 +39,7 @@ def repair_journal(
 
 
 def _lost_jobs(state: State, later: Sequence[Exchange], scheduler: Scheduler) -> Exchange | None:
-    """Return the jobs whose ids are missing, if the scheduler asks for exactly that many."""
+    """Return the jobs with missing ids, if the scheduler asks for that many."""
     later_jobs = [job.id for exchange in later for job in exchange.jobs]
     later_reports = [report.job for exchange in later for report in exchange.reports]
     next_known = min(later_jobs) if later_jobs else max(later_reports, default=-1) + 1

@@ -1,4 +1,4 @@
-"""Train a model again from scratch, with the hyperparameter schedule that a run found."""
+"""Train a model again from scratch, with the schedule that a run found."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -68,7 +68,7 @@ def replay(
     ancestry: bool = True,
     seed: int | None = None,
 ) -> Replayed:
-    """Train a model again from scratch with its schedule, and compare it with the original.
+    """Train a model again from scratch with its schedule, and compare the two.
 
     Args:
         results: The run.
@@ -120,7 +120,7 @@ def _train_along(context: RunContext, lineage: Sequence[Ancestor]) -> tuple[Repo
 
 
 def _stretch(lineage: Sequence[Ancestor], old: Problem, new: Problem) -> Sequence[Ancestor]:
-    """Fit intervals to another length of training; each keeps the values of its share of it."""
+    """Stretch a schedule to another length of training."""
     if (old.interval, old.steps) == (new.interval, new.steps):
         return lineage
     stretched = []

@@ -1,4 +1,4 @@
-"""The settings of a run, as `run.toml` records them: a run can be read without the task's code."""
+"""The settings of a run in `run.toml`: enough to read it without the task's code."""
 
 import datetime
 import tomllib

@@ -15,7 +15,7 @@ RETRY_PAUSES = (0.05, 0.25, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One line of the journal: a batch of jobs, a batch of reports, or the end of a session.
+    """One line of the journal: jobs, reports, or the end of a session.
 
     The end of a session records its seconds of work in `stopped`, and `done` if nothing was left
     to do.
@@ -46,7 +46,10 @@ class Exchange:
 
 
 class Checkpoints(Protocol):
-    """Immutable bytes by job id. An engine with worker processes sends them a pickled copy."""
+    """Immutable bytes by job id.
+
+    An engine with worker processes sends each of them a pickled copy.
+    """
 
     def save(self, id: int, data: bytes) -> str:
         """Make the checkpoint of a job durable and return its checksum."""

@@ -1,4 +1,4 @@
-"""A run as a directory: `run.toml`, `journal.jsonl`, `checkpoints/`, and a lock file."""
+"""A run as a directory: `run.toml`, `journal.jsonl`, `checkpoints/` and `lock`."""
 
 import errno
 import fcntl
@@ -198,7 +198,7 @@ class Lock:
         self._file.close()
 
     def close_in_child(self) -> None:
-        """Close the file in a forked child, which would keep the lock after its parent dies."""
+        """Close the file in a forked child, so that the lock ends with the parent."""
         self._file.close()
 
     def _acquire(self, path: Path, hint: str) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints on any file system that fsspec reaches: `s3://`, `gs://`, `az://`, `sftp://`."""
+"""Checkpoints on file systems that fsspec reaches, such as `s3://` and `gs://`."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -29,7 +29,7 @@ def checkpoints_at(place: Path | str, *, make: bool = True) -> Checkpoints:
 
 
 class RemoteCheckpoints:
-    """Checkpoints as objects `<url>/<job>.ckpt`. They can be sent to processes on other machines.
+    """Checkpoints as objects `<url>/<job>.ckpt`, for all machines that reach the URL.
 
     Credentials and endpoints come from the file system's own package or from the configuration of
     fsspec. An object is durable once the file system accepts it. The checksum detects one that it

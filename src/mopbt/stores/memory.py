@@ -19,7 +19,7 @@ class MemoryCheckpoints:
         return checksum_of(data)
 
     def load(self, id: int, checksum: str) -> bytes:
-        """Return a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
+        """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
         if id not in self._data:
             raise CorruptCheckpoint(f"checkpoint {id} does not exist")
         if checksum_of(self._data[id]) != checksum:
