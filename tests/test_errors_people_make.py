@@ -662,7 +662,7 @@ IN_PROGRAMS = [
             lambda here: export(Results.open("done"), front(here)[0], "folder"),
             ValueError,
         ),
-        *("got the directory folder", "the name of a file", "such as folder/model.safetensors"),
+        *("got the directory folder", "needs a file name", "such as folder/model.safetensors"),
     ),
     Mistake(
         *(
@@ -678,7 +678,7 @@ IN_PROGRAMS = [
             lambda here: replay(Results.open("done"), front(here)[0], function_task()),
             TaskError,
         ),
-        *("got ['rate']", "the hyperparameters ['weight', 'lr']", "name the run's own task"),
+        *("got ['rate']", "the hyperparameters ['weight', 'lr']", "use the run's own task"),
     ),
     Mistake(
         *("bytes of something else", lambda here: mopbt.loads(b"\x80\x04pickled"), ValueError),
@@ -1106,8 +1106,8 @@ ON_THE_COMMAND_LINE = [
     Command(
         *("run toy --out done --population 4", 1),
         *(
-            "driven by process",
-            "HERE/done is being",
+            "locked by process",
+            "HERE/done is",
             "wait for it, stop it, or use another directory",
         ),
         lambda here: DirectoryStore(here / "done"),
@@ -1191,24 +1191,28 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("pick done --export models/mine.safetensors", 1),
-        *("directory models", "there is no", "make it first"),
+        *("directory models", "there is no", "create it first"),
     ),
     Command(
         *("pick done --export mine.pth", 2),
-        *("got 'mine.pth'", "in a file that ends in .safetensors", "name it mine.safetensors"),
+        *("got 'mine.pth'", "to a file that ends in .safetensors", "name it mine.safetensors"),
     ),
     Command(
         *("pick done --best near --export mine.safetensors", 1),
         *(
             "is damaged",
-            "its bytes do not fit the checksum in the journal",
-            "put back a copy, or train the model again",
+            "its checksum differs from the one in the journal",
+            "restore a copy, or train the model again",
         ),
         spoil_checkpoint,
     ),
     Command(
         *("pick done --best near --export mine.safetensors", 1),
-        *("is not there", "or somebody removed it", "train the model again with `mopbt replay RUN"),
+        *(
+            "does not exist",
+            "or the file was deleted",
+            "train the model again with `mopbt replay RUN",
+        ),
         remove_checkpoint,
     ),
     Command(
@@ -1224,7 +1228,7 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("replay done 0 --export models/mine", 1),
-        *("directory models", "there is no", "make it first"),
+        *("directory models", "there is no", "create it first"),
     ),
     Command(
         *("replay done 0 --seed -1", 2),
@@ -1274,7 +1278,7 @@ ON_THE_COMMAND_LINE = [
         *(
             "got 'foo://x'",
             "a folder, or a URL of a file system that fsspec knows",
-            "name one such as /mnt/shared/run",
+            "use a place such as /mnt/shared/run",
         ),
     ),
     Command(
@@ -1359,22 +1363,22 @@ ON_THE_COMMAND_LINE = [
     ),
     Command(
         *("resume done", 1),
-        *("done/run.toml", "cannot be read", "put back the file"),
+        *("done/run.toml", "cannot be read", "restore the run.toml"),
         write("done/run.toml", "seed: 0\n"),
     ),
     Command(
         *("resume done", 1),
-        *("it has 'sead'", "knows format, mopbt, created, seed", "put back the file"),
+        *("it has 'sead'", "knows format, mopbt, created, seed", "restore the run.toml"),
         edit("done/run.toml", "seed =", "sead ="),
     ),
     Command(
         *("resume done", 1),
-        *("got 'zero'", "a whole number of at least 0", "put back the file"),
+        *("got 'zero'", "a whole number of at least 0", "restore the run.toml"),
         edit("done/run.toml", "seed = 0", 'seed = "zero"'),
     ),
     Command(
         *("show done", 1),
-        *("lacks 'steps'", "is not a run's settings", "put back the file"),
+        *("'steps' is missing", "does not hold the settings of a run", "restore the run.toml"),
         edit("done/run.toml", "steps = 6\n", ""),
     ),
     Command(
@@ -1538,7 +1542,7 @@ def test_a_checkpoint_that_is_damaged_is_said_and_the_others_load(here):
 def test_a_locked_run_is_said_in_a_program_too(here):
     with (
         closing(DirectoryStore(here / "ours")),
-        pytest.raises(RunLocked, match=f"is being driven by process {os.getpid()} on "),
+        pytest.raises(RunLocked, match=f"is locked by process {os.getpid()} on "),
     ):
         mopbt.run(train, out="ours", population=2, **SAID, **QUIETLY)
 

@@ -1,4 +1,4 @@
-"""Models taken home: what is exported, and trained again along the schedule that made them."""
+"""Export of trained models, and replays of their schedules."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import mopbt
 from mopbt.errors import StoreError, TaskError
-from mopbt.export import export, export_again
+from mopbt.export import export, export_replay
 from mopbt.replay import replay
 from mopbt.tasks.toy import ToyTask
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
@@ -75,7 +75,7 @@ def test_weights_are_a_plain_state_dict_that_the_users_model_loads(net, tmp_path
     assert accuracy == pytest.approx(choice.scores["accuracy"])
 
 
-def test_what_made_it_is_told_in_full(net, tmp_path):
+def test_the_origin_of_a_model_is_complete(net, tmp_path):
     choice = net.front().best("accuracy")
     about = json.loads(export(net, choice, tmp_path / "m.safetensors").about.read_text())
     assert about["model"] == choice.job
@@ -94,15 +94,13 @@ def test_what_made_it_is_told_in_full(net, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_card_can_be_followed_to_the_letter(net, tmp_path):
+def test_the_code_on_the_card_runs(net, tmp_path):
     choice = net.front().knee()
     files = export(net, choice, tmp_path / "model.safetensors")
     card = files.card.read_text()
     assert choice.why in card
-    assert (
-        f"| accuracy | larger is better | {choice.scores['accuracy']:.4g} | {choice.scores['test/accuracy']:.4g} |"
-        in card
-    )
+    validation, test = (choice.scores[name] for name in ("accuracy", "test/accuracy"))
+    assert f"| accuracy | larger is better | {validation:.4g} | {test:.4g} |" in card
     assert "| steps | lr | dropout |" in card
     code = card.split("```python\n")[1].split("```")[0]
     model = networks().model()
@@ -124,15 +122,18 @@ def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
     )
     (point,) = results.front()
     files = export(results, point, tmp_path / "m.safetensors")
-    said = f"Model {point.job}: no model satisfies near >= 99; this one comes closest (violation {point.violation:.2g})."
+    why = (
+        f"Model {point.job}: no model satisfies near >= 99; this one comes closest "
+        f"(violation {point.violation:.2g})."
+    )
     about = json.loads(files.about.read_text())
-    assert (about["violation"], about["why"]) == (point.violation, said)
-    assert said in files.card.read_text()
+    assert (about["violation"], about["why"]) == (point.violation, why)
+    assert why in files.card.read_text()
     assert "It was trained under near >= 99, which it does not satisfy." in files.card.read_text()
     assert "on the front" not in files.card.read_text()
 
 
-def test_other_tasks_give_what_their_checkpoint_holds(toy, tmp_path):
+def test_other_tasks_export_all_tracked_state(toy, tmp_path):
     files = export(toy, toy.front()[0], tmp_path / "toy.safetensors")
     assert files.weights.read_bytes() == toy.checkpoint(toy.front()[0])
     assert "How to load it" in files.card.read_text()
@@ -159,7 +160,7 @@ def test_a_format_of_the_tasks_own_is_not_called_safetensors(tmp_path):
 
 
 def test_a_pickle_is_called_one(tmp_path):
-    """As the checkpoints of a scikit-learn search are: whoever has the file has no task to load it with."""
+    """Checkpoints of a scikit-learn search are pickles, which load without a task."""
 
     class Pickled(ToyTask):
         def dump(self, model):
@@ -172,12 +173,12 @@ def test_a_pickle_is_called_one(tmp_path):
         Pickled(steps=2), out=tmp_path / "run", population=2, engine="local", progress=False
     )
     files = export(results, results.front()[0], tmp_path / "m.safetensors")
-    assert "only those that you trust.\nmodel = pickle.loads(Path" in files.card.read_text()
+    assert "load only files that you trust.\nmodel = pickle.loads(Path" in files.card.read_text()
     assert json.loads(files.about.read_text())["format"] == "a pickle"
     assert pickle.loads(files.weights.read_bytes()).keys() == ToyTask().init(0).keys()
     with pytest.raises(
         StoreError,
-        match=r"can load its models.*pickle.loads\(results.checkpoint\(point\)\) reads one that you trust",
+        match=r"can load its models.*pickle.loads\(results.checkpoint\(point\)\)",
     ):
         mopbt.Results.open(tmp_path / "run").load(results.front()[0])
 
@@ -205,9 +206,9 @@ def test_the_only_module_that_was_tracked_is_exported_as_its_state_dict(tmp_path
             schedule.step()
         m.report(loss=0.0)
 
-    said = {"space": {"lr": mopbt.Grid(0.1, 0.2, 3)}, "objectives": {"loss": "min"}, "steps": 2}
+    settings = {"space": {"lr": mopbt.Grid(0.1, 0.2, 3)}, "objectives": {"loss": "min"}, "steps": 2}
     results = mopbt.run(
-        train, out=tmp_path / "run", population=2, engine="local", progress=False, **said
+        train, out=tmp_path / "run", population=2, engine="local", progress=False, **settings
     )
     files = export(results, results.front()[0], tmp_path / "m.safetensors")
     names = set(load_file(files.weights))
@@ -218,10 +219,8 @@ def test_the_only_module_that_was_tracked_is_exported_as_its_state_dict(tmp_path
         assert "model.load_state_dict(load_file(" in files.card.read_text()
 
 
-def test_exports_that_cannot_be_are_explained(toy, tmp_path):
-    with pytest.raises(
-        StoreError, match="there is no directory .*nowhere to export into; make it first"
-    ):
+def test_impossible_exports_are_errors_with_the_remedy(toy, tmp_path):
+    with pytest.raises(StoreError, match="there is no directory .*nowhere; create it first"):
         export(toy, toy.front()[0], tmp_path / "nowhere" / "m.safetensors")
     for name in ("m.json", "m.pth", "m"):
         with pytest.raises(
@@ -236,14 +235,14 @@ def test_exports_that_cannot_be_are_explained(toy, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["toy", "net"])
-def test_a_replay_of_the_same_is_the_same(name, request):
+def test_a_replay_gives_the_same_model(name, request):
     results = request.getfixturevalue(name)
-    taken_over = [p for p in results.front() if any(a.exploited for a in results.lineage(p))]
-    assert taken_over, "no model of the front has taken over another's weights"
-    again = replay(results, taken_over[0])
-    assert again.scores == taken_over[0].scores
-    assert again.data == results.checkpoint(taken_over[0])
-    assert str(again) == "The replay came out identical in every score."
+    exploiters = [p for p in results.front() if any(a.exploited for a in results.lineage(p))]
+    assert exploiters, "no model of the front copied another's weights"
+    again = replay(results, exploiters[0])
+    assert again.scores == exploiters[0].scores
+    assert again.data == results.checkpoint(exploiters[0])
+    assert str(again) == "The replay is identical in every metric."
 
 
 def test_without_ancestry_the_trials_own_history_is_trained(toy):
@@ -277,18 +276,18 @@ def test_another_seed_and_other_data_give_another_model(net):
     assert more.scores != point.scores
 
 
-def test_a_replayed_model_is_exported_as_one_of_the_run_is(net, tmp_path):
+def test_a_replayed_model_is_exported_like_one_of_the_run(net, tmp_path):
     point = net.front().knee()
     first, again = export(net, point, tmp_path / "a.safetensors"), replay(net, point)
-    files = export_again(net, again, tmp_path / "b.safetensors")
+    files = export_replay(net, again, tmp_path / "b.safetensors")
     assert files.weights.read_bytes() == first.weights.read_bytes()
     then, now = (json.loads(f.about.read_text()) for f in (first, files))
     assert {key for key in then if then[key] != now[key]} == {"why", "weights"}
-    said = f"Model {point.job}, trained again along its schedule on net with the seed 1. The replay came out identical in every score."
-    assert now["why"] == said
-    assert said in files.card.read_text()
+    for fact in (f"Model {point.job}, trained again", "on net", "with the seed 1", str(again)):
+        assert fact in now["why"]
+    assert now["why"] in files.card.read_text()
     other = replay(net, point, replace(networks(), steps=12), seed=7)
-    about = json.loads(export_again(net, other, tmp_path / "c.safetensors").about.read_text())
+    about = json.loads(export_replay(net, other, tmp_path / "c.safetensors").about.read_text())
     assert (about["steps"], about["schedule"][-1]["end"]) == (2 * point.step, 2 * point.step)
     assert about["validation"]["accuracy"] == other.scores["accuracy"]
     assert " with the seed 7. The replay differs by " in about["why"]
@@ -311,7 +310,7 @@ def test_a_longer_training_stretches_the_schedule(toy):
     ]
 
 
-def test_replays_that_cannot_be_are_explained(toy):
+def test_impossible_replays_are_errors_with_the_remedy(toy):
     with pytest.raises(TaskError, match="a replay needs the task"):
         replay(mopbt.Results.open(toy.path), toy.front()[0])
     other = replace(networks(), name="other")
@@ -326,7 +325,7 @@ def test_replays_that_cannot_be_are_explained(toy):
             raise RuntimeError("no more paper")
 
     with pytest.raises(
-        TaskError, match=r"the replay failed between the steps 0 and 1:[\s\S]*no more paper"
+        TaskError, match=r"the replay failed between steps 0 and 1:[\s\S]*no more paper"
     ):
         replay(toy, toy.front()[0], Broken(steps=8, interval=1))
 
@@ -370,16 +369,16 @@ def test_pick_on_the_command_line(run_path, tmp_path):
 def test_replay_on_the_command_line(run_path, tmp_path):
     job = mopbt.Results.open(run_path).front()[0].job
     done = mopbt_command("replay", run_path, job, "--export", tmp_path / "m.safetensors")
-    assert "identical in every score" in done.stdout
+    assert "identical in every metric" in done.stdout
     assert f"Exported: {tmp_path / 'm.safetensors'} (weights), {tmp_path / 'm.json'}" in done.stdout
     picked = tmp_path / "picked.safetensors"
     mopbt_command("pick", run_path, "--job", job, "--export", picked)
     assert (tmp_path / "m.safetensors").read_bytes() == picked.read_bytes()
-    told = json.loads(
+    replayed = json.loads(
         mopbt_command("replay", run_path, job, "--seed", 9, "--no-ancestry", "--json").stdout
     )
-    assert set(told) == {"original", "replayed", "differences", "exported"}
-    assert np.isfinite(list(told["differences"].values())).all()
+    assert set(replayed) == {"original", "replayed", "differences", "exported"}
+    assert np.isfinite(list(replayed["differences"].values())).all()
 
 
 @pytest.mark.parametrize(

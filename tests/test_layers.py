@@ -60,6 +60,7 @@ LAYERS = {
         "algorithms",
     },
     2.5: {
+        "filesystem",
         *(
             "stores",
             "stores.base",
@@ -370,3 +371,63 @@ def test_no_cycles_between_modules():
 
 def test_all_layers_are_inhabited():
     assert {module for module, _ in modules()} == set(LAYER)
+
+
+# What other modules than `filesystem` write is not a file of a run.
+WRITERS = {
+    "compare.report": "removes figures of an earlier report",
+    "compare.workers": "opens the null device",
+    "engines.supervisor": "opens the null device",
+    "export": "writes exported models where the user asks",
+    "html.follower": "opens journals for reading, without following links",
+    "html.report": "writes a page where the user asks",
+    "tasks.registry": "keeps downloaded data sets",
+    "trackers.services": "marks the folder of a tracker",
+}
+WRITING_METHODS = {"write_text", "write_bytes", "unlink", "truncate", "touch"}
+WRITING_CALLS = {
+    f"os.{name}"
+    for name in (
+        *("open", "write", "pwrite", "replace", "rename", "truncate", "ftruncate", "fsync"),
+        *("remove", "unlink"),
+    )
+}
+
+
+def writes(node):
+    """Return whether a node of the syntax tree is a call that writes, moves or removes a file."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    if called in WRITING_CALLS or called.rpartition(".")[2] in WRITING_METHODS:
+        return True
+    if called.rpartition(".")[2] != "open":
+        return False
+    # The mode is the second argument of the function and the first of the method of a path.
+    texts = [argument.value for argument in node.args[:2] if isinstance(argument, ast.Constant)]
+    texts += [keyword.value.value for keyword in node.keywords if keyword.arg == "mode"]
+    return any(set(str(text)) <= set("rwaxbt+") and set(str(text)) & set("wax+") for text in texts)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *('open(path, "w")', 'open(path, "ab")', 'path.open("wb")', 'open(path, mode="r+")'),
+        *("os.open(path, 0)", "os.replace(a, b)", "os.ftruncate(fd, 3)", "os.pwrite(fd, b, 0)"),
+        *("path.write_text(text)", "self.file(3).write_bytes(data)", "path.unlink()"),
+    ],
+)
+def test_writing_is_recognized(code):
+    assert writes(ast.parse(code).body[0].value)
+
+
+@pytest.mark.parametrize(
+    "code", ["open(path)", 'open(path, "rb")', 'Results.open("runs/adult")', "path.read_text()"]
+)
+def test_reading_is_not_taken_for_writing(code):
+    assert not writes(ast.parse(code).body[0].value)
+
+
+def test_files_of_a_run_are_written_by_one_module():
+    found = {module for module, tree in modules() if any(map(writes, ast.walk(tree)))}
+    assert found == {"filesystem", *WRITERS}

@@ -24,12 +24,13 @@ def shown(task, *, terminal, **options):
     return text.getvalue(), seen
 
 
-def test_without_a_terminal_it_is_a_plain_line_a_generation():
+def test_without_a_terminal_it_is_one_plain_line_per_generation():
     text, seen = shown(ToyTask(steps=8), terminal=False, population=4)
     lines = text.splitlines()
     assert lines[0].startswith("generation 0/4 | 0/16 intervals")
     assert re.match(
-        r"generation 4/4 \| 16/16 intervals \| near \S+  far \S+ \| front \d+ \| hypervolume \S+ \| \d+:\d\d elapsed",
+        r"generation 4/4 \| 16/16 intervals \| near \S+  far \S+ \| front \d+ "
+        r"\| hypervolume \S+ \| \d+:\d\d elapsed",
         lines[-2],
     )
     assert lines[-1] == "stopped (interrupted) after 16 intervals; press play"
@@ -52,7 +53,7 @@ def test_hypervolume_never_falls_once_all_have_reported():
     assert values[-1] > 0
 
 
-def test_failures_are_counted_and_the_first_are_told():
+def test_failures_are_counted_and_the_first_are_printed():
     text, seen = shown(FailingToy(steps=8), terminal=False, population=11, seed=1)
     assert seen[-1].failures > 0
     assert "failed: ZeroDivisionError" in text
@@ -67,12 +68,11 @@ def test_time_left_shrinks_to_nothing():
     assert panel(seen[0]).renderables
 
 
-def test_time_left_does_not_count_what_a_start_takes():
-    """Worker processes import for seconds before the first interval, which took none of them."""
+def test_time_left_does_not_count_the_start():
+    """Worker processes import packages for seconds before the first interval."""
     _, seen = shown(ToyTask(steps=8), terminal=False, population=4)
-    begun = replace(
-        seen[3], elapsed=22.0, reported=3, total=16, since=(20.0, 1)
-    )  # two intervals in two seconds, 13 to go
+    # Two intervals took two seconds, 13 are left.
+    begun = replace(seen[3], elapsed=22.0, reported=3, total=16, since=(20.0, 1))
     assert begun.seconds_left == 13
     assert replace(begun, reported=1).seconds_left is None
 

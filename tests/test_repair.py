@@ -1,4 +1,4 @@
-"""Any one line of a journal may be damaged: the run goes on from all the others, and no good model is lost."""
+"""Any one line of a journal may be damaged: the run resumes and keeps its models."""
 
 import shutil
 from dataclasses import replace
@@ -18,11 +18,11 @@ TASK = ToyTask(steps=8)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["synchronous", "asynchronous"])
-def whole(request, tmp_path_factory):
+def complete(request, tmp_path_factory):
     algorithm = MOPBT(population=5, asynchronous=request.param)
     return run(
         TASK,
-        out=tmp_path_factory.mktemp("runs") / "whole",
+        out=tmp_path_factory.mktemp("runs") / "complete",
         algorithm=algorithm,
         engine="local",
         progress=False,
@@ -33,30 +33,32 @@ def scheduler_of(algorithm):
     return algorithm.scheduler(problem_of(TASK))
 
 
-def test_a_lost_line_of_jobs_is_ordered_again_and_one_of_reports_becomes_failures(whole):
-    results, algorithm = whole
+def test_lost_jobs_are_asked_for_again_and_lost_reports_become_failures(complete):
+    results, algorithm = complete
     lines = read_damaged(results.path / "journal.jsonl")
     for place in range(len(lines) - 1):
         damaged = [*lines[:place], None, *lines[place + 1 :]]
-        made = repair_journal(damaged, scheduler_of(algorithm), 0)
+        repaired = repair_journal(damaged, scheduler_of(algorithm), 0)
         if lines[place].jobs:
-            assert made == lines
+            assert repaired == lines
             continue
-        assert [line for line in made if line not in lines] == (
-            [made[place]] if len(made) == len(lines) else []
+        assert [line for line in repaired if line not in lines] == (
+            [repaired[place]] if len(repaired) == len(lines) else []
         )
         later = [job for line in lines[place + 1 :] for job in line.jobs]
-        goes_on, starts = {job.trial for job in later}, {job.start for job in later}
+        continued, starts = {job.trial for job in later}, {job.start for job in later}
         trials = {job.id: job.trial for line in lines for job in line.jobs}
         needed = {
-            r.job for r in lines[place].reports if trials[r.job] in goes_on or r.job in starts
+            r.job for r in lines[place].reports if trials[r.job] in continued or r.job in starts
         }
-        assert {report.job for line in made for report in line.reports if report.error} == needed
+        assert {
+            report.job for line in repaired for report in line.reports if report.error
+        } == needed
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_run_that_was_stopped_anywhere_can_be_read_after_its_repair(tmp_path, asynchronous):
-    """Where a lost report was that of a donor, and its own trial had not gone on yet, its heir came from nowhere."""
+    """Also if a lost report is that of a donor whose own trial has no later job."""
     algorithm = MOPBT(population=5, asynchronous=asynchronous)
     for jobs in range(5, 20, 2):
         out = tmp_path / str(jobs)
@@ -70,14 +72,14 @@ def test_a_run_that_was_stopped_anywhere_can_be_read_after_its_repair(tmp_path, 
         )
         lines = read_damaged(out / "journal.jsonl")
         for place in range(len(lines)):
-            made = repair_journal(
+            repaired = repair_journal(
                 [*lines[:place], None, *lines[place + 1 :]], scheduler_of(algorithm), 0
             )
-            check_order(made, out)
+            check_order(repaired, out)
 
 
-def test_a_repair_with_another_task_touches_nothing(whole, tmp_path):
-    results, algorithm = whole
+def test_a_repair_with_another_task_touches_nothing(complete, tmp_path):
+    results, algorithm = complete
     shutil.copytree(results.path, tmp_path / "run")
     journal = tmp_path / "run" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'"', b"?", 1))
@@ -100,8 +102,8 @@ def test_a_repair_with_another_task_touches_nothing(whole, tmp_path):
     assert not (tmp_path / "run" / "journal.damaged-1").exists()
 
 
-def test_a_run_without_its_journal_is_not_begun_anew(whole, tmp_path):
-    results, algorithm = whole
+def test_a_run_without_its_journal_does_not_restart(complete, tmp_path):
+    results, algorithm = complete
     shutil.copytree(results.path, tmp_path / "run")
     (tmp_path / "run" / "journal.jsonl").unlink()
     with pytest.raises(
@@ -111,27 +113,29 @@ def test_a_run_without_its_journal_is_not_begun_anew(whole, tmp_path):
         run(TASK, out=tmp_path / "run", algorithm=algorithm, engine="local", progress=False)
 
 
-def test_several_lost_lines(whole):
-    results, algorithm = whole
+def test_several_lost_lines(complete):
+    results, algorithm = complete
     lines = read_damaged(results.path / "journal.jsonl")
     damaged = [None if i in (3, 4, 11, 20, 21) else line for i, line in enumerate(lines)]
-    made = repair_journal(damaged, scheduler_of(algorithm), 0)
-    jobs = sorted(job.id for line in made for job in line.jobs)
-    reports = sorted(report.job for line in made for report in line.reports)
+    repaired = repair_journal(damaged, scheduler_of(algorithm), 0)
+    jobs = sorted(job.id for line in repaired for job in line.jobs)
+    reports = sorted(report.job for line in repaired for report in line.reports)
     assert jobs == list(range(20))
     assert len(reports) == len(set(reports))
 
 
-def test_too_much_lost_is_an_error(whole):
-    results, algorithm = whole
+def test_a_journal_with_too_many_lost_lines_is_an_error(complete):
+    results, algorithm = complete
     lines = read_damaged(results.path / "journal.jsonl")
-    with pytest.raises(CorruptJournal, match="does not fit those before it; too much is lost"):
+    with pytest.raises(
+        CorruptJournal, match="line 1 of the journal does not follow .*too much is lost"
+    ):
         repair_journal(lines[7:], scheduler_of(algorithm), 0)
 
 
 @pytest.mark.parametrize("place", [0, 1, 9, 20, 33])
-def test_a_repaired_run_keeps_its_models_and_goes_on(whole, tmp_path, place):
-    results, algorithm = whole
+def test_a_repaired_run_keeps_its_models_and_resumes(complete, tmp_path, place):
+    results, algorithm = complete
     shutil.copytree(results.path, tmp_path / "run")
     journal = tmp_path / "run" / "journal.jsonl"
     lines = journal.read_bytes().split(b"\n")
@@ -144,7 +148,8 @@ def test_a_repaired_run_keeps_its_models_and_goes_on(whole, tmp_path, place):
     assert again.outcome == "done"
     assert len(again) == 20
     kept = {point.job for point in again.front()}
-    assert len(before - kept) <= 1  # at most what the lost line itself told of
+    # At most the model of the lost report.
+    assert len(before - kept) <= 1
     for point in again.front():
         assert again.checkpoint(point) == results.checkpoint(point.job) or point.job not in before
     assert isinstance(Results.open(tmp_path / "run"), Results)

@@ -189,7 +189,7 @@ def test_a_point_that_is_not_one(finished):
 
 def test_a_model_that_left_the_front_says_so(finished):
     gone = next(p for p in finished.points() if not finished.checkpoint_file(p).exists())
-    with pytest.raises(CorruptCheckpoint, match="is not there: its model left the front"):
+    with pytest.raises(CorruptCheckpoint, match="does not exist: its model left the front"):
         finished.load(gone)
 
 

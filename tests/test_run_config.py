@@ -30,8 +30,8 @@ SPACE = {
 
 
 def settings(**changed):
-    """Settings of a run; `reference` is the hypervolume's point, `found` how the command line finds the task."""
-    said = {
+    """Build the settings of a run; `found` is its `task_reference`."""
+    problem_settings = {
         "name": "a task",
         "space": SPACE,
         "objectives": {"accuracy": "max", "d.s.p": "min"},
@@ -44,7 +44,9 @@ def settings(**changed):
         "algorithm": {"name": "mo-pbt", "population": 32, "fraction": 0.25, "scale": False},
         "seed": 3,
     }
-    problem = make_problem(**{key: changed.get(key, value) for key, value in said.items()})
+    problem = make_problem(
+        **{key: changed.get(key, value) for key, value in problem_settings.items()}
+    )
     return RunConfig(
         problem,
         **{key: changed.get(key, value) for key, value in own.items()},
@@ -57,7 +59,8 @@ def test_every_domain_survives_toml():
     after = RunConfig.from_toml(before.to_toml(), RUN)
     assert after == before
     assert list(after.problem.space) == list(SPACE)
-    assert repr(after.problem) == repr(before.problem)  # repr: 1, 1.0 and True are different values
+    # Unlike ==, repr distinguishes 1, 1.0 and True.
+    assert repr(after.problem) == repr(before.problem)
     assert before.differences(after) == []
     assert RunConfig.from_toml(after.to_toml(), RUN) == before
 
@@ -98,7 +101,7 @@ def test_the_seed_is_a_whole_number(seed):
         settings(seed=seed)
 
 
-def test_a_person_can_read_it():
+def test_run_toml_is_readable():
     data = tomllib.loads(settings().to_toml())
     assert list(data) == ["format", "mopbt", "created", "seed", "algorithm", "engine", "task"]
     assert (data["format"], data["mopbt"], data["seed"]) == (1, __version__, 3)
@@ -112,10 +115,10 @@ def test_a_person_can_read_it():
 
 @dataclass(frozen=True)
 class Even(Grid):
-    """A domain of somebody else's."""
+    """A domain that mopbt does not know."""
 
 
-def test_a_domain_that_cannot_be_written_down_is_refused():
+def test_a_domain_of_another_class_is_an_error():
     with pytest.raises(
         ValueError,
         match="a domain must be one of Grid, LogGrid, Ordinal, Categorical, Float, Int, got Even",
@@ -133,44 +136,52 @@ WRONG = [
         "reads format 1; install the version that wrote it",
     ),
     (GOOD.replace("format = 1", 'format = "1"'), "has format '1'", "reads format 1"),
-    ("\0garbage", "cannot be read:", "put back the file that the run was started with"),
-    (GOOD[: len(GOOD) // 2].rstrip() + ' "', "cannot be read:", "put back the file"),
-    (GOOD.replace("seed = 3", ""), "is not a run's settings: it lacks 'seed'", ""),
+    ("\0garbage", "cannot be read:", "restore the run.toml that the run was started with"),
+    (GOOD[: len(GOOD) // 2].rstrip() + ' "', "cannot be read:", "restore the run.toml"),
+    (GOOD.replace("seed = 3", ""), "does not hold the settings of a run: 'seed' is missing", ""),
     (
         GOOD.replace("seed = 3", 'seed = "three"'),
-        "is not a run's settings: `seed` must be a whole number",
+        "does not hold the settings of a run: `seed` must be a whole number",
         "three",
     ),
     (
         GOOD.replace("[algorithm]", "[algo]"),
-        "is not a run's settings: it has 'algo', mopbt ",
+        "does not hold the settings of a run: it has 'algo', mopbt ",
         "did you mean 'algorithm'?",
     ),
-    (GOOD.replace("steps = 20", ""), "is not a run's settings: it lacks 'steps'", ""),
-    (GOOD.replace("steps = 20", "steps = 21"), "is not a run's settings: `steps`", ""),
+    (GOOD.replace("steps = 20", ""), "does not hold the settings of a run: 'steps' is missing", ""),
+    (GOOD.replace("steps = 20", "steps = 21"), "does not hold the settings of a run: `steps`", ""),
     (
         GOOD.replace('kind = "Grid"', 'kind = "Gird"'),
-        "is not a run's settings: `kind` of a domain must be one of Grid",
+        "does not hold the settings of a run: `kind` of a domain must be one of Grid",
         "",
     ),
-    (GOOD.replace('kind = "Grid"', ""), "is not a run's settings: it lacks 'kind'", ""),
+    (
+        GOOD.replace('kind = "Grid"', ""),
+        "does not hold the settings of a run: 'kind' is missing",
+        "",
+    ),
     (
         GOOD.replace("n = 10", "n = 1"),
-        "is not a run's settings: Grid: `n` must be a whole number of at least 2",
+        "does not hold the settings of a run: Grid: `n` must be a whole number of at least 2",
         "",
     ),
-    ("format = 1\ntask = 3", "is not a run's settings: TypeError", ""),
-    ('format = 1\n[task]\nname = "a"\nspace = 3', "is not a run's settings: AttributeError", ""),
+    ("format = 1\ntask = 3", "does not hold the settings of a run: TypeError", ""),
+    (
+        'format = 1\n[task]\nname = "a"\nspace = 3',
+        "does not hold the settings of a run: AttributeError",
+        "",
+    ),
     (
         'format = 1\n[task]\nname = "a"\n[task.space]\nx = 3',
-        "is not a run's settings: TypeError",
+        "does not hold the settings of a run: TypeError",
         "",
     ),
 ]
 
 
 @pytest.mark.parametrize(("text", "message", "remedy"), WRONG, ids=range(len(WRONG)))
-def test_what_this_version_cannot_read_is_said(text, message, remedy):
+def test_an_unreadable_run_toml_is_an_error_with_the_remedy(text, message, remedy):
     with pytest.raises(IncompatibleRun) as caught:
         RunConfig.from_toml(text, RUN)
     assert str(caught.value).startswith(f"{RUN} {message}")
@@ -181,14 +192,16 @@ def test_what_this_version_cannot_read_is_said(text, message, remedy):
     ("changed", "lines"),
     [
         ({}, []),
-        ({"found": "module:task"}, []),  # how the task was found does not change what the run does
+        # How the task was found does not change what the run does.
+        ({"found": "module:task"}, []),
         ({"seed": 4}, ["seed is 4, it was 3"]),
         ({"name": "b"}, ["task is 'b', it was 'a task'"]),
         ({"interval": 4, "steps": 40}, ["interval is 4, it was 2", "steps is 40, it was 20"]),
         ({"objectives": {"accuracy": "max"}},
          ["objectives is [('accuracy', 'max')], it was [('accuracy', 'max'), ('d.s.p', 'min')]"]),
         ({"constraints": ["accuracy >= 0.7123456789012346", "size < 3"]},
-         ["constraints is ['accuracy >= 0.7123456789012346', 'size < 3'], it was ['accuracy >= 0.7123456789012345', 'size < 3']"]),
+         ["constraints is ['accuracy >= 0.7123456789012346', 'size < 3'], "
+          "it was ['accuracy >= 0.7123456789012345', 'size < 3']"]),
         ({"space": {**SPACE, "grid": Grid(0, 0.9, 10)}},
          ["space['grid'] is Grid(lo=0, hi=0.9, n=10), it was Grid(lo=0, hi=0.8, n=10)"]),
         ({"algorithm": {"name": "mo-pbt", "population": 16, "fraction": 0.25, "new": 1}},
@@ -196,7 +209,7 @@ def test_what_this_version_cannot_read_is_said(text, message, remedy):
           "algorithm scale is not set, it was False", "algorithm new is 1, it was not set"]),
     ],
 )  # fmt: skip
-def test_differences_are_lines_to_read(changed, lines):
+def test_differences_are_readable_lines(changed, lines):
     assert settings().differences(settings(**changed)) == lines
 
 

@@ -1,9 +1,10 @@
-"""A model taken home from a run: its weights as one file, what made it as JSON, and a card for people in Markdown."""
+"""Export a trained model: weights, origin as JSON, model card in Markdown."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from mopbt.replay import Replayed
 from mopbt.results import Results, is_pickle, schedule_of
 from mopbt.version import __version__
 
+_TEST = "test/"
+
 
 @dataclass(frozen=True)
 class Exported:
@@ -27,117 +30,129 @@ class Exported:
 
 
 def export(results: Results, point: Point | int, file: Path | str) -> Exported:
-    """Write a model's weights into `file`, its making into a .json and a card into a .md of the same name.
+    """Write a model's weights to `file`, with its origin and card beside it.
 
-    The weights are a safetensors file: of a PyTorch model its `state_dict`, of others all that was tracked. A checkpoint in a
-    format of the task's own is no such file, and becomes a .bin of the same name.
+    The origin is a .json and the card a .md file of the same name.
+    The weights are a safetensors file: the `state_dict` of a PyTorch model, for other models all
+    tracked state. A checkpoint in the task's own format is written unchanged, with the suffix .bin.
     """
-    check_place(Path(file))
+    check_export_path(Path(file))
     found = point if isinstance(point, Point) else results.point(point)
-    return _write(
-        Path(file), results.checkpoint(found), about_model(results, found, results.lineage(found))
+    about = describe_model(results, found, results.lineage(found))
+    return _write(Path(file), results.checkpoint(found), about)
+
+
+def export_replay(results: Results, replayed: Replayed, file: Path | str) -> Exported:
+    """Write a replayed model in the same way as a model of its run."""
+    check_export_path(Path(file))
+    point = replayed.point
+    why = (
+        f"Model {point.job}, trained again with its schedule on {replayed.problem.name} with the "
+        f"seed {replayed.seed}"
     )
-
-
-def export_again(results: Results, again: Replayed, file: Path | str) -> Exported:
-    """Write a model that was trained again in the same way as one of its run."""
-    check_place(Path(file))
-    lacks = results.front().shortfall(again.point)
-    said = f"Model {again.point.job}, trained again along its schedule on {again.problem.name} with the seed {again.seed}"
-    choice = replace(again.point, why=f"{said}{lacks and ': '}{lacks}. {again}")
-    return _write(Path(file), again.data, about_model(results, choice, again.lineage))
+    if shortfall := results.front().shortfall(point):
+        why += f": {shortfall}"
+    choice = replace(point, why=f"{why}. {replayed}")
+    return _write(Path(file), replayed.data, describe_model(results, choice, replayed.lineage))
 
 
 def _write(file: Path, checkpoint: bytes, about: Mapping[str, Any]) -> Exported:
-    data, kind = weights_of(checkpoint)
+    data, kind = extract_weights(checkpoint)
     weights = file if kind.startswith("safetensors") else file.with_suffix(".bin")
     about = {**about, "weights": weights.name, "format": kind}
     exported = Exported(weights, file.with_suffix(".json"), file.with_suffix(".md"))
-    texts = {
-        exported.about: json.dumps(about, indent=2, ensure_ascii=False) + "\n",
-        exported.card: model_card(about),
+    contents = {
+        exported.weights: data,
+        exported.about: (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode(),
+        exported.card: model_card(about).encode(),
     }
-    for place, content in (
-        {exported.weights: data} | {place: text.encode() for place, text in texts.items()}
-    ).items():
+    for path, content in contents.items():
         try:
-            place.write_bytes(content)
+            path.write_bytes(content)
         except OSError as error:
             raise StoreError(
-                f"cannot write {place}: {error.strerror}; name a place that can be written"
+                f"cannot write {path}: {error.strerror}; export to a writable directory"
             ) from error
     return exported
 
 
-def check_place(file: Path) -> None:
-    """Raise an error where a file cannot be written: it is a directory, or in none, or is named as what it will not be."""
+def check_export_path(file: Path) -> None:
+    """Raise an error if a model cannot be exported to a file of this name."""
     if file.is_dir():
         raise ValueError(
-            f"an export needs the name of a file, such as {file / 'model.safetensors'}, got the directory {file}"
+            f"an export needs a file name, such as {file / 'model.safetensors'}, got the directory "
+            f"{file}"
         )
     if not file.parent.is_dir():
         raise StoreError(
-            f"there is no directory {file.parent} to export into; make it first, or name one that is there"
+            f"cannot export to {file}: there is no directory {file.parent}; create it first, or "
+            "use an existing one"
         )
     if file.suffix != ".safetensors":
         raise ValueError(
-            f"weights are exported as safetensors, in a file that ends in .safetensors, got {file.name!r}; name it "
-            f"{file.with_suffix('.safetensors').name}"
+            "weights are exported as safetensors, to a file that ends in .safetensors, got "
+            f"{file.name!r}; name it {file.with_suffix('.safetensors').name}"
         )
 
 
-def weights_of(data: bytes) -> tuple[bytes, str]:
-    """Return a checkpoint without what only training needs, and what it then is."""
+def extract_weights(data: bytes) -> tuple[bytes, str]:
+    """Return a checkpoint without what only training needs, and its format in words."""
     try:
         state = visible(serialization.loads(data))
     except ValueError:
-        return data, "a pickle" if is_pickle(
-            data
-        ) else "the task's own: load it with the task's `load`"
-    model = _model_in(state) if isinstance(state, dict) else None
+        if is_pickle(data):
+            return data, "a pickle"
+        return data, "the task's own: load it with the task's `load`"
+    model = _find_model(state) if isinstance(state, dict) else None
     if model is None:
         return serialization.dumps(state), "safetensors: the tracked state"
     return serialization.dumps(model), "safetensors: a state_dict"
 
 
-def _model_in(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the model among what was tracked: what has that name, or else the only module (a dict of tensors alone)."""
+def _find_model(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the tracked object named `model`, or else the only module.
+
+    A module is recognized as a dict that holds nothing but tensors.
+    """
     if isinstance(state.get("model"), dict):
         return dict(state["model"])
-    modules = [
-        s
-        for s in state.values()
-        if isinstance(s, dict) and s and all(map(serialization.is_tensor, s.values()))
-    ]
+    dicts = [tracked for tracked in state.values() if isinstance(tracked, dict)]
+    modules = [d for d in dicts if d and all(map(serialization.is_tensor, d.values()))]
     return modules[0] if len(modules) == 1 else None
 
 
-def about_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> dict[str, Any]:
-    """Return all there is to say of a model that these intervals made, as JSON has it."""
-    settings, front, test = results.settings, results.front(), "test/"
-    lacks = front.shortfall(point)
-    scores = {name: _plain(value) for name, value in point.scores.items()}
+def describe_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> dict[str, Any]:
+    """Collect the metrics and the origin of a model in a JSON object.
+
+    `lineage` holds the intervals that trained the model.
+    """
+    settings = results.settings
+    front = results.front()
+    shortfall = front.shortfall(point)
+    why = point.why or (f"Model {point.job}: {shortfall}." if shortfall else "")
+    validation = {}
+    test = {}
+    for name, value in point.scores.items():
+        if name.startswith(_TEST):
+            test[name.removeprefix(_TEST)] = _to_json(value)
+        else:
+            validation[name] = _to_json(value)
     return {
         "model": point.job,
         "task": settings.problem.name,
         "task_reference": settings.task_reference,
         "objectives": {o.name: o.direction for o in settings.problem.objectives},
         "constraints": [str(c) for c in settings.problem.constraints],
-        "validation": {name: value for name, value in scores.items() if not name.startswith(test)},
-        "test": {
-            name.removeprefix(test): value
-            for name, value in scores.items()
-            if name.startswith(test)
-        },
-        "violation": _plain(point.violation),
-        "why": point.why or (f"Model {point.job}: {lacks}." if lacks else ""),
+        "validation": validation,
+        "test": test,
+        "violation": _to_json(point.violation),
+        "why": why,
         "steps": point.step,
         "hp": dict(point.hp),
         "schedule": [
-            {"begin": begin, "end": end, "hp": dict(values)}
-            for begin, end, values in schedule_of(lineage)
+            {"begin": begin, "end": end, "hp": dict(hp)} for begin, end, hp in schedule_of(lineage)
         ],
-        "trials": [a.trial for a in lineage],
+        "trials": [ancestor.trial for ancestor in lineage],
         "run": results.path.name if results.path is not None else "",
         "algorithm": dict(settings.algorithm),
         "seed": settings.seed,
@@ -147,52 +162,72 @@ def about_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> 
 
 
 def model_card(about: Mapping[str, Any]) -> str:
-    """Return the card of a model: what it is, how good it is, how it was made, how to load it."""
-    names = list(about["hp"])
-    changes = sum(a != b for a, b in zip(about["trials"], about["trials"][1:], strict=False))
-    scores = [
-        f"| {name} | {_direction(about, name)} | {_number(value)} | {_number(about['test'].get(name))} |"
-        for name, value in about["validation"].items()
-    ]
-    schedule = [
-        f"| {s['begin']}-{s['end']} | {' | '.join(_number(s['hp'][n]) for n in names)} |"
-        for s in about["schedule"]
-    ]
+    """Write the card of a model: its metrics, how it was trained, how to load it."""
     front = f"Its run has {counted(about['front'], 'model')} on the front."
-    ways = f"{about['algorithm']['name']} (seed {about['seed']}, run `{about['run']}`)"
     return "\n".join(
         [
             f"# Model {about['model']} of {about['task']}",
             "",
             about["why"] or front,
             "",
-            "| score | | validation | test |",
-            "|---|---|---|---|",
-            *scores,
+            *_metrics_table(about),
             "",
-            *_limits(about),
-            "## How it was made",
+            *_constraints_note(about),
+            "## How it was trained",
             "",
-            f"Trained for {about['steps']} steps by {ways} with mopbt {about['mopbt']}; its weights went through {changes + 1} "
-            f"member{'s' if changes else ''} of the population.{'' if about['violation'] else f' {front}'}",
+            _training_summary(about) + ("" if about["violation"] else f" {front}"),
             "",
-            f"| steps | {' | '.join(names)} |",
-            "|" + "---|" * (len(names) + 1),
-            *schedule,
+            *_schedule_table(about),
             "",
             "## How to load it",
             "",
-            *_loading(about),
+            *_loading_code(about),
         ]
     )
 
 
-def _loading(about: Mapping[str, Any]) -> list[str]:
+def _metrics_table(about: Mapping[str, Any]) -> list[str]:
+    directions = {"max": "larger is better", "min": "smaller is better"}
+    rows = ["| metric | | validation | test |", "|---|---|---|---|"]
+    for name, value in about["validation"].items():
+        direction = directions.get(about["objectives"].get(name, ""), "")
+        test = _format_value(about["test"].get(name))
+        rows.append(f"| {name} | {direction} | {_format_value(value)} | {test} |")
+    return rows
+
+
+def _constraints_note(about: Mapping[str, Any]) -> list[str]:
+    if not about["constraints"]:
+        return []
+    violated = ", which it does not satisfy" if about["violation"] else ""
+    return [f"It was trained under {' and '.join(about['constraints'])}{violated}.", ""]
+
+
+def _training_summary(about: Mapping[str, Any]) -> str:
+    members = 1 + sum(a != b for a, b in pairwise(about["trials"]))
+    return (
+        f"Trained for {about['steps']} steps by {about['algorithm']['name']} (seed "
+        f"{about['seed']}, run `{about['run']}`) with mopbt {about['mopbt']}; its weights passed "
+        f"through {counted(members, 'member')} of the population."
+    )
+
+
+def _schedule_table(about: Mapping[str, Any]) -> list[str]:
+    names = list(about["hp"])
+    rows = [f"| steps | {' | '.join(names)} |", "|" + "---|" * (len(names) + 1)]
+    for interval in about["schedule"]:
+        values = " | ".join(_format_value(interval["hp"][name]) for name in names)
+        rows.append(f"| {interval['begin']}-{interval['end']} | {values} |")
+    return rows
+
+
+def _loading_code(about: Mapping[str, Any]) -> list[str]:
+    weights = about["weights"]
     if about["format"].endswith("state_dict"):
         lines = [
             "from safetensors.torch import load_file",
             "",
-            f'model.load_state_dict(load_file("{about["weights"]}"))',
+            f'model.load_state_dict(load_file("{weights}"))',
         ]
     elif about["format"].startswith("safetensors"):
         lines = [
@@ -200,41 +235,31 @@ def _loading(about: Mapping[str, Any]) -> list[str]:
             "",
             "import mopbt",
             "",
-            f'state = mopbt.loads(Path("{about["weights"]}").read_bytes())',
+            f'state = mopbt.loads(Path("{weights}").read_bytes())',
         ]
     elif about["format"] == "a pickle":
         lines = [
             "import pickle",
             "from pathlib import Path",
             "",
-            "# Reading a pickle runs what is written in it: read only those that you trust.",
-            f'model = pickle.loads(Path("{about["weights"]}").read_bytes())',
+            "# Loading a pickle runs the code in it: load only files that you trust.",
+            f'model = pickle.loads(Path("{weights}").read_bytes())',
         ]
     else:
         lines = [
             "from pathlib import Path",
             "",
-            f'model = task.load(Path("{about["weights"]}").read_bytes())',
+            f'model = task.load(Path("{weights}").read_bytes())',
         ]
     return ["```python", *lines, "```", ""]
 
 
-def _limits(about: Mapping[str, Any]) -> list[str]:
-    if not about["constraints"]:
-        return []
-    lacks = ", which it does not satisfy" if about["violation"] else ""
-    return [f"It was trained under {' and '.join(about['constraints'])}{lacks}.", ""]
+def _format_value(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _direction(about: Mapping[str, Any], name: str) -> str:
-    return {"max": "larger is better", "min": "smaller is better"}.get(
-        about["objectives"].get(name, ""), ""
-    )
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
-
-
-def _plain(value: float) -> Any:
+def _to_json(value: float) -> Any:
+    """Return a number, or its text if JSON has no such number."""
     return value if math.isfinite(value) else repr(value)

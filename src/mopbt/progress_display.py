@@ -1,4 +1,4 @@
-"""Progress on a terminal, or as plain lines where there is none."""
+"""Show the progress of a run: live on a terminal, elsewhere as plain lines."""
 
 import time
 from types import TracebackType
@@ -11,17 +11,24 @@ from rich.text import Text
 
 from mopbt.progress import Outcome, Progress
 
+# Further failures are only counted.
+_MAX_FAILURES = 3
+
 
 class Display:
-    """Shows a run while it goes on. Use it as a context manager and call it with each `Progress`."""
+    """Shows a run in progress.
+
+    Use it as a context manager and call it with each `Progress`.
+    """
 
     def __init__(self, console: Console | None = None, *, every: float = 10.0) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._every = every
         self._live: Live | None = None
         self._last: Progress | None = None
-        self._shown = (-1, 0.0)
-        self._told = 0
+        self._printed_generation = -1
+        self._printed_at = 0.0
+        self._printed_failures = 0
 
     def __enter__(self) -> "Display":
         if self._console.is_terminal:
@@ -39,61 +46,62 @@ class Display:
             self._live.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Show the run as it is now."""
+        """Show the current state of the run."""
         self._last = progress
         for report in progress.reports:
-            if report.error and self._told < 3:
-                self._told += 1
+            if report.error and self._printed_failures < _MAX_FAILURES:
+                self._printed_failures += 1
                 cause = report.error.strip().splitlines()[-1]
                 self._console.print(Text(f"interval {report.job} failed: {cause}", style="yellow"))
         if self._live is not None:
             self._live.update(panel(progress))
-        elif (
-            progress.generation > self._shown[0] or time.monotonic() - self._shown[1] > self._every
-        ):
-            self._shown = (progress.generation, time.monotonic())
+            return
+        now = time.monotonic()
+        if progress.generation > self._printed_generation or now - self._printed_at > self._every:
+            self._printed_generation = progress.generation
+            self._printed_at = now
             self._console.print(line(progress), soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Say something in one line."""
+        """Print a remark in one line."""
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def finish(self, outcome: Outcome, resume_hint: str) -> None:
-        """Say how the run ended, and what there is to say beside: how to go on if it has not."""
+        """Print how the run ended and, if it is not done, how to resume it."""
         if self._last is None or outcome == "done":
             if resume_hint:
                 self.note(resume_hint)
             return
-        why = {
+        reason = {
             "interrupted": "interrupted",
             "failed": "an error, see below",
-            "budget": "the budget is spent",
+            "budget": "budget exhausted",
         }[outcome]
-        text = f"stopped ({why}) after {self._last.reported} intervals; {resume_hint}"
+        text = f"stopped ({reason}) after {self._last.reported} intervals; {resume_hint}"
         self._console.print(Text(text, style="bold"), soft_wrap=True)
 
 
 def line(progress: Progress) -> str:
-    """Return a run in one plain line."""
-    best = "  ".join(f"{name} {value:.4g}" for name, value in progress.best().items())
-    parts = [f"generation {progress.generation}/{progress.generations}"]
-    parts += [
+    """Format the state of a run as one plain line."""
+    parts = [
+        f"generation {progress.generation}/{progress.generations}",
         f"{progress.reported}/{progress.total or '?'} intervals",
-        best,
+        "  ".join(f"{name} {value:.4g}" for name, value in progress.best().items()),
         f"front {len(progress.front)}",
+        f"hypervolume {progress.hypervolume():.5g}",
+        f"{clock(progress.elapsed)} elapsed",
     ]
-    parts += [f"hypervolume {progress.hypervolume():.5g}", f"{clock(progress.elapsed)} elapsed"]
     if progress.seconds_left is not None:
         parts.append(f"{clock(progress.seconds_left)} left")
-    parts += troubles(progress)
+    parts += failure_counts(progress)
     return " | ".join(part for part in parts if part)
 
 
 def panel(progress: Progress) -> Group:
-    """Return a run as a bar and a table."""
+    """Build a progress bar and a table of the state of a run."""
     bar = Table.grid(padding=(0, 1))
     left = "" if progress.seconds_left is None else f"{clock(progress.seconds_left)} left"
-    failures = Text(", ".join(troubles(progress)), style="yellow")
+    failures = Text(", ".join(failure_counts(progress)), style="yellow")
     bar.add_row(
         Text(progress.problem.name, style="bold"),
         ProgressBar(total=progress.total or 1, completed=progress.reported, width=32),
@@ -113,14 +121,14 @@ def panel(progress: Progress) -> Group:
     return Group(bar, table)
 
 
-def troubles(progress: Progress) -> list[str]:
-    """Return how many intervals failed and how many measured NaN or infinity, where there are any."""
+def failure_counts(progress: Progress) -> list[str]:
+    """Count intervals that failed or diverged (NaN, infinity): ``["2 failed"]``."""
     counts = {"failed": progress.failures, "diverged": progress.diverged}
     return [f"{count} {what}" for what, count in counts.items() if count]
 
 
 def clock(seconds: float) -> str:
-    """Return seconds as h:mm:ss, without leading zeros."""
+    """Format seconds as h:mm:ss, or as m:ss below an hour."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,7 +1,7 @@
-"""A damaged journal made good: what a lost line said is worked out from the lines around it.
+"""Repair a damaged journal: reconstruct lost lines from the lines around them.
 
-Jobs that were ordered are ordered again, as the scheduler is pure. Reports that are lost are entered as failures: their scores are
-gone, but what came after them stands.
+A scheduler is pure, so lost jobs are the jobs that it asks for again. Lost reports become failures,
+because their metrics cannot be recovered. All other lines stay as they are.
 """
 
 from collections.abc import Sequence
@@ -15,53 +15,49 @@ from mopbt.stores.base import Exchange
 def repair_journal(
     lines: Sequence[Exchange | None], scheduler: Scheduler, seed: int
 ) -> list[Exchange]:
-    """Return the exchanges of a journal, those that are lost (None) replaced by what must have stood there."""
-    state, whole = State(seed), []
+    """Replace the damaged lines of a journal (None) by what they must have held."""
+    state = State(seed)
+    repaired = []
     for number, line in enumerate(lines, 1):
-        later = [exchange for exchange in lines[number:] if exchange is not None]
-        exchange = (
-            line
-            if line is not None
-            else _jobs_lost(state, later, scheduler) or _reports_lost(state, later)
-        )
+        exchange = line
+        if exchange is None:
+            later = [known for known in lines[number:] if known is not None]
+            exchange = _lost_jobs(state, later, scheduler) or _lost_reports(state, later)
         try:
-            state = _folded(state, exchange, scheduler)
+            if exchange.jobs:
+                state = with_jobs(state, exchange.jobs)
+            for report in exchange.reports:
+                state = scheduler.tell(state, report)
         except (KeyError, IndexError):
             raise CorruptJournal(
-                f"line {number} of the journal does not fit those before it; too much is lost to go on"
+                f"line {number} of the journal does not follow from the lines before it; too much "
+                "is lost to repair the run: restore a copy of the journal, or start a new run"
             ) from None
-        whole.append(exchange)
-    return [exchange for exchange in whole if exchange != Exchange()]
+        if exchange != Exchange():
+            repaired.append(exchange)
+    return repaired
 
 
-def _jobs_lost(state: State, later: Sequence[Exchange], scheduler: Scheduler) -> Exchange | None:
-    """Return the jobs whose numbers are missing, if the scheduler orders just these now."""
-    ordered_later = [job.id for exchange in later for job in exchange.jobs]
-    reported_later = [report.job for exchange in later for report in exchange.reports]
-    next_known = min(ordered_later) if ordered_later else max(reported_later, default=-1) + 1
+def _lost_jobs(state: State, later: Sequence[Exchange], scheduler: Scheduler) -> Exchange | None:
+    """Return the jobs with missing ids, if the scheduler asks for that many."""
+    later_jobs = [job.id for exchange in later for job in exchange.jobs]
+    later_reports = [report.job for exchange in later for report in exchange.reports]
+    next_known = min(later_jobs) if later_jobs else max(later_reports, default=-1) + 1
     missing = next_known - state.jobs
     jobs = scheduler.ask(state, missing) if missing > 0 else ()
     return Exchange(jobs=jobs) if jobs and len(jobs) == missing else None
 
 
-def _reports_lost(state: State, later: Sequence[Exchange]) -> Exchange:
-    """Return failures for the jobs that never report though their trials go on, or other jobs start from what they trained."""
+def _lost_reports(state: State, later: Sequence[Exchange]) -> Exchange:
+    """Return failures for the outstanding jobs that must have reported in a lost line.
+
+    These have no later report, but a later job of the same trial, or one that starts from them.
+    """
     reported = {report.job for exchange in later for report in exchange.reports}
-    goes_on = {job.trial for exchange in later for job in exchange.jobs}
+    continued = {job.trial for exchange in later for job in exchange.jobs}
     starts = {job.start for exchange in later for job in exchange.jobs}
-    needed = [
-        job.id for job in state.outstanding.values() if job.trial in goes_on or job.id in starts
-    ]
-    lost = [job for job in needed if job not in reported]
-    return Exchange(
-        reports=tuple(
-            Report(job, error="its report stood in a damaged line of the journal") for job in lost
-        )
-    )
-
-
-def _folded(state: State, exchange: Exchange, scheduler: Scheduler) -> State:
-    state = with_jobs(state, exchange.jobs) if exchange.jobs else state
-    for report in exchange.reports:
-        state = scheduler.tell(state, report)
-    return state
+    failures = []
+    for job in state.outstanding.values():
+        if job.id not in reported and (job.trial in continued or job.id in starts):
+            failures.append(Report(job.id, error="its report was in a damaged line of the journal"))
+    return Exchange(reports=tuple(failures))

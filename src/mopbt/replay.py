@@ -1,4 +1,4 @@
-"""Training a model again, from scratch, along the hyperparameter schedule that a run found."""
+"""Train a model again from scratch, with the schedule that a run found."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from mopbt.errors import TaskError, TaskFailed
 from mopbt.front import Ancestor, Point
 from mopbt.problem import Problem, Task, problem_of
 from mopbt.results import Results
-from mopbt.state import Job
+from mopbt.state import Job, Report
 from mopbt.stores.memory import MemoryCheckpoints
 
 UNLIMITED = 1 << 62
@@ -19,24 +19,34 @@ UNLIMITED = 1 << 62
 
 @dataclass(frozen=True)
 class Replayed:
-    """A model that was trained again, beside the one that the schedule comes from."""
+    """A model that was trained again, with the metrics of the original.
+
+    Attributes:
+        model: The model.
+        point: The model's metrics and hyperparameters, in the form of a point of the run.
+        original: The metrics of the original model.
+        data: The model's checkpoint.
+        lineage: The intervals of its training, with the metrics of the original run.
+        problem: The task's space, objectives and length of training.
+        seed: Random seed of the replay.
+    """
 
     model: Any
-    point: Point  # as one of the run
-    original: Mapping[str, float]  # scores
-    data: bytes  # its checkpoint
-    lineage: Sequence[Ancestor]  # the intervals that it was trained along, with the scores of then
+    point: Point
+    original: Mapping[str, float]
+    data: bytes
+    lineage: Sequence[Ancestor]
     problem: Problem
     seed: int
 
     @property
     def scores(self) -> Mapping[str, float]:
-        """Return what was measured this time."""
+        """Return the metrics of the replayed model."""
         return self.point.scores
 
     @property
     def differences(self) -> dict[str, float]:
-        """Return by how much each score differs from the original's."""
+        """Return the difference of each metric from the original."""
         return {
             name: value - self.original[name]
             for name, value in self.scores.items()
@@ -44,13 +54,11 @@ class Replayed:
         }
 
     def __str__(self) -> str:
-        if all(value == 0 for value in self.differences.values()):
-            return "The replay came out identical in every score."
-        return (
-            "The replay differs by "
-            + ", ".join(f"{value:+.3g} in {name}" for name, value in self.differences.items())
-            + "."
-        )
+        differences = self.differences
+        if not any(differences.values()):
+            return "The replay is identical in every metric."
+        parts = [f"{value:+.3g} in {name}" for name, value in differences.items()]
+        return f"The replay differs by {', '.join(parts)}."
 
 
 def replay(
@@ -61,75 +69,73 @@ def replay(
     ancestry: bool = True,
     seed: int | None = None,
 ) -> Replayed:
-    """Train again, from scratch, along a point's schedule, and measure how close it comes.
+    """Train a model again from scratch with its schedule, and compare the two.
 
-    With `ancestry` the schedule is that of the weights, through every exploit; without, that of the trial itself, as if it had
-    never taken over another's weights. Without a `seed` all randomness is the original's, and on the same task and machine the
-    model comes out the same (to rounding where the run trained it in a stack); with one, it shows what the schedule is worth by
-    itself. `task` may have other data; a longer or shorter training stretches the schedule.
+    Args:
+        results: The run.
+        point: The model to train again, or its id.
+        task: The task, if it differs from the run's, for example in its data. A longer or shorter
+            training stretches the schedule.
+        ancestry: Follow the schedule of the weights through every exploit. If false, follow the
+            schedule of the trial itself, as if it had never copied another member's weights.
+        seed: Random seed. By default the run's: on the same task and machine, the replay gives the
+            same model (up to rounding if the run trained it in a stack). Another seed shows what
+            the schedule alone is worth.
     """
     if seed is not None:
         check_count("seed", seed, 0)
     task = task or results.task
     if task is None:
         raise TaskError(
-            "a replay needs the task: replay(results, point, task), or Results.open(path, task=task)"
+            "a replay needs the task: replay(results, point, task), or "
+            "Results.open(path, task=task)"
         )
     problem = problem_of(task)
     _check_space(results.problem, problem)
-    found = point if isinstance(point, Point) else results.point(point)
-    chain = _stretched(
-        results.lineage(found) if ancestry else results.trial_history(found),
-        results.problem,
-        problem,
-    )
-    work = RunContext(
-        task, problem, results.settings.seed if seed is None else seed, MemoryCheckpoints()
-    )
-    warm, jobs = ModelCache(UNLIMITED), _jobs(chain, problem)
-    checksum, report = "", None
-    for job in jobs:
-        report = run_job(work, job, checksum, warm)
-        work.checkpoints.drop([job.id - 1])
+    original = point if isinstance(point, Point) else results.point(point)
+    recorded = results.lineage(original) if ancestry else results.trial_history(original)
+    lineage = _stretch(recorded, results.problem, problem)
+    seed = results.settings.seed if seed is None else seed
+    context = RunContext(task, problem, seed, MemoryCheckpoints())
+    report, data = _train_along(context, lineage)
+    last = lineage[-1]
+    replayed = Point(original.job, last.trial, last.end, last.hp, report.scores, report.violation)
+    return Replayed(task.load(data), replayed, original.scores, data, lineage, problem, seed)
+
+
+def _train_along(context: RunContext, lineage: Sequence[Ancestor]) -> tuple[Report, bytes]:
+    """Train all intervals one after the other; return the last report and checkpoint."""
+    cache = ModelCache(UNLIMITED)
+    report = Report(0)
+    for id, interval in enumerate(lineage):
+        config = context.problem.space.encode(interval.hp)
+        start = id - 1 if id else None
+        job = Job(id, interval.trial, config, start, interval.begin, interval.end)
+        report = run_job(context, job, report.checksum, cache)
+        context.checkpoints.drop([id - 1])
         if report.error:
             raise TaskFailed(
-                f"the replay failed between the steps {job.begin} and {job.end}:", report.error
+                f"the replay failed between steps {job.begin} and {job.end}:", report.error
             )
-        checksum = report.checksum
-    assert report is not None
-    data = work.checkpoints.load(jobs[-1].id, checksum)
-    last = chain[-1]
-    again = Point(found.job, last.trial, last.end, last.hp, report.scores, report.violation)
-    return Replayed(task.load(data), again, found.scores, data, chain, problem, work.seed)
+    return report, context.checkpoints.load(report.job, report.checksum)
 
 
-def _stretched(chain: Sequence[Ancestor], was: Problem, now: Problem) -> Sequence[Ancestor]:
-    """Return the intervals of a replay: as they were, or those of another length of training, with the values of then."""
-    if (was.interval, was.steps) == (now.interval, now.steps):
-        return chain
-    begins = range(0, max(chain[-1].end * now.steps // was.steps, 1), now.interval)
-    then = [_then(chain, begin * was.steps / now.steps) for begin in begins]
-    return [
-        replace(a, begin=b, end=min(b + now.interval, now.steps))
-        for a, b in zip(then, begins, strict=True)
-    ]
+def _stretch(lineage: Sequence[Ancestor], old: Problem, new: Problem) -> Sequence[Ancestor]:
+    """Stretch a schedule to another length of training."""
+    if (old.interval, old.steps) == (new.interval, new.steps):
+        return lineage
+    stretched = []
+    for begin in range(0, max(lineage[-1].end * new.steps // old.steps, 1), new.interval):
+        old_begin = begin * old.steps / new.steps
+        source = next((a for a in lineage if old_begin < a.end), lineage[-1])
+        end = min(begin + new.interval, new.steps)
+        stretched.append(replace(source, begin=begin, end=end))
+    return stretched
 
 
-def _jobs(chain: Sequence[Ancestor], problem: Problem) -> list[Job]:
-    configs = [problem.space.encode(a.hp) for a in chain]
-    return [
-        Job(i, a.trial, configs[i], i - 1 if i else None, a.begin, a.end)
-        for i, a in enumerate(chain)
-    ]
-
-
-def _then(chain: Sequence[Ancestor], step: float) -> Ancestor:
-    return next((a for a in chain if step < a.end), chain[-1])
-
-
-def _check_space(was: Problem, now: Problem) -> None:
-    if list(was.space) != list(now.space):
+def _check_space(old: Problem, new: Problem) -> None:
+    if list(old.space) != list(new.space):
         raise TaskError(
-            f"the schedule has the hyperparameters {list(was.space)}; the task must take the same, got {list(now.space)}; name the "
-            f"run's own task, or one with its space"
+            f"the schedule has the hyperparameters {list(old.space)}; the task must take the same, "
+            f"got {list(new.space)}; use the run's own task, or one with the same space"
         )

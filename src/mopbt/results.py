@@ -13,6 +13,7 @@ import numpy as np
 
 from mopbt.algorithms import algorithm_of
 from mopbt.errors import StoreError
+from mopbt.filesystem import write_atomically
 from mopbt.front import Ancestor, Front, Point, import_pandas
 from mopbt.function_task import Snapshot, visible
 from mopbt.history import History, read_history
@@ -25,7 +26,7 @@ from mopbt.run_directory import read_run_config
 from mopbt.serialization import loads
 from mopbt.state import Job
 from mopbt.stores.base import Checkpoints
-from mopbt.stores.directory import DirectoryCheckpoints, holder_of, write_atomically
+from mopbt.stores.directory import DirectoryCheckpoints, holder_of
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
 from mopbt.stores.journal import read_lines
 

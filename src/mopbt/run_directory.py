@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
+from mopbt.filesystem import write_atomically
 from mopbt.history import History, read_history
 from mopbt.run_config import RunConfig
-from mopbt.stores.directory import DirectoryStore, Mend, write_atomically
+from mopbt.stores.directory import DirectoryStore, Repair
 from mopbt.stores.fsspec import checkpoints_at
 
 FILES = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
@@ -45,18 +46,18 @@ def read_run_config(path: Path) -> RunConfig:
 
 
 def open_run(
-    path: Path, settings: RunConfig, *, mend: Mend | None = None, durable: bool = True
+    path: Path, settings: RunConfig, *, repair: Repair | None = None, durable: bool = True
 ) -> OpenRun:
     """Open a run's directory to execute it: a new one, or one with the same settings.
 
-    `mend` repairs a damaged journal. A run that is not `durable` never waits for the disk.
+    `repair` rebuilds a damaged journal. A run that is not `durable` never waits for the disk.
     """
     _check_place(path)
-    if mend is not None and (path / "run.toml").exists():
+    if repair is not None and (path / "run.toml").exists():
         # Before anything is repaired by the rules of another task.
         _check_same(path, read_run_config(path), settings)
     checkpoints = checkpoints_at(settings.storage) if settings.storage else None
-    store = DirectoryStore(path, mend=mend, durable=durable, checkpoints=checkpoints)
+    store = DirectoryStore(path, repair=repair, durable=durable, checkpoints=checkpoints)
     try:
         return OpenRun(store, _start_or_resume(store, settings))
     except BaseException:

@@ -34,7 +34,7 @@ from mopbt.run_directory import open_run, read_run_config
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget, Session
 from mopbt.space import Domain
-from mopbt.stores.directory import DirectoryStore, Mend
+from mopbt.stores.directory import DirectoryStore, Repair
 from mopbt.stores.memory import MemoryStore
 
 EngineName = Literal["auto", "local", "pool", "vectorized", "ray", "simulated"]
@@ -143,8 +143,8 @@ def execute_run(
     driver, spec = _make_engine(engine, sizes, task, parallel, out)
     if spec is not None:
         settings = replace(settings, engine=spec.to_dict())
-    mend = partial(repair_journal, scheduler=scheduler, seed=settings.seed) if repair else None
-    store, history = _open(out, settings, driver, mend)
+    rules = partial(repair_journal, scheduler=scheduler, seed=settings.seed) if repair else None
+    store, history = _open(out, settings, driver, rules)
     notes = [budget_note, _note_changed_code(store, settings), _note_engine(spec)]
     display = _make_display(notes) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
@@ -188,11 +188,11 @@ def _check_before_training(task: Task[Any], algorithm: Algorithm) -> None:
 
 
 def _open(
-    out: Path | str | None, settings: RunConfig, engine: Engine, mend: Mend | None
+    out: Path | str | None, settings: RunConfig, engine: Engine, repair: Repair | None
 ) -> tuple[AnyStore, History]:
     """Open the store of a run: its directory, memory, or a temporary directory for workers."""
     if out is not None:
-        run = open_run(Path(out).absolute(), settings, mend=mend)
+        run = open_run(Path(out).absolute(), settings, repair=repair)
         return run.store, run.history
     if settings.storage:
         raise ValueError(

@@ -207,7 +207,7 @@ def test_two_processes_do_not_run_the_same_comparison(place, tmp_path):
     held = Lock(out / "lock", "hint")
     with pytest.raises(
         RunLocked,
-        match=r"out is being driven by process \d+ .*--only-report and --reuse read a comparison",
+        match=r"out is locked by process \d+ .*--only-report and --reuse read a comparison",
     ):
         compare(experiment(place, "quick"), out=out, jobs=1, progress=False)
     held.release()

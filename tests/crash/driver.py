@@ -15,7 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import mopbt
-from mopbt.stores import directory, journal
+from mopbt import filesystem
+from mopbt.stores import directory
 from toys import KillerToy
 
 POPULATION, MAX_STEP, INTERVAL = 6, 12, 2
@@ -37,29 +38,29 @@ class Fuse:
 
 
 def arm_journal(fuse, moment):
-    whole = journal.JournalWriter._write
+    write_all = filesystem.AppendOnlyFile._write
 
     def write(self, line):
         if not fuse():
-            return whole(self, line)
+            return write_all(self, line)
         if moment == "torn":
             os.pwrite(self._fd, line[: random.randrange(1, len(line))], self._length)
         elif moment == "after":
-            whole(self, line)
+            write_all(self, line)
         die()
 
-    journal.JournalWriter._write = write
+    filesystem.AppendOnlyFile._write = write
 
 
 def arm_acted(fuse, moment):
-    append = journal.JournalWriter.append
+    append = filesystem.AppendOnlyFile.append
 
-    def append_and_die(self, exchange):
-        append(self, exchange)
+    def append_and_die(self, data):
+        append(self, data)
         if fuse():
             die()
 
-    journal.JournalWriter.append = append_and_die
+    filesystem.AppendOnlyFile.append = append_and_die
 
 
 def arm_checkpoint(fuse, moment):

@@ -1,4 +1,4 @@
-"""Checkpoints on file systems that fsspec reaches: in memory, with folders, and on a real S3 server on this machine."""
+"""Checkpoints through fsspec: in memory, in folders, and on a local S3 server."""
 
 import pickle
 import sys
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mopbt
-from mopbt.errors import CorruptCheckpoint, MissingExtra
+from mopbt.errors import CorruptCheckpoint, MissingExtra, StoreError
+from mopbt.stores import base
 from mopbt.stores.base import checksum_of
 from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
@@ -49,7 +50,7 @@ class TestInFolders(Remote):
 @given(
     st.dictionaries(st.integers(0, 10**6), st.binary(max_size=200)), st.sets(st.integers(0, 10**6))
 )
-def test_what_is_saved_comes_back_until_it_is_dropped(contents, others):
+def test_saved_checkpoints_can_be_loaded_until_they_are_dropped(contents, others):
     checkpoints = RemoteCheckpoints(f"memory://{uuid.uuid4().hex}")
     sums = {id: checkpoints.save(id, data) for id, data in contents.items()}
     assert sums == {id: checksum_of(data) for id, data in contents.items()}
@@ -72,15 +73,36 @@ def test_a_damaged_or_missing_object_is_noticed_and_named():
         checkpoints.load(3, checksum)
     with pytest.raises(
         CorruptCheckpoint,
-        match="memory://damaged/run/4.ckpt is not there: .* `mopbt replay RUN 4 --export ",
+        match="memory://damaged/run/4.ckpt does not exist: .* `mopbt replay RUN 4 --export ",
     ):
         checkpoints.load(4, checksum)
 
 
-def test_a_file_system_that_there_is_not_is_told_before_anything_is_written(tmp_path):
+@pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError(), RuntimeError("s")])
+def test_a_lost_connection_is_retried_and_is_not_a_damaged_checkpoint(monkeypatch, error):
+    monkeypatch.setattr(base, "RETRY_PAUSES", (0.0, 0.0))
+    checkpoints = RemoteCheckpoints("memory://lost")
+    checksum = checkpoints.save(3, b"weights")
+    answers = [error, error, b"weights", error, error, error]
+
+    def cat_file(path):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(checkpoints.file_system(), "cat_file", cat_file)
+    assert checkpoints.load(3, checksum) == b"weights"
+    with pytest.raises(StoreError, match=r"memory://lost/3\.ckpt after 3 attempts") as caught:
+        checkpoints.load(3, checksum)
+    assert type(error).__name__ in str(caught.value)
+    assert not isinstance(caught.value, CorruptCheckpoint)
+
+
+def test_an_unknown_file_system_is_an_error_before_anything_is_written(tmp_path):
     with pytest.raises(
         ValueError,
-        match=r"fsspec knows, got 'foo://x' \(Protocol not known: foo\); name one such as /mnt/shared",
+        match=r"fsspec knows, got 'foo://x' \(Protocol not known: foo\); use a place such as /mnt",
     ):
         checkpoints_at("foo://x")
     with pytest.raises(ValueError, match="`storage` must be a folder, or a URL"):
@@ -94,7 +116,7 @@ def test_a_file_system_that_there_is_not_is_told_before_anything_is_written(tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_strangers_and_the_probe_of_an_engine_are_not_checkpoints():
+def test_other_files_and_the_probe_of_an_engine_are_not_checkpoints():
     checkpoints = RemoteCheckpoints("memory://strangers")
     assert checkpoints.kept() == frozenset()
     checkpoints.save(-1, b"probe")
@@ -118,7 +140,7 @@ def test_a_folder_needs_no_fsspec(tmp_path, monkeypatch):
         checkpoints_at("s3://bucket/run").kept()
 
 
-def test_a_run_with_checkpoints_elsewhere_is_the_same_run_and_drops_there_what_is_obsolete(
+def test_remote_checkpoints_give_the_same_run_and_are_dropped_when_obsolete(
     tmp_path,
 ):
     here = mopbt.run(ToyTask(), out=tmp_path / "here", population=8, engine="local", progress=False)
@@ -156,7 +178,7 @@ def bucket():
     server.stop()
 
 
-@pytest.mark.filterwarnings("ignore")  # of botocore and its friends
+@pytest.mark.filterwarnings("ignore")  # Warnings of botocore.
 class TestOnS3(Remote):
     @pytest.fixture(autouse=True)
     def _bucket(self, bucket):

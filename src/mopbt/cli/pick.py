@@ -9,7 +9,7 @@ import typer
 
 from mopbt.cli.app import JsonOption, ModelArgument, RunArgument, app
 from mopbt.cli.output import as_text, out, plain, point_json, print_json, table_of
-from mopbt.export import Exported, check_place, export, export_again
+from mopbt.export import Exported, check_export_path, export, export_replay
 from mopbt.front import Front, Point
 from mopbt.messages import counted
 from mopbt.registry import find_task, split_scale
@@ -121,10 +121,10 @@ def replay_model(
     results = Results.open(path)
     # A wrong path is reported before the training.
     if exported is not None:
-        check_place(exported)
+        check_export_path(exported)
     found, _ = find_task(_task_reference(results, task, scale))
     again = replay(results, job, found, ancestry=ancestry, seed=seed)
-    files = export_again(results, again, exported) if exported else None
+    files = export_replay(results, again, exported) if exported else None
     if as_json:
         parts = {
             "original": again.original,

@@ -24,11 +24,11 @@ from mopbt.compare.directory import (
 )
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
+from mopbt.filesystem import write_atomically
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
 from mopbt.space import Float
 from mopbt.state import Report
-from mopbt.stores.directory import write_atomically
 from mopbt.stores.journal import read_journal
 
 # Columns of the table of evaluations that are strings in every comparison.

@@ -9,11 +9,12 @@ from typing import Any
 
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
+from mopbt.filesystem import cannot_write
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
 from mopbt.stores.base import Exchange
 from mopbt.stores.directory import Lock
-from mopbt.stores.journal import cannot_write, read_journal
+from mopbt.stores.journal import read_journal
 
 REMEDY = (
     "restore it from a copy, or remove that directory and rerun the same command without "

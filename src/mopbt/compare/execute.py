@@ -30,10 +30,10 @@ from mopbt.compare.single_run import RunSpec
 from mopbt.compare.workers import Answer, WorkerPool
 from mopbt.engines.pool import available_cores
 from mopbt.errors import RunMismatch, StoreError, TaskFailed
+from mopbt.filesystem import write_atomically
 from mopbt.problem import Problem
 from mopbt.registry import task_fingerprint
 from mopbt.run_directory import read_run_config
-from mopbt.stores.directory import write_atomically
 
 # Seconds added to a time budget. Sums of costs are inexact, which must not cut off an interval.
 SLACK = 1e-6

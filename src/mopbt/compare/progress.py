@@ -20,7 +20,7 @@ from mopbt.compare.directory import Marker, read_about
 from mopbt.compare.plan import PlannedRun
 from mopbt.engines.pool import available_cores
 from mopbt.errors import last_line
-from mopbt.stores.directory import write_atomically
+from mopbt.filesystem import write_atomically
 from mopbt.version import __version__
 
 # Seconds between two lines of progress without a terminal.

@@ -18,12 +18,11 @@ from mopbt.compare.table_formats import (
     to_markdown,
 )
 from mopbt.compare.tables import build_tables
+from mopbt.filesystem import cannot_write, write_atomically
 from mopbt.plots.final import final, populations, spaces
 from mopbt.plots.objective_space import attainment, fronts, searched
 from mopbt.plots.progress import generalization, progress, transfer, trivial
 from mopbt.plots.style import styled
-from mopbt.stores.directory import write_atomically
-from mopbt.stores.journal import cannot_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

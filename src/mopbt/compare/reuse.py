@@ -17,9 +17,9 @@ from mopbt.compare.directory import (
 )
 from mopbt.compare.plan import slug
 from mopbt.compare.single_run import RunSpec
+from mopbt.filesystem import write_atomically
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
-from mopbt.stores.directory import write_atomically
 
 FILES = ("run.toml", "journal.jsonl", "finished.json")
 

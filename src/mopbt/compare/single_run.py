@@ -20,6 +20,7 @@ from mopbt.engines.auto import EngineSpec, engine_spec
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.execution import run_job
 from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunMismatch, TaskFailed
+from mopbt.filesystem import write_atomically
 from mopbt.objectives import parse_constraints
 from mopbt.problem import problem_of
 from mopbt.progress import Progress
@@ -30,7 +31,6 @@ from mopbt.run_directory import OpenRun, open_run, read_run_config
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget, Session
 from mopbt.state import Job, required_checkpoints
-from mopbt.stores.directory import write_atomically
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.version import __version__
 

@@ -33,7 +33,7 @@ from mopbt.engines.execution import (
 )
 from mopbt.engines.pool import check_whole_number, pickle_context
 from mopbt.engines.worker import keep_memory
-from mopbt.errors import CorruptCheckpoint, MissingExtra, MopbtError, WorkerFailed
+from mopbt.errors import MissingExtra, MopbtError, StoreError, WorkerFailed
 from mopbt.state import Job, Report
 
 # A fast actor gets its second stack in advance, and trains it while it saves the first one.
@@ -68,7 +68,7 @@ class Actor:
             )
         try:
             self._context.checkpoints.load(_PROBE, probe)
-        except CorruptCheckpoint as error:
+        except StoreError as error:
             return WorkerFailed(
                 f"{_this_actor()} does not see the run's checkpoints: {error}; set `storage` to a "
                 f"place that all nodes reach, such as s3://bucket/run or a shared folder"

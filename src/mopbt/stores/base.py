@@ -1,57 +1,74 @@
-"""The `Store` protocol: a journal of exchanges, and checkpoints named by the jobs that wrote them."""
+"""The `Store` protocol: a journal of exchanges, and checkpoints by job id."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mopbt.errors import CorruptCheckpoint
+from mopbt.errors import CorruptCheckpoint, StoreError
 from mopbt.state import Job, Report
+
+# Seconds between two attempts to read a checkpoint.
+RETRY_PAUSES = (0.05, 0.25, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One line of the journal: jobs that were ordered together, reports that came together, or when a session ended."""
+    """One line of the journal: jobs, reports, or the end of a session.
+
+    The end of a session records its seconds of work in `stopped`, and `done` if nothing was left
+    to do.
+    """
 
     jobs: tuple[Job, ...] = ()
     reports: tuple[Report, ...] = ()
-    stopped: float = 0.0  # seconds of work when a session ended
-    done: bool = False  # nothing was left to do then
+    stopped: float = 0.0
+    done: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the exchange as a JSON object."""
+        """Convert the exchange to a JSON object."""
         if self.stopped or self.done:
-            return {"stopped": round(self.stopped, 6)} | ({"done": True} if self.done else {})
+            end: dict[str, Any] = {"stopped": round(self.stopped, 6)}
+            if self.done:
+                end["done"] = True
+            return end
         if self.jobs:
             return {"jobs": [job.to_json() for job in self.jobs]}
         return {"reports": [report.to_json() for report in self.reports]}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Exchange":
-        """Read an exchange back."""
+        """Read an exchange from its JSON object."""
         jobs = tuple(Job.from_json(job) for job in data.get("jobs", ()))
         reports = tuple(Report.from_json(report) for report in data.get("reports", ()))
         return Exchange(jobs, reports, data.get("stopped", 0.0), data.get("done", False))
 
 
 class Checkpoints(Protocol):
-    """Immutable bytes by job id. Worker processes get a pickled copy where the engine has workers."""
+    """Immutable bytes by job id.
+
+    An engine with worker processes sends each of them a pickled copy.
+    """
 
     def save(self, id: int, data: bytes) -> str:
-        """Make bytes durable under a job's id and return their checksum."""
+        """Make the checkpoint of a job durable and return its checksum."""
 
     def load(self, id: int, checksum: str) -> bytes:
-        """Return the bytes, or raise CorruptCheckpoint if they are gone or do not fit the checksum."""
+        """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong.
+
+        An unreadable storage is a StoreError, which stops the run instead of failing a member.
+        """
 
     def drop(self, ids: Iterable[int]) -> None:
-        """Forget these; ids that are not there are passed over."""
+        """Remove checkpoints; ids without one are ignored."""
 
     def kept(self) -> frozenset[int]:
-        """Return the ids that are there."""
+        """Return the ids of all checkpoints."""
 
 
 class Store(Protocol):
-    """The truth of a run: what was ordered and what was reported, in order."""
+    """The record of a run: its jobs and reports in order, and its checkpoints."""
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -64,16 +81,16 @@ class Store(Protocol):
         """Return all exchanges so far."""
 
     def append(self, exchange: Exchange) -> None:
-        """Make an exchange durable; when this returns, it has happened."""
+        """Write an exchange; it is durable when this returns."""
 
     def mark(self) -> int:
-        """Return where the journal ends now."""
+        """Return the current end of the journal, for `rewind`."""
 
     def rewind(self, mark: int) -> None:
-        """Take back all exchanges since a mark: they have not happened."""
+        """Remove all exchanges after a mark."""
 
     def close(self) -> None:
-        """Let others drive the run."""
+        """Release the run, so that another process can execute it."""
 
 
 def checksum_of(data: bytes) -> str:
@@ -81,16 +98,51 @@ def checksum_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def checked(place: object, id: int, data: bytes | None, checksum: str) -> bytes:
-    """Return the bytes that were found at the place of a job's checkpoint, or raise CorruptCheckpoint with what helps."""
-    again = f"put back a copy, or train the model again with `mopbt replay RUN {id} --export model.safetensors`"
+def read_with_retries(place: object, read: Callable[[], bytes]) -> bytes | None:
+    """Read a checkpoint in a few attempts; None if it does not exist.
+
+    Any error but FileNotFoundError may be transient, such as a lost connection, and says nothing
+    about the checkpoint. If it persists, it is a StoreError, which stops the run: a failed
+    interval would change the result.
+    """
+    cause: Exception | None = None
+    for pause in (*RETRY_PAUSES, 0.0):
+        try:
+            return read()
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            cause = error
+            time.sleep(pause)
+    raise StoreError(
+        f"cannot read checkpoint {place} after {len(RETRY_PAUSES) + 1} attempts "
+        f"({type(cause).__name__}: {cause}); nothing reported is lost: restore access to it, then "
+        "rerun to resume"
+    ) from cause
+
+
+def verify_checkpoint(place: object, id: int, data: bytes | None, checksum: str) -> bytes:
+    """Return the bytes of a checkpoint, or raise CorruptCheckpoint with the remedy.
+
+    Args:
+        place: The file or URL of the checkpoint.
+        id: The job that wrote it.
+        data: The bytes that were read; None if nothing was found.
+        checksum: The checksum that the journal records.
+    """
+    remedy = (
+        "restore a copy, or train the model again with "
+        f"`mopbt replay RUN {id} --export model.safetensors`"
+    )
     if data is None:
         raise CorruptCheckpoint(
-            f"checkpoint {place} is not there: its model left the front, or none are kept (a comparison without `keep_models`), or "
-            f"somebody removed it; read the front again, and where it still has {id}, {again}"
+            f"checkpoint {place} does not exist: its model left the front, or no models are kept "
+            "(a comparison without `keep_models`), or the file was deleted; read the front again, "
+            f"and if {id} is still on it, {remedy}"
         )
     if checksum_of(data) != checksum:
         raise CorruptCheckpoint(
-            f"checkpoint {place} is damaged: its bytes do not fit the checksum in the journal; {again}"
+            f"checkpoint {place} is damaged: its checksum differs from the one in the journal; "
+            f"{remedy}"
         )
     return data

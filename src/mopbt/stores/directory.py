@@ -1,4 +1,4 @@
-"""A run as a directory: `run.toml`, `journal.jsonl`, `checkpoints/`, and a lock while a process drives it."""
+"""A run as a directory: `run.toml`, `journal.jsonl`, `checkpoints/` and `lock`."""
 
 import errno
 import fcntl
@@ -7,144 +7,118 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
 from mopbt.errors import RunLocked, StoreError
-from mopbt.stores.base import Checkpoints, Exchange, checked, checksum_of
-from mopbt.stores.journal import (
-    JournalWriter,
-    Line,
+from mopbt.filesystem import (
+    AppendOnlyFile,
     cannot_write,
+    open_lock_file,
+    remove,
+    replace_text,
+    sync,
+    write_atomically,
+    write_quickly,
+)
+from mopbt.stores.base import (
+    Checkpoints,
+    Exchange,
+    checksum_of,
+    read_with_retries,
+    verify_checkpoint,
+)
+from mopbt.stores.journal import (
+    Line,
     encode_line,
     intact_length,
     read_damaged,
     read_lines,
 )
 
-_SUFFIX = ".ckpt"
+SUFFIX = ".ckpt"
 
-Mend = Callable[[Sequence[Exchange | None]], Sequence[Exchange]]  # makes good what stands as None
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that after a crash it is there whole or not at all, and durable when this returns."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_directory(path.parent)
-    except OSError as error:
-        with suppress(OSError):  # where nothing can be written, nothing can be removed
-            temporary.unlink(missing_ok=True)
-        raise cannot_write(error, path) from error
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+# Rebuilds the exchanges of a journal in which damaged lines are None.
+Repair = Callable[[Sequence[Exchange | None]], Sequence[Exchange]]
 
 
 class DirectoryCheckpoints:
-    """Checkpoints as files `<job>.ckpt`; may be sent to other processes."""
+    """Checkpoints as files `<job>.ckpt`. They can be sent to other processes."""
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path = path
         self._durable = durable
 
     def save(self, id: int, data: bytes) -> str:
-        """Make bytes durable under a job's id and return their checksum."""
+        """Make the checkpoint of a job durable and return its checksum."""
         if self._durable:
             write_atomically(self.file(id), data)
         else:
-            try:
-                self.file(id).write_bytes(data)
-            except OSError as error:
-                raise cannot_write(error, self.file(id)) from error
+            write_quickly(self.file(id), data)
         return checksum_of(data)
 
     def load(self, id: int, checksum: str) -> bytes:
-        """Return the bytes, or raise CorruptCheckpoint if they are gone or do not fit the checksum."""
-        try:
-            data = self.file(id).read_bytes()
-        except FileNotFoundError:
-            data = None
-        return checked(self.file(id), id, data, checksum)
+        """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
+        data = read_with_retries(self.file(id), self.file(id).read_bytes)
+        return verify_checkpoint(self.file(id), id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:
-        """Remove these files."""
+        """Remove checkpoints; ids without one are ignored."""
         for id in ids:
-            try:
-                self.file(id).unlink(missing_ok=True)
-            except OSError as error:
-                raise cannot_write(error, self.file(id)) from error
+            remove(self.file(id))
 
     def kept(self) -> frozenset[int]:
-        """Return the ids that are there."""
-        return frozenset(int(f.stem) for f in self.path.glob(f"*{_SUFFIX}") if f.stem.isdecimal())
+        """Return the ids of all checkpoints."""
+        return frozenset(int(f.stem) for f in self.path.glob(f"*{SUFFIX}") if f.stem.isdecimal())
 
     def file(self, id: int) -> Path:
         """Return the file of a job's checkpoint."""
-        return self.path / f"{id}{_SUFFIX}"
+        return self.path / f"{id}{SUFFIX}"
 
 
 class DirectoryStore:
-    """The store of a run that outlives its process. One process at a time may hold it.
+    """The store of a run that outlives its process. One process at a time can open it.
 
-    What is not to outlive it need not be `durable`: then nothing waits for the disk. `checkpoints` may be elsewhere.
+    Args:
+        path: The directory of the run; it is created if needed.
+        repair: Rebuilds a damaged journal. Without it, damage is an error when lines are read.
+        durable: If false, writes do not wait for the disk.
+        checkpoints: Where checkpoints are kept, if not in the directory.
     """
 
     def __init__(
         self,
         path: Path | str,
         *,
-        mend: Mend | None = None,
+        repair: Repair | None = None,
         durable: bool = True,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self.path = Path(path)
+        folder = self.path / "checkpoints"
         try:
-            (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(
-                self.path / "lock", f"`mopbt show {self.path}` looks at a run while it goes on"
+                self.path / "lock", f"`mopbt show {self.path}` works while a run is in progress"
             )
         except OSError as error:
             raise cannot_write(error, self.path) from error
         try:
-            if mend is not None:
-                self._repair(mend)
+            if repair is not None:
+                self._repair(repair)
             length = intact_length(self.journal)
-            self._writer = JournalWriter(self.journal, length, durable=durable)
+            self._journal_file = AppendOnlyFile(self.journal, length, durable=durable)
         except BaseException:
             self._lock.release()
             raise
-        self.checkpoints = checkpoints or DirectoryCheckpoints(
-            self.path / "checkpoints", durable=durable
-        )
-        places = {
-            (self.path, pattern)
-            for pattern in ("run.toml.*.tmp", "journal.*.tmp", "checkpoints/*.ckpt.*.tmp")
-        }
-        if isinstance(self.checkpoints, DirectoryCheckpoints):  # which may be elsewhere
-            places.add((self.checkpoints.path, "*.ckpt.*.tmp"))
-        for leftover in (
-            file for place, pattern in places for file in place.glob(pattern)
-        ):  # of a process that was killed
-            leftover.unlink(missing_ok=True)
-        sync_directory(self.path)
+        self.checkpoints = checkpoints or DirectoryCheckpoints(folder, durable=durable)
+        self._remove_leftovers()
+        sync(self.path)
 
     @property
     def journal(self) -> Path:
-        """Return the journal's file."""
+        """Return the file of the journal."""
         return self.path / "journal.jsonl"
 
     def lines(self) -> Iterator[Line]:
@@ -156,115 +130,130 @@ class DirectoryStore:
         return tuple(map(Exchange.from_json, self.lines()))
 
     def append(self, exchange: Exchange) -> None:
-        """Make an exchange durable."""
-        self._writer.append(exchange)
+        """Write an exchange; it is durable when this returns."""
+        self._journal_file.append(encode_line(exchange))
 
     def mark(self) -> int:
-        """Return where the journal ends now."""
-        return self._writer.length
+        """Return the current end of the journal, for `rewind`."""
+        return self._journal_file.length
 
     def rewind(self, mark: int) -> None:
-        """Take back all exchanges since a mark."""
-        self._writer.cut(mark)
+        """Remove all exchanges after a mark."""
+        self._journal_file.cut(mark)
 
     def clear(self) -> None:
-        """Begin anew, as if nothing had ever been written down."""
-        self._writer.cut(0)
+        """Delete all exchanges."""
+        self._journal_file.cut(0)
 
     def close(self) -> None:
-        """Close the journal and let others drive the run."""
-        self._writer.close()
+        """Close the journal and release the lock."""
+        self._journal_file.close()
         self._lock.release()
 
-    def _repair(self, mend: Mend) -> None:
-        """Write the journal anew where lines are damaged, and keep the damaged one beside it."""
+    def _repair(self, repair: Repair) -> None:
+        """Rewrite a damaged journal, and keep the damaged file beside it."""
         lines = read_damaged(self.journal)
         if None not in lines:
             return
-        repair_journal = b"".join(map(encode_line, mend(lines)))
+        repaired = b"".join(map(encode_line, repair(lines)))
         number = next(n for n in count(1) if not (self.path / f"journal.damaged-{n}").exists())
-        write_atomically(
-            self.path / f"journal.damaged-{number}", self.journal.read_bytes()
-        )  # first: a kill must lose neither
-        write_atomically(self.journal, repair_journal)
+        # The copy comes first, so that a crash loses neither file.
+        write_atomically(self.path / f"journal.damaged-{number}", self.journal.read_bytes())
+        write_atomically(self.journal, repaired)
+
+    def _remove_leftovers(self) -> None:
+        """Remove temporary files of a process that was killed while it wrote."""
+        patterns = [
+            (self.path, "run.toml.*.tmp"),
+            (self.path, "journal.*.tmp"),
+            (self.path / "checkpoints", f"*{SUFFIX}.*.tmp"),
+        ]
+        if isinstance(self.checkpoints, DirectoryCheckpoints):
+            patterns.append((self.checkpoints.path, f"*{SUFFIX}.*.tmp"))
+        for folder, pattern in patterns:
+            for leftover in folder.glob(pattern):
+                remove(leftover)
 
 
 class Lock:
-    """A lock that the operating system gives back when its holder dies, so a dead process never blocks a run."""
+    """A file lock that the operating system releases when its process dies."""
 
     def __init__(self, path: Path, hint: str) -> None:
-        self._file: IO[Any] = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - it stays open while the lock is held
-        for _ in range(20):
-            try:
-                if _taken(self._file, fcntl.LOCK_EX):
-                    break
-            except OSError as error:
-                self._file.close()
-                raise StoreError(
-                    f"{path} cannot be locked ({error.strerror}), so nothing keeps two processes from driving one run; put the run "
-                    f"on a file system with locks, such as a local disk (on a cluster, ask for `flock`)"
-                ) from error
-            time.sleep(0.025)  # it may be somebody who is just looking
-        else:
-            holder = _text(self._file) or "another process"
+        # The file stays open as long as the lock is held.
+        self._file = open_lock_file(path)
+        try:
+            self._acquire(path, hint)
+        except BaseException:
             self._file.close()
-            raise RunLocked(
-                f"{path.parent} is being driven by {holder}; wait for it, stop it, or use another directory ({hint})"
-            )
-        _HELD.add(self)
-        self._file.truncate(0)
+            raise
+        _HELD_LOCKS.add(self)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}")
-        self._file.flush()
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {started}"
+        replace_text(self._file, holder)
 
     def release(self) -> None:
-        """Give the lock back."""
-        _HELD.discard(self)
-        self._file.truncate(0)
+        """Release the lock."""
+        _HELD_LOCKS.discard(self)
+        replace_text(self._file, "")
         self._file.close()
 
-    def forget(self) -> None:
-        """Let go of the file in a forked child, which would otherwise hold the lock after its parent's death."""
+    def close_in_child(self) -> None:
+        """Close the file in a forked child, so that the lock ends with the parent."""
         self._file.close()
 
+    def _acquire(self, path: Path, hint: str) -> None:
+        # Several attempts, because `holder_of` in another process locks the file for an instant.
+        for _ in range(20):
+            try:
+                if _try_lock(self._file, fcntl.LOCK_EX):
+                    return
+            except OSError as error:
+                raise StoreError(
+                    f"{path} cannot be locked ({error.strerror}), so two processes could write "
+                    "the same run; use a file system with locks, such as a local disk (on a "
+                    "cluster, ask for `flock`)"
+                ) from error
+            time.sleep(0.025)
+        raise RunLocked(
+            f"{path.parent} is locked by {_read_holder(self._file)}; wait for it, stop it, or use "
+            f"another directory ({hint})"
+        )
 
-_HELD: "weakref.WeakSet[Lock]" = weakref.WeakSet()
+
+_HELD_LOCKS: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
-def _forget_all() -> None:
-    for lock in list(_HELD):
-        lock.forget()
+def _close_locks_in_child() -> None:
+    for lock in list(_HELD_LOCKS):
+        lock.close_in_child()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
-def _taken(file: IO[Any], how: int) -> bool:
-    """Lock a file, for oneself alone or shared with others that look at it, unless somebody else keeps it from that."""
+def _try_lock(file: IO[Any], mode: int) -> bool:
+    """Lock a file, exclusively or shared, and return whether that succeeded."""
     try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
-def _text(file: IO[Any]) -> str:
+def _read_holder(file: IO[Any]) -> str:
     file.seek(0)
-    return str(file.read()).strip()
+    return str(file.read()).strip() or "another process"
 
 
 def holder_of(path: Path | str) -> str:
-    """Return who drives a run now; the empty string if nobody does."""
+    """Describe the process that is executing a run; an empty string if there is none."""
     try:
         with open(Path(path) / "lock", encoding="utf-8") as file:
-            return "" if _taken(file, fcntl.LOCK_SH) else _text(file) or "another process"
+            return "" if _try_lock(file, fcntl.LOCK_SH) else _read_holder(file)
     except FileNotFoundError:
         return ""
     except OSError as error:
-        if error.errno in (
-            errno.ENOLCK,
-            errno.ENOSYS,
-            errno.EOPNOTSUPP,
-        ):  # nobody can lock, and so drive, anything there
+        # Without locks on its file system, a run cannot be executed.
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             return ""
         raise

@@ -4,7 +4,6 @@ A line is written and flushed to the disk before anything acts on it, so a crash
 the last line. An incomplete last line is ignored. Damage anywhere else is an error.
 """
 
-import errno
 import json
 import os
 import zlib
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mopbt.errors import CorruptJournal, IncompatibleRun, StorageFull, StoreError
+from mopbt.errors import CorruptJournal, IncompatibleRun
 from mopbt.stores.base import Exchange
 from mopbt.version import __version__
 
@@ -159,69 +158,4 @@ def _damaged(path: Path, number: int) -> CorruptJournal:
         f"line {number} of {path} is damaged: its checksum is wrong; {sum(intact)} other lines "
         f"are intact; `mopbt resume {path.parent} --repair` rebuilds it from them and keeps the "
         "damaged file"
-    )
-
-
-class JournalWriter:
-    """Append lines to a journal, each durable before `append` returns."""
-
-    def __init__(self, path: Path, length: int, *, durable: bool = True) -> None:
-        self._durable = durable
-        self._path = path
-        self._length = length
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        # An incomplete last line goes with the first new one: until then, nothing is changed.
-        self._has_rest = True
-
-    def append(self, exchange: Exchange) -> None:
-        """Write a line and flush it to the disk; if that fails, nothing of it remains."""
-        line = encode_line(exchange)
-        try:
-            if self._has_rest:
-                os.ftruncate(self._fd, self._length)
-                self._has_rest = False
-            self._write(line)
-            if self._durable:
-                os.fsync(self._fd)
-        except BaseException as error:
-            # Also after Ctrl-C: a later line must not follow half of this one.
-            os.ftruncate(self._fd, self._length)
-            if isinstance(error, OSError):
-                raise cannot_write(error, self._path) from error
-            raise
-        self._length += len(line)
-
-    @property
-    def length(self) -> int:
-        """Return the length of the journal in bytes."""
-        return self._length
-
-    def cut(self, length: int) -> None:
-        """Remove everything after the first `length` bytes."""
-        os.ftruncate(self._fd, length)
-        if self._durable:
-            os.fsync(self._fd)
-        self._length = length
-
-    def _write(self, line: bytes) -> None:
-        written = 0
-        while written < len(line):
-            written += os.pwrite(self._fd, line[written:], self._length + written)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-
-def cannot_write(error: OSError, path: Path) -> StoreError:
-    """Return the error that stops a run whose files cannot be written, with the remedy."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(
-            f"no space left to write {path}; nothing reported is lost: free some space, then rerun "
-            "to resume"
-        )
-    why = error.strerror or str(error)
-    return StoreError(
-        f"cannot write {path}: {why}; nothing reported is lost: make it writable, then rerun to "
-        "resume"
     )

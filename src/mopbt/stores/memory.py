@@ -1,4 +1,4 @@
-"""A store that lives as long as the process: for tests and simulations."""
+"""A store that lives as long as the process, for tests and simulations."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,25 +14,27 @@ class MemoryCheckpoints:
         self._data: dict[int, bytes] = {}
 
     def save(self, id: int, data: bytes) -> str:
-        """Keep bytes under a job's id and return their checksum."""
+        """Keep the checkpoint of a job and return its checksum."""
         self._data[id] = bytes(data)
         return checksum_of(data)
 
     def load(self, id: int, checksum: str) -> bytes:
-        """Return the bytes, or raise CorruptCheckpoint if they are gone or do not fit the checksum."""
-        if id not in self._data or checksum_of(self._data[id]) != checksum:
+        """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
+        if id not in self._data:
+            raise CorruptCheckpoint(f"checkpoint {id} does not exist")
+        if checksum_of(self._data[id]) != checksum:
             raise CorruptCheckpoint(
-                f"checkpoint {id} is not there, or is not the one that was reported"
+                f"checkpoint {id} is damaged: its checksum differs from the reported one"
             )
         return self._data[id]
 
     def drop(self, ids: Iterable[int]) -> None:
-        """Forget these."""
+        """Remove checkpoints; ids without one are ignored."""
         for id in ids:
             self._data.pop(id, None)
 
     def kept(self) -> frozenset[int]:
-        """Return the ids that are there."""
+        """Return the ids of all checkpoints."""
         return frozenset(self._data)
 
 
@@ -52,16 +54,16 @@ class MemoryStore:
         return tuple(self._journal)
 
     def append(self, exchange: Exchange) -> None:
-        """Remember an exchange."""
+        """Append an exchange."""
         self._journal.append(exchange)
 
     def mark(self) -> int:
-        """Return where the journal ends now."""
+        """Return the current end of the journal, for `rewind`."""
         return len(self._journal)
 
     def rewind(self, mark: int) -> None:
-        """Take back all exchanges since a mark."""
+        """Remove all exchanges after a mark."""
         del self._journal[mark:]
 
     def close(self) -> None:
-        """Do nothing: nobody else can see this store."""
+        """Do nothing: no other process can see this store."""
