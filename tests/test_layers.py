@@ -376,13 +376,12 @@ def test_all_layers_are_inhabited():
 # What other modules than `filesystem` write is not a file of a run.
 WRITERS = {
     "compare.report": "removes figures of an earlier report",
-    "compare.workers": "opens the null device",
     "engines.supervisor": "opens the null device",
     "export": "writes exported models where the user asks",
     "html.follower": "opens journals for reading, without following links",
     "html.report": "writes a page where the user asks",
     "tasks.registry": "keeps downloaded data sets",
-    "trackers.services": "marks the folder of a tracker",
+    "trackers.base": "marks the folder of a tracker",
 }
 WRITING_METHODS = {"write_text", "write_bytes", "unlink", "truncate", "touch"}
 WRITING_CALLS = {

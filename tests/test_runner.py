@@ -147,7 +147,7 @@ def test_changed_code_is_told_also_where_a_program_holds_the_task(tmp_path):
     changed = "has changed since this run was started; what was reported before stays as it is"
     assert changed not in told()
     again = told()
-    assert "the run was done before, and nothing was trained now" in again
+    assert "the run is already complete" in again
     assert changed not in again
     (tmp_path / "helper.py").write_text("FACTOR = 2\n")
     assert changed in told()
@@ -595,9 +595,7 @@ def test_a_function_needs_its_description(tmp_path):
         TypeError, match="a training function needs `space=`, `objectives=`, `steps=` as well"
     ):
         run(train, out=tmp_path)
-    with pytest.raises(
-        ValueError, match=r"must be a multiple of `interval` \(3\), got 4; 3 would do"
-    ):
+    with pytest.raises(ValueError, match=r"must be a multiple of `interval` \(3\), got 4; use 3"):
         run(train, **FUNCTION | {"interval": 3}, out=tmp_path)
     with pytest.raises(TypeError, match="got the class ToyTask; pass ToyTask"):
         run(ToyTask, out=tmp_path)

@@ -1,7 +1,6 @@
 """Execute one run of a comparison, or measure a task, inside a worker process."""
 
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -20,7 +19,7 @@ from mopbt.engines.auto import EngineSpec, engine_spec
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.execution import run_job
 from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunMismatch, TaskFailed
-from mopbt.filesystem import write_atomically
+from mopbt.filesystem import sync, write_atomically
 from mopbt.objectives import parse_constraints
 from mopbt.problem import problem_of
 from mopbt.progress import Progress
@@ -136,8 +135,7 @@ def _finish(spec: RunSpec, run: OpenRun, seconds: float, real: float) -> Marker:
     store = run.store
     if not spec.keep_models:
         store.checkpoints.drop(store.checkpoints.kept())
-    with open(store.journal, "rb") as file:
-        os.fsync(file.fileno())
+    sync(store.journal)
     marker = {
         "seconds": round(seconds, 6),
         "real": round(real, 3),
