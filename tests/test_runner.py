@@ -144,7 +144,7 @@ def test_changed_code_is_told_also_where_a_program_holds_the_task(tmp_path):
         )
         return " ".join(done.stderr.split())
 
-    changed = "has changed since this run was started; what was reported before stays as it is"
+    changed = "has changed since this run was started; earlier reports stay as they are"
     assert changed not in told()
     again = told()
     assert "the run is already complete" in again
