@@ -13,20 +13,6 @@ ROOT = Path(__file__).parent.parent
 # Paths that still contain words of the old vocabulary. Remove each one when it is rewritten.
 TO_DO = {
     "docs/results.md",
-    "src/mopbt/compare",
-    "src/mopbt/export.py",
-    "src/mopbt/history.py",
-    "src/mopbt/integrations",
-    "src/mopbt/problem.py",
-    "src/mopbt/progress_display.py",
-    "src/mopbt/repair.py",
-    "src/mopbt/replay.py",
-    "src/mopbt/results.py",
-    "src/mopbt/run_config.py",
-    "src/mopbt/run_directory.py",
-    "src/mopbt/runner.py",
-    "src/mopbt/stores",
-    "src/mopbt/trackers",
 }
 # What to write instead of a word, by the expression that finds the word.
 WORDS = {

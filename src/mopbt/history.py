@@ -317,7 +317,7 @@ class _Fold:
         objectives = None if failed else reports.objectives_of(row)
         result = Result(objectives, 0.0 if failed else reports.violation(row))
         trial = self._trials[job.trial]
-        # In place: nobody else holds this dictionary, and copying it would be quadratic.
+        # In place: no other state holds this dictionary, and copying it would be quadratic.
         trial.results.pop(job.end, None)
         trial.results[job.end] = result
         checkpoint = job.id if result.is_finite else job.start

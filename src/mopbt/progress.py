@@ -20,9 +20,10 @@ Outcome = Literal["done", "budget", "interrupted", "failed"]
 class Progress:
     """A run at one moment.
 
-    `reports` are the newest ones. `diverged` counts reports of NaN or infinity. `elapsed` counts seconds of work over all sessions. `total` is
-    the number of intervals of the run, if the algorithm knows it. `since` says when this session
-    began to train, and how many intervals had reported by then.
+    `reports` are the newest ones. `elapsed` counts seconds of work over all sessions. `diverged`
+    counts reports of NaN or infinity. `total` is the number of intervals of the run, if the
+    algorithm knows it. `since` says when this session began to train, and how many intervals had
+    reported by then.
     """
 
     problem: Problem

@@ -1,7 +1,8 @@
-"""Following runs while others drive them: only reading, each journal from where the last look ended, and never with a run's lock.
+"""Follow runs that other processes execute, without their lock.
 
-What is read may be half-written, damaged, or hostile: the worst that it does is that a run is shown with what is wrong with it. No
-symbolic link is followed below the directory, so nothing outside it is read.
+A look reads only what was added since the last one. What is read may be incomplete, damaged or
+hostile: then the run is shown with what is wrong with it. No symbolic link below the directory is
+followed, so nothing outside of it is read.
 """
 
 import json
@@ -20,7 +21,8 @@ from mopbt.run_config import RunConfig
 from mopbt.stores.journal import parse_line
 
 LARGEST = 2**20  # bytes of a run.toml or a lock
-TAIL = 64  # bytes before the place that was read to: a journal that was cut and has grown again has others there
+# A journal that was cut and has grown again differs in these last bytes that were read.
+TAIL = 64
 SPARK = 60  # points of a curve in a list of runs
 BROKEN = (
     ArithmeticError,
@@ -138,7 +140,7 @@ class Follower:
 
 
 def open_plainly(path: Path) -> Any:
-    """Open a regular file for reading, without following a link, and without waiting where it is none."""
+    """Open a regular file for reading, without following links or waiting for a pipe."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.fdopen(fd, "rb")
@@ -153,24 +155,28 @@ def read_run_config(path: Path) -> RunConfig:
 
 
 def driver_of(path: Path) -> str:
-    """Return who says to drive a run, if it is not a process of this machine that is gone; the run's lock is not touched."""
+    """Return the process that is executing a run, as its lock file names it.
+
+    A process of this machine that has ended does not count. The lock itself is not touched.
+    """
     try:
         with open_plainly(path / "lock") as file:
-            said = file.read(LARGEST).decode("utf-8", "replace").strip()
+            holder = file.read(LARGEST).decode("utf-8", "replace").strip()
     except OSError:
         return ""
-    process = re.match(r"process (\d{1,9}) on (.*) since ", said)
+    process = re.match(r"process (\d{1,9}) on (.*) since ", holder)
     is_gone = (
         process is not None
         and process[2] == socket.gethostname()
         and not _is_alive(int(process[1]))
     )
-    return "" if is_gone else str(said)
+    return "" if is_gone else str(holder)
 
 
 def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)  # the signal 0 only asks
+        # Signal 0 only tests whether the process exists.
+        os.kill(process, 0)
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
@@ -179,7 +185,7 @@ def _is_alive(process: int) -> bool:
 
 
 def find_runs(root: Path) -> Iterator[tuple[str, Path]]:
-    """Go through the names and paths of the runs below a directory, which may be one itself; no link is followed."""
+    """Yield the names and paths of the runs in and below a directory, without following links."""
     for place, directories, files in os.walk(root):
         directories[:] = sorted(name for name in directories if name != "checkpoints")
         if "run.toml" in files:

@@ -87,7 +87,7 @@ class RunData:
         return curve
 
     def segments(self) -> list[Segment]:
-        """Return how the models of the front were trained, as segments that start from each other."""
+        """Return how the models of the front were trained, in segments."""
         jobs = self.history.jobs
         ends = {entry.job for entry in self.history.front}
         seen, pending = set(ends), sorted(ends)
@@ -350,7 +350,7 @@ def common_reference(problems: Sequence[Problem], fronts: Sequence[Array]) -> Ar
 
 
 def sample(ids: NDArray[np.int64], most: int) -> NDArray[np.intp]:
-    """Return the indices of at most `most` ids, in order; a sample stays similar as ids are added."""
+    """Return the indices of at most `most` ids; a sample changes little as ids are added."""
     if len(ids) <= most:
         return np.arange(len(ids))
     # Multiplicative hashing spreads neighbors evenly, and always in the same way.
