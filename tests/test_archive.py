@@ -26,7 +26,7 @@ def dominates(a, b):
 
 
 def brute_force(entries):
-    """The definition: feasible before infeasible, then not dominated; each vector once, under its first job."""
+    """The definition: feasible first, then not dominated; each vector once, with its first job."""
     if not entries:
         return set()
     least = min(e.violation for e in entries)

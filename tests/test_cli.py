@@ -175,8 +175,12 @@ def test_front_compares_a_run_with_another(place):
 
 @pytest.mark.slow
 def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path):
-    text = "from mopbt.tasks.toy import ToyTask\nclass Named(ToyTask):\n    reference = {'near': -1, 'far': -2}\n"
-    (tmp_path / "named.py").write_text(text + "task = Named(steps=4, name='named')\n")
+    (tmp_path / "named.py").write_text(
+        "from mopbt.tasks.toy import ToyTask\n"
+        "class Named(ToyTask):\n"
+        "    reference = {'near': -1, 'far': -2}\n"
+        "task = Named(steps=4, name='named')\n"
+    )
     for task in ("toy", "named.py:task"):
         mopbt(
             "run",
@@ -529,8 +533,12 @@ def test_a_signal_stops_cleanly_and_says_how_to_resume(tmp_path, number, code):
 
 @pytest.mark.slow
 def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(tmp_path):
-    text = "from mopbt.tasks.toy import ToyTask\nclass Strict(ToyTask):\n    constraints = ['near >= 99']\ntask = Strict(steps=4)\n"
-    (tmp_path / "strict.py").write_text(text)
+    (tmp_path / "strict.py").write_text(
+        "from mopbt.tasks.toy import ToyTask\n"
+        "class Strict(ToyTask):\n"
+        "    constraints = ['near >= 99']\n"
+        "task = Strict(steps=4)\n"
+    )
     command = [
         "run",
         "strict.py:task",

@@ -1,4 +1,4 @@
-"""Who may import whom: a module imports lower layers only, and the pure layers touch nothing of the world."""
+"""A module imports only lower layers, and the pure layers have no side effects."""
 
 import ast
 from pathlib import Path

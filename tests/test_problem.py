@@ -89,7 +89,8 @@ def test_a_task_is_an_object_with_all_its_parts():
         ({"name": ""}, "must be a non-empty string, got ''"),
         (
             {"space": {}},
-            "`space` must have at least one hyperparameter, such as {'lr': Float(1e-5, 0.1, log=True)}, got none",
+            "`space` must have at least one hyperparameter, "
+            "such as {'lr': Float(1e-5, 0.1, log=True)}, got none",
         ),
         (
             {"objectives": {"a": "up"}},
@@ -107,7 +108,7 @@ def test_what_a_problem_refuses(changed, message):
     assert message in str(caught.value)
 
 
-# --- values that remember who read them --------------------------------------------------------------------------------------
+# Hyperparameters that remember which of them were read.
 
 
 def test_never_reading_a_value_is_an_error_that_names_it():
@@ -169,7 +170,7 @@ def test_values_do_not_change_with_their_source():
     assert (len(values), list(values), repr(values)) == (1, ["lr"], "Hyperparameters({'lr': 0.1})")
 
 
-# --- the toy -----------------------------------------------------------------------------------------------------------------
+# The toy task.
 
 
 class TestToy(TaskConformance):

@@ -99,7 +99,7 @@ def test_lineage_goes_back_to_fresh_weights_through_exploits(finished):
 
 
 def test_schedule_replayed_by_hand_gives_the_same_model(finished):
-    """The promise of lineage and schedule: training again along them, with the jobs' own seeds, gives the very weights."""
+    """Training along the lineage and the schedule, with the seeds of the jobs, gives the model."""
     from mopbt.rng import derived_seed
 
     task = ToyTask(steps=16)

@@ -135,7 +135,8 @@ def test_changed_code_is_told_also_where_a_program_holds_the_task(tmp_path):
         "    for _ in m.steps(): w['w'] += m.hp['x'] * helper.FACTOR\n"
         "    m.report(up=w['w'], down=m.hp['x'])\n"
         "space, objectives = {'x': mopbt.Grid(0, 1, 5)}, {'up': 'max', 'down': 'min'}\n"
-        "mopbt.run(train, out='run', space=space, objectives=objectives, steps=4, population=4, engine='local')\n"
+        "mopbt.run(train, out='run', space=space, objectives=objectives, steps=4, population=4,\n"
+        "          engine='local')\n"
     )
 
     def told():
@@ -313,7 +314,7 @@ class OutageTask(ToyTask):
 )
 @pytest.mark.parametrize("jobs", [6, 14])
 def test_an_outage_costs_nothing_however_often_one_tries(tmp_path, monkeypatch, algorithm, jobs):
-    """What a run stops for is not held against its members: a requeue on a cluster would use up the whole run."""
+    """A stop of the run does not count as a failure: requeueing on a cluster must not fail it."""
 
     def go_on(out, budget):
         return run(
@@ -414,7 +415,8 @@ def test_what_cannot_be_written_ends_the_session_and_not_the_run(tmp_path, monke
     monkeypatch.setattr(os, "replace", sometimes_forbidden)
     with pytest.raises(
         StoreError,
-        match=r"cannot write .*\.ckpt: Permission denied; nothing reported is lost: make it writable",
+        match=r"cannot write .*\.ckpt: Permission denied; nothing reported is lost: "
+        r"make it writable",
     ):
         toy(tmp_path / "run")
     monkeypatch.undo()
@@ -536,7 +538,8 @@ def test_a_broken_contract_stops_the_run_before_it_writes_anything_down(
         (
             {"engine": "gpu"},
             ValueError,
-            "`engine` must be one of 'auto', 'local', 'pool', 'vectorized', 'ray', 'simulated' or an engine object, got 'gpu'",
+            "`engine` must be one of 'auto', 'local', 'pool', 'vectorized', 'ray', 'simulated' "
+            "or an engine object, got 'gpu'",
         ),
         ({"engine": object()}, TypeError, "`engine` must be one of"),
         ({"population": 1}, ValueError, "`population` must be a whole number of at least 2, got 1"),

@@ -1,4 +1,4 @@
-"""Learning rate schedules of PyTorch in training functions: they go on over intervals, and a new rate wins after an exploit."""
+"""Learning rate schedules of PyTorch continue over intervals; an exploit changes their rate."""
 
 import pytest
 import torch

@@ -100,7 +100,7 @@ def test_a_failed_report_is_told_by_its_objectives():
     assert (again.objectives, again.error, again.checksum) == (None, "", "")
 
 
-# --- the table, worked by hand -----------------------------------------------------------------------------------------------
+# The table, worked by hand.
 
 
 def two_members():
@@ -227,7 +227,7 @@ def test_checkpoints_of_outstanding_jobs_are_needed_and_fresh_weights_are_none()
     assert required_checkpoints(State(0)) == frozenset()
 
 
-# --- values that do not change -----------------------------------------------------------------------------------------------
+# Values that do not change.
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_everything_is_frozen(value):
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
 def test_a_step_leaves_what_was_before_as_it_was(plays):
-    """Play any sequence of intervals; no earlier state changes, and the table agrees with a simple count."""
+    """After any sequence of intervals no earlier state has changed, and the counts agree."""
     state = State(0)
     history = [(state, copy.deepcopy(state))]
     reported = {}

@@ -1,7 +1,7 @@
-"""Runs that die: reads orders from standard input, forks a process for each, lets it drive a run and kills it as ordered.
+"""Drives runs and kills them: reads orders from standard input and forks a process for each.
 
-An order is a JSON object: out, engine, asynchronous, and kill, which is null or a list: ["time", seconds], or a place in the code,
-how often it may be passed, and where exactly, such as ["journal", 3, "torn"].
+An order is a JSON object: out, engine, asynchronous, and kill. `kill` is null, ["time", seconds] or
+a place in the code, how often it may be passed, and where exactly: ["journal", 3, "torn"].
 """
 
 import json

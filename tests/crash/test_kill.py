@@ -1,4 +1,4 @@
-"""The driver is killed at random moments, again and again, and the run must end as if nothing had happened."""
+"""The driver is killed at random moments; the run must end as if nothing had happened."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def good_part(out):
 
 
 def kill_until_done(driver, out, engine, asynchronous, rng):
-    """Kill the run at random moments until it ends; what was reported before a kill must be there after it."""
+    """Kill the run at random moments until it ends; no report may be lost by a kill."""
     kills = 0
     while True:
         before = good_part(out)
@@ -84,7 +84,7 @@ def kill_until_done(driver, out, engine, asynchronous, rng):
 
 
 def events(out):
-    """Return all jobs and all reports of a journal without timings, sorted; each must be there once."""
+    """Return all jobs and reports of a journal without timings, sorted; each must occur once."""
     exchanges, _ = read_journal(out / "journal.jsonl")
     jobs = [job for exchange in exchanges for job in exchange.jobs]
     reports = [
@@ -148,7 +148,7 @@ def test_an_asynchronous_run_loses_nothing_and_replays(driver, tmp_path, engine,
 
 
 def replay(out):
-    """Fold the journal and check that it is a finished run whose decisions are those of the scheduler."""
+    """Check that a journal is a finished run whose decisions are those of the scheduler."""
     results = Results.open(out)
     scheduler = algorithm_of(dict(results.settings.algorithm)).scheduler(results.problem)
     state, archive = State(results.settings.seed), Archive()

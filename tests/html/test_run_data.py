@@ -41,7 +41,7 @@ from toys import NanToy
 
 @dataclass(frozen=True)
 class Troubled(NanToy):
-    """A toy that raises at the smallest learning rate, diverges at the largest, and has a third and minimized objective."""
+    """A toy with a third, minimized objective that raises and diverges at the extreme rates."""
 
     constraints: tuple[str, ...] = ("near >= -0.5",)
 
@@ -92,7 +92,7 @@ def story_of(path):
 
 
 def invented(n, K=2, *, population=100, failing=(), seed=0):
-    """Return exchanges of `n` intervals of a population that now and then takes over, and grows better with time."""
+    """Return exchanges of `n` intervals of a population that improves and sometimes exploits."""
     rng = np.random.default_rng(seed)
     scores = rng.random((n, K)) * (1 + np.arange(n)[:, None] / n)
     jobs, latest = [], {}
@@ -306,7 +306,8 @@ def test_a_hundred_thousand_evaluations_make_a_small_story_with_the_whole_front(
     scores = story.history.reports.objectives()
     best = sorted(range(len(scores)), key=lambda i: (-scores[i, 0], -scores[i, 1]))
     highest, expected = -np.inf, []
-    for i in best:  # a sweep: of two objectives, those that are higher in the second than all that are better in the first
+    # A sweep over two objectives: higher in the second than all that are better in the first.
+    for i in best:
         if scores[i, 1] > highest:
             highest = scores[i, 1]
             expected.append(i)
@@ -361,7 +362,8 @@ def test_runs_are_compared_under_one_reference_by_hand():
         reports_of([(1.5, 1.5), (0.5, 1.0), (1.0, 2.0)], "two"),
     )
     data = compared([one, two])
-    # one: 1 x 2 + 1 x 1 = 3; two: 1.5 x 1.5 + 1 x 0.5 = 2.75; the point (1, 2) stands on both fronts
+    # one: 1 x 2 + 1 x 1 = 3; two: 1.5 x 1.5 + 1 x 0.5 = 2.75.
+    # The point (1, 2) is on both fronts.
     assert [row["hypervolume"] for row in data["rows"]] == pytest.approx([3.0, 2.75])
     assert [(row["kept"], row["of"]) for row in data["rows"]] == [(2, 2), (2, 2)]
     assert data["curves"] == [[(1.0, 2.0), (2.0, 3.0)], [(1.0, 2.25), (3.0, 2.75)]]
