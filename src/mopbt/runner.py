@@ -3,8 +3,8 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -148,11 +148,8 @@ def execute_run(
     notes = [budget_note, _note_changed_code(store, settings), _note_engine(spec)]
     display = _make_display(notes) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
-    seed, problem = settings.seed, settings.problem
-    session = Session(scheduler, problem, store, driver, seed, budget, watch, history)
     outcome: Outcome = "interrupted"
     with ExitStack() as stack:
-        stack.callback(store.close)
         if display is not None:
             stack.callback(
                 lambda: display.finish(
@@ -160,14 +157,39 @@ def execute_run(
                 )
             )
             stack.enter_context(display)
-        driver.start(RunContext(task, problem, seed, store.checkpoints))
-        stack.callback(driver.close)
+        session = stack.enter_context(
+            open_session(task, scheduler, settings, store, history, driver, budget, watch)
+        )
         try:
             outcome = session.drive()
         except Exception:
             outcome = "failed"
             raise
     return _make_results(store, settings, task, outcome)
+
+
+@contextmanager
+def open_session(
+    task: Task[Any],
+    scheduler: Scheduler,
+    settings: RunConfig,
+    store: AnyStore,
+    history: History,
+    engine: Engine,
+    budget: Budget,
+    watch: Watch,
+) -> Iterator[Session]:
+    """Start the engine of an open run; at the end, close the engine and then the run.
+
+    Every run is executed in such a session, also those of a comparison.
+    """
+    problem, seed = settings.problem, settings.seed
+    with ExitStack() as stack:
+        stack.callback(store.close)
+        session = Session(scheduler, problem, store, engine, seed, budget, watch, history)
+        engine.start(RunContext(task, problem, seed, store.checkpoints))
+        stack.callback(engine.close)
+        yield session
 
 
 def _check_arguments(budget: Any, progress: Any) -> None:

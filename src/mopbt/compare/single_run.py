@@ -6,7 +6,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,8 +26,9 @@ from mopbt.registry import find_task, task_fingerprint
 from mopbt.rng import stream
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import OpenRun, open_run, read_run_config
+from mopbt.runner import open_session
 from mopbt.schedulers.base import Scheduler
-from mopbt.session import Budget, Session
+from mopbt.session import Budget
 from mopbt.state import Job, required_checkpoints
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.version import __version__
@@ -110,18 +110,13 @@ def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
     # Stacks are trained in a separate process anyway.
     if spec.isolated and spec.stack == 1:
         simulated = replace(simulated, on=EngineSpec("pool", 1))
-    engine = simulated.engine()
-    with ExitStack() as stack:
-        run = _open_or_restart(spec, config, scheduler)
-        stack.callback(run.close)
-        earlier = float(run.history.reports.durations().sum())
-        budget = Budget(seconds=spec.seconds)
-        watch = _ShareReporter(report_share, spec.seconds)
-        session = Session(
-            scheduler, problem, run.store, engine, spec.seed, budget, watch, run.history
-        )
-        engine.start(RunContext(task, problem, spec.seed, run.store.checkpoints))
-        stack.callback(engine.close)
+    budget = Budget(seconds=spec.seconds)
+    watch = _ShareReporter(report_share, spec.seconds)
+    run = _open_or_restart(spec, config, scheduler)
+    earlier = float(run.history.reports.durations().sum())
+    with open_session(
+        task, scheduler, config, run.store, run.history, simulated.engine(), budget, watch
+    ) as session:
         session.drive()
         real = earlier + time.perf_counter() - began
         return _finish(spec, run, session.elapsed, real)
