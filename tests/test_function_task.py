@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import (
 
 from mopbt import run, serialization
 from mopbt.algorithms import RandomSearch
+from mopbt.device import assign_device
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.execution import run_job
 from mopbt.engines.seeding import global_seeds
@@ -682,3 +683,13 @@ def test_any_history_of_rates_is_the_one_that_was_used(rates, style):
     for begin, rate in enumerate(rates):
         data = interval(task, data, begin, lr=rate, wd=rate / 2)
     assert styles.used == [pytest.approx((rate, rate / 2), rel=1e-9) for rate in rates]
+
+
+def test_a_training_function_reads_the_device_that_the_engine_assigned():
+    member = Member({}, 0, 1, 0, None)
+    assert member.device == "cpu"
+    assign_device("cuda:0")
+    try:
+        assert member.device == "cuda:0"
+    finally:
+        assign_device("")

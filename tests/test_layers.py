@@ -27,6 +27,7 @@ WITH_TORCH = {
 LAYERS = {
     0: {
         "version",
+        "device",
         "errors",
         "messages",
         "rng",

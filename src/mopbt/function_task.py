@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mopbt import serialization
+from mopbt.device import assigned_device
 from mopbt.errors import TaskError
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
@@ -55,6 +56,11 @@ class Member:
         self._reported_at: int | None = None
         self._looped = False
         self._finished = False
+
+    @property
+    def device(self) -> str:
+        """Where to train, as PyTorch names it: "cuda:0" for an assigned GPU, otherwise "cpu"."""
+        return assigned_device() or "cpu"
 
     def track(self, *unnamed: Any, **objects: Any) -> None:
         """Save objects after the interval, and restore them from the last checkpoint.

@@ -21,9 +21,11 @@ from tests.torch.nets import (
 from torch import nn
 
 import mopbt
+from mopbt.device import assign_device
 from mopbt.errors import MissingScore, TaskError, UnreadHyperparameter
 from mopbt.testing import TaskConformance
 from mopbt.torch import SGD, AdamW, Batches, Dropout, Hyperparameter, TorchTask
+from mopbt.torch.program import find_device
 
 
 class TestTorchTask(TaskConformance):
@@ -327,3 +329,25 @@ def test_mixed_precision_trains_in_full_precision_weights(way):
         assert trained[0]["model"][name].dtype == torch.float32
         torch.testing.assert_close(trained[0]["model"][name], tensor, rtol=0.1, atol=0.05)
         assert not torch.equal(trained[0]["model"][name], tensor)
+
+
+@pytest.fixture
+def assign():
+    yield assign_device
+    assign_device("")
+
+
+@pytest.mark.parametrize("name", ["auto", "meta", "meta:3"])
+def test_a_task_trains_on_the_device_that_the_engine_assigned(assign, name):
+    assert find_device("auto").type == "cpu"
+    assign("meta")
+    assert find_device(name) == torch.device("meta")
+    assert make_task(device=name)._program.module.state_dict()["0.weight"].is_meta
+
+
+def test_a_device_of_another_kind_than_the_assigned_one_is_an_error(assign):
+    assign("meta")
+    with pytest.raises(
+        TaskError, match="sets device='cpu', but the engine assigned 'meta'.*leave `device` at"
+    ):
+        find_device("cpu")

@@ -64,7 +64,8 @@ class TorchTask:
         autocast: Type for mixed precision, such as ``torch.bfloat16``.
         compile: Use `torch.compile` for members that train one by one. It is worthwhile for large
             models. Stacks are not compiled.
-        device: Where to train; "auto" is a GPU if there is one.
+        device: Where to train; "auto" is the device that the engine assigned, or else a GPU if
+            there is one.
         population: The default population size of a run.
         name: The name of the task.
     """
