@@ -17,7 +17,7 @@ SLOW_FIXTURES = {"cluster", "local_ray", "open_view"}
 SLOW_FILES = {"test_examples.py", "test_published.py"}  # not even imported in the fast lane
 FIRST = ("compare", "proposals", "ray", "cli", "docs", "examples")  # the longest files start first
 
-# A shell starts background jobs with Ctrl-C ignored, and programs that tests start would inherit it.
+# A shell starts background jobs with Ctrl-C ignored; programs that tests start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("mopbt", deadline=None)  # a busy machine must not fail a test

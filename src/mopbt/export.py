@@ -8,13 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mopbt import serialization
 from mopbt.errors import StoreError
 from mopbt.front import Ancestor, Point
 from mopbt.function_task import visible
 from mopbt.messages import counted
 from mopbt.replay import Replayed
 from mopbt.results import Results, is_pickle, schedule_of
+from mopbt.serialization import dumps, is_tensor, loads
 from mopbt.version import __version__
 
 _TEST = "test/"
@@ -98,15 +98,15 @@ def check_export_path(file: Path) -> None:
 def extract_weights(data: bytes) -> tuple[bytes, str]:
     """Return a checkpoint without what only training needs, and its format in words."""
     try:
-        state = visible(serialization.loads(data))
+        state = visible(loads(data))
     except ValueError:
         if is_pickle(data):
             return data, "a pickle"
         return data, "the task's own: load it with the task's `load`"
     model = _find_model(state) if isinstance(state, dict) else None
     if model is None:
-        return serialization.dumps(state), "safetensors: the tracked state"
-    return serialization.dumps(model), "safetensors: a state_dict"
+        return dumps(state), "safetensors: the tracked state"
+    return dumps(model), "safetensors: a state_dict"
 
 
 def _find_model(state: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -117,7 +117,7 @@ def _find_model(state: Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(state.get("model"), dict):
         return dict(state["model"])
     dicts = [tracked for tracked in state.values() if isinstance(tracked, dict)]
-    modules = [d for d in dicts if d and all(map(serialization.is_tensor, d.values()))]
+    modules = [d for d in dicts if d and all(map(is_tensor, d.values()))]
     return modules[0] if len(modules) == 1 else None
 
 

@@ -14,7 +14,7 @@ from mopbt.cli import pick  # isort: skip
 from mopbt.cli import export  # isort: skip
 from mopbt.cli import list  # isort: skip
 from mopbt.cli import compare  # isort: skip
-from mopbt.cli.app import Terminated, app
+from mopbt.cli.application import Terminated, app
 from mopbt.errors import MopbtError
 
 __all__ = [

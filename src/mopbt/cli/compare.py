@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mopbt.cli.app import EXIT_CODES, QuietOption, Terminated, app
+from mopbt.cli.application import EXIT_CODES, QuietOption, Terminated, app
 from mopbt.cli.output import out
 from mopbt.errors import last_line
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mopbt.cli.app import RunArgument, app
+from mopbt.cli.application import RunArgument, app
 from mopbt.cli.output import out
 from mopbt.integrations.optuna import to_optuna
 from mopbt.results import Results

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from mopbt.cli.app import JsonOption, ModelArgument, RunArgument, app
+from mopbt.cli.application import JsonOption, ModelArgument, RunArgument, app
 from mopbt.cli.output import (
     as_text,
     out,

@@ -5,7 +5,7 @@ from typing import Any
 from rich.padding import Padding
 
 from mopbt.algorithms import ALGORITHMS, options_with_defaults
-from mopbt.cli.app import JsonOption, app
+from mopbt.cli.application import JsonOption, app
 from mopbt.cli.output import as_text, out, print_json
 from mopbt.registry import registered
 

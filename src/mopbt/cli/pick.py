@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mopbt.cli.app import JsonOption, ModelArgument, RunArgument, app
+from mopbt.cli.application import JsonOption, ModelArgument, RunArgument, app
 from mopbt.cli.output import as_text, out, plain, point_json, print_json, table_of
 from mopbt.export import Exported, check_export_path, export, export_replay
 from mopbt.front import Front, Point

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mopbt.cli.app import Terminated, app
+from mopbt.cli.application import Terminated, app
 from mopbt.cli.output import out
 
 RunsArgument = Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mopbt.algorithms import ALGORITHMS, algorithm_by_name, algorithm_of, options_of
-from mopbt.cli.app import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
+from mopbt.cli.application import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
 from mopbt.cli.output import out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
 from mopbt.problem import problem_of

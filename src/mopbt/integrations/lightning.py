@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
-from mopbt import serialization
 from mopbt.engines.seeding import global_seeds
 from mopbt.errors import MissingExtra, TaskError
 from mopbt.function_task import hyperparameters_of, is_plain, merge_hyperparameters
 from mopbt.objectives import Constraint, Direction
+from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
 
 try:
@@ -141,11 +141,11 @@ class LightningTask:
 
     def dump(self, model: Member) -> bytes:
         """Encode weights, Lightning's other states and metrics as a safetensors file."""
-        return serialization.dumps(model)
+        return dumps(model)
 
     def load(self, data: bytes) -> Member:
         """Decode a member; ``["model"]`` is an ordinary state_dict."""
-        loaded: Member = serialization.loads(data)
+        loaded: Member = loads(data)
         return loaded
 
     def _build_trainer(self, checkpoint: "_InMemoryCheckpoint", last_epoch: int) -> Trainer:
@@ -182,9 +182,7 @@ class _InMemoryCheckpoint(CheckpointIO):
         )
         rest = {name: value for name, value in self._saved.items() if not name.startswith(excluded)}
         # The module still uses the tensors of the checkpoint, so copy them.
-        saved: Member = serialization.loads(
-            serialization.dumps({"model": dict(self._saved["state_dict"]), "lightning": rest})
-        )
+        saved: Member = loads(dumps({"model": dict(self._saved["state_dict"]), "lightning": rest}))
         return saved
 
     def save_checkpoint(
@@ -195,7 +193,7 @@ class _InMemoryCheckpoint(CheckpointIO):
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
         """Return a copy of the member's checkpoint."""
-        member = serialization.loads(serialization.dumps(self._member))
+        member = loads(dumps(self._member))
         return {**member["lightning"], "state_dict": member["model"]}
 
     def remove_checkpoint(self, path: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mopbt.errors import MissingExtra
 from mopbt.results import Results
-from mopbt.space import Domain, Float, Grid, Int, LogGrid, _Listed
+from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal
 
 
 def to_optuna(results: Results, storage: Any = None, *, name: str | None = None) -> Any:
@@ -52,7 +52,7 @@ def distribution_of(domain: Domain) -> Any:
             return distributions.IntDistribution(domain.lo, domain.hi, log=domain.log)
         case LogGrid(zero=False):
             return distributions.FloatDistribution(domain.lo, domain.hi, log=True)
-        case _Listed():
+        case LogGrid() | Ordinal() | Categorical():
             return distributions.CategoricalDistribution(domain.values)
     raise ValueError(
         f"a domain must be one of Grid, LogGrid, Ordinal, Categorical, Float, Int, got {domain!r}"

@@ -31,7 +31,8 @@ from ray.tune.result import SHOULD_CHECKPOINT, TIME_TOTAL_S, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import SearchGenerator
 
-from mopbt import algorithms
+from mopbt.algorithms import MOASHA as _MOASHA
+from mopbt.algorithms import MOPBT as _MOPBT
 from mopbt.algorithms import Algorithm, algorithm_of, options_of
 from mopbt.errors import MissingExtra, RunMismatch, Stalled, TaskError
 from mopbt.history import History
@@ -498,7 +499,7 @@ class MOPBT(_TuneScheduler):
     `asynchronous`, `within`, ...).
     """
 
-    _algorithm = algorithms.MOPBT.name
+    _algorithm = _MOPBT.name
     _count = "population"
 
 
@@ -510,7 +511,7 @@ class MOASHA(_TuneScheduler):
     `scale`).
     """
 
-    _algorithm = algorithms.MOASHA.name
+    _algorithm = _MOASHA.name
     _count = "trials"
 
     def _end_of(self, job: Job) -> int:

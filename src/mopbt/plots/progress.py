@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt import metrics
 from mopbt.compare.measures import RELATIONS, Array, MeasuredRun, MeasuredTask, labels_of
+from mopbt.metrics import MARGIN, log_hypervolume_difference
 from mopbt.objectives import Constraint, parse_constraints
 from mopbt.plots.style import (
     Style,
@@ -163,8 +163,8 @@ def _log_differences(best: float, curves: Array) -> Array:
 
     Their margin would hide differences between hypervolumes that are all small.
     """
-    margin = min(metrics.MARGIN, 1e-3 * best) or metrics.MARGIN
-    return metrics.log_hypervolume_difference(best, curves, margin=margin)
+    margin = min(MARGIN, 1e-3 * best) or MARGIN
+    return log_hypervolume_difference(best, curves, margin=margin)
 
 
 def _curves(runs: Sequence[MeasuredRun]) -> Array:

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt import Direction, Domain, Grid, LogGrid, dumps, loads, stream
+from mopbt.objectives import Direction
+from mopbt.rng import stream
+from mopbt.serialization import dumps, loads
+from mopbt.space import Domain, Grid, LogGrid
 from mopbt.tasks.adult import Part, Preprocessing, load_adult, require_sklearn
 
 # sklearn.linear_model.SGDClassifier, which is not typed.

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from mopbt import Direction, Domain, Grid, LogGrid
 from mopbt.messages import did_you_mean
+from mopbt.objectives import Direction
+from mopbt.space import Domain, Grid, LogGrid
 from mopbt.tasks import registry
 from mopbt.tasks.datasets import PARTS, ImageRows, Images, Tabular, TabularRows, subset
 

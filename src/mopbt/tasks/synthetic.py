@@ -25,7 +25,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt import Direction, Domain, Float, Grid, LogGrid, dumps, loads, stream
+from mopbt.objectives import Direction
+from mopbt.rng import stream
+from mopbt.serialization import dumps, loads
+from mopbt.space import Domain, Float, Grid, LogGrid
 
 # Components of a state: floats for one learner, arrays of shape (n,) for a stack of n.
 Columns = tuple[Any, ...]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mopbt import serialization
 from mopbt.rng import stream
+from mopbt.serialization import dumps, loads
 from mopbt.space import Domain, Grid, LogGrid
 
 
@@ -60,11 +60,11 @@ class ToyTask:
 
     def dump(self, model: dict[str, Any]) -> bytes:
         """Serialize the point and its momentum."""
-        return serialization.dumps(model)
+        return dumps(model)
 
     def load(self, data: bytes) -> dict[str, Any]:
         """Restore the point and its momentum."""
-        model: dict[str, Any] = serialization.loads(data)
+        model: dict[str, Any] = loads(data)
         return model
 
     @staticmethod

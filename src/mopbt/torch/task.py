@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from mopbt import serialization
 from mopbt.engines.seeding import global_seeds
 from mopbt.engines.worker import memory_kept
 from mopbt.errors import MissingScore, MopbtError, TaskError
@@ -25,6 +24,7 @@ from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
 from mopbt.problem import Hyperparameters, problem_of
 from mopbt.rng import stream
+from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
 from mopbt.torch.data import Batch, Batches
 from mopbt.torch.evaluation import Metrics, compute_outputs, evaluate_models, evaluate_outputs
@@ -166,11 +166,11 @@ class TorchTask:
 
     def dump(self, model: Tree) -> bytes:
         """Encode a member as a safetensors file."""
-        return serialization.dumps(model)
+        return dumps(model)
 
     def load(self, data: bytes) -> Tree:
         """Decode a member; ``["model"]`` is an ordinary state_dict."""
-        loaded: Tree = serialization.loads(data)
+        loaded: Tree = loads(data)
         return loaded
 
     def check(self) -> None:
