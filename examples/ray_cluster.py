@@ -23,7 +23,7 @@ def train_on(engine, out, population, **options):
         **options,
     )
     front = results.front()
-    best = ", ".join(f"{name} {score:.3f}" for name, score in front.best_values().items())
+    best = ", ".join(f"{name} {score:.3f}" for name, score in front.best_values.items())
     print(f"{out}: {len(results)} intervals, {len(front)} models on the front, best {best}")
     return [point.scores for point in front]
 

@@ -99,7 +99,7 @@ def test_repair_of_a_damaged_line(tmp_path):
     mopbt("resume", "runs/toy", "--repair", "--engine", "local", cwd=tmp_path)
     results = Results.open(tmp_path / "runs" / "toy")
     assert len(results) == 60
-    assert list(results.failures()) == [donor]
+    assert list(results.failures) == [donor]
     assert all(results.load(point) for point in results.front())
     assert (tmp_path / "runs" / "toy" / "journal.damaged-1").exists()
     heirs = [int(record["job"]) for record in results.records() if record["start"] == donor]

@@ -14,8 +14,6 @@ from safetensors.torch import load_file
 
 import mopbt
 from mopbt.errors import StoreError, TaskError
-from mopbt.export import export, export_replay
-from mopbt.replay import replay
 from mopbt.tasks.toy import ToyTask
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
 
@@ -67,7 +65,7 @@ def net(tmp_path_factory):
 @pytest.mark.slow
 def test_weights_are_a_plain_state_dict_that_the_users_model_loads(net, tmp_path):
     choice = net.front().knee()
-    files = export(net, choice, tmp_path / "model.safetensors")
+    files = net.export(choice, tmp_path / "model.safetensors")
     model = networks().model()
     model.load_state_dict(load_file(files.weights))
     x, y = networks().validation
@@ -77,7 +75,7 @@ def test_weights_are_a_plain_state_dict_that_the_users_model_loads(net, tmp_path
 
 def test_the_origin_of_a_model_is_complete(net, tmp_path):
     choice = net.front().best("accuracy")
-    about = json.loads(export(net, choice, tmp_path / "m.safetensors").about.read_text())
+    about = json.loads(net.export(choice, tmp_path / "m.safetensors").about.read_text())
     assert about["model"] == choice.job
     assert about["validation"] == {
         n: v for n, v in choice.scores.items() if not n.startswith("test/")
@@ -96,7 +94,7 @@ def test_the_origin_of_a_model_is_complete(net, tmp_path):
 @pytest.mark.slow
 def test_the_code_on_the_card_runs(net, tmp_path):
     choice = net.front().knee()
-    files = export(net, choice, tmp_path / "model.safetensors")
+    files = net.export(choice, tmp_path / "model.safetensors")
     card = files.card.read_text()
     assert choice.why in card
     validation, test = (choice.scores[name] for name in ("accuracy", "test/accuracy"))
@@ -121,7 +119,7 @@ def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
         Strict(steps=4), out=tmp_path / "run", population=4, engine="local", progress=False
     )
     (point,) = results.front()
-    files = export(results, point, tmp_path / "m.safetensors")
+    files = results.export(point, tmp_path / "m.safetensors")
     why = (
         f"Model {point.job}: no model satisfies near >= 99; this one comes closest "
         f"(violation {point.violation:.2g})."
@@ -134,7 +132,7 @@ def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
 
 
 def test_other_tasks_export_all_tracked_state(toy, tmp_path):
-    files = export(toy, toy.front()[0], tmp_path / "toy.safetensors")
+    files = toy.export(toy.front()[0], tmp_path / "toy.safetensors")
     assert files.weights.read_bytes() == toy.checkpoint(toy.front()[0])
     assert "How to load it" in files.card.read_text()
 
@@ -150,7 +148,7 @@ def test_a_format_of_the_tasks_own_is_not_called_safetensors(tmp_path):
     results = mopbt.run(
         Own(steps=2), out=tmp_path / "run", population=2, engine="local", progress=False
     )
-    files = export(results, results.front()[0], tmp_path / "m.safetensors")
+    files = results.export(results.front()[0], tmp_path / "m.safetensors")
     assert (files.weights.name, files.weights.read_bytes()) == (
         "m.bin",
         results.checkpoint(results.front()[0]),
@@ -172,7 +170,7 @@ def test_a_pickle_is_called_one(tmp_path):
     results = mopbt.run(
         Pickled(steps=2), out=tmp_path / "run", population=2, engine="local", progress=False
     )
-    files = export(results, results.front()[0], tmp_path / "m.safetensors")
+    files = results.export(results.front()[0], tmp_path / "m.safetensors")
     assert "load only files that you trust.\nmodel = pickle.loads(Path" in files.card.read_text()
     assert json.loads(files.about.read_text())["format"] == "a pickle"
     assert pickle.loads(files.weights.read_bytes()).keys() == ToyTask().init(0).keys()
@@ -210,7 +208,7 @@ def test_the_only_module_that_was_tracked_is_exported_as_its_state_dict(tmp_path
     results = mopbt.run(
         train, out=tmp_path / "run", population=2, engine="local", progress=False, **settings
     )
-    files = export(results, results.front()[0], tmp_path / "m.safetensors")
+    files = results.export(results.front()[0], tmp_path / "m.safetensors")
     names = set(load_file(files.weights))
     if second:
         assert {"net.0.weight", "teacher.0.weight", "optimizer.state.0.exp_avg"} <= names
@@ -221,16 +219,16 @@ def test_the_only_module_that_was_tracked_is_exported_as_its_state_dict(tmp_path
 
 def test_impossible_exports_are_errors_with_the_remedy(toy, tmp_path):
     with pytest.raises(StoreError, match="there is no directory .*nowhere; create it first"):
-        export(toy, toy.front()[0], tmp_path / "nowhere" / "m.safetensors")
+        toy.export(toy.front()[0], tmp_path / "nowhere" / "m.safetensors")
     for name in ("m.json", "m.pth", "m"):
         with pytest.raises(
             ValueError, match=f"ends in .safetensors, got '{name}'; name it m.safetensors"
         ):
-            export(toy, toy.front()[0], tmp_path / name)
+            toy.export(toy.front()[0], tmp_path / name)
     with pytest.raises(
         ValueError, match="a point must be the id of an evaluated model.* got 99999"
     ):
-        export(toy, 99999, tmp_path / "m.safetensors")
+        toy.export(99999, tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
 
 
@@ -239,7 +237,7 @@ def test_a_replay_gives_the_same_model(name, request):
     results = request.getfixturevalue(name)
     exploiters = [p for p in results.front() if any(a.exploited for a in results.lineage(p))]
     assert exploiters, "no model of the front copied another's weights"
-    again = replay(results, exploiters[0])
+    again = results.replay(exploiters[0])
     assert again.scores == exploiters[0].scores
     assert again.data == results.checkpoint(exploiters[0])
     assert str(again) == "The replay is identical in every metric."
@@ -250,7 +248,7 @@ def test_without_ancestry_the_trials_own_history_is_trained(toy):
     history = toy.trial_history(point)
     assert {a.trial for a in history} == {point.trial}
     assert [(a.begin, a.end) for a in history] == [(i, i + 1) for i in range(point.step)]
-    again = replay(toy, point, ancestry=False)
+    again = toy.replay(point, ancestry=False)
     model = TOY.init(mopbt.rng.derived_seed(3, "init", point.trial))
     for a in history:
         model = (
@@ -268,26 +266,26 @@ def test_without_ancestry_the_trials_own_history_is_trained(toy):
 
 def test_another_seed_and_other_data_give_another_model(net):
     point = net.front().best("accuracy")
-    other = replay(net, point, seed=5)
+    other = net.replay(point, seed=5)
     assert other.data != net.checkpoint(point)
     assert other.differences["accuracy"] == other.scores["accuracy"] - point.scores["accuracy"]
     assert str(other).startswith("The replay differs by ")
-    more = replay(net, point, networks(rows=512))
+    more = net.replay(point, networks(rows=512))
     assert more.scores != point.scores
 
 
 def test_a_replayed_model_is_exported_like_one_of_the_run(net, tmp_path):
     point = net.front().knee()
-    first, again = export(net, point, tmp_path / "a.safetensors"), replay(net, point)
-    files = export_replay(net, again, tmp_path / "b.safetensors")
+    first, again = net.export(point, tmp_path / "a.safetensors"), net.replay(point)
+    files = again.export(tmp_path / "b.safetensors")
     assert files.weights.read_bytes() == first.weights.read_bytes()
     then, now = (json.loads(f.about.read_text()) for f in (first, files))
     assert {key for key in then if then[key] != now[key]} == {"why", "weights"}
     for fact in (f"Model {point.job}, trained again", "on net", "with the seed 1", str(again)):
         assert fact in now["why"]
     assert now["why"] in files.card.read_text()
-    other = replay(net, point, replace(networks(), steps=12), seed=7)
-    about = json.loads(export_replay(net, other, tmp_path / "c.safetensors").about.read_text())
+    other = net.replay(point, replace(networks(), steps=12), seed=7)
+    about = json.loads(other.export(tmp_path / "c.safetensors").about.read_text())
     assert (about["steps"], about["schedule"][-1]["end"]) == (2 * point.step, 2 * point.step)
     assert about["validation"]["accuracy"] == other.scores["accuracy"]
     assert " with the seed 7. The replay differs by " in about["why"]
@@ -302,7 +300,7 @@ def test_a_longer_training_stretches_the_schedule(toy):
             seen.append((begin, end, dict(hp)))
             return super().train(model, hp, begin, end, seed)
 
-    replay(toy, point, Longer(steps=16, interval=1))
+    toy.replay(point, Longer(steps=16, interval=1))
     assert [(begin, end) for begin, end, _ in seen] == [(i, i + 1) for i in range(2 * point.step)]
     lineage = toy.lineage(point)
     assert [values for _, _, values in seen] == [
@@ -312,13 +310,13 @@ def test_a_longer_training_stretches_the_schedule(toy):
 
 def test_impossible_replays_are_errors_with_the_remedy(toy):
     with pytest.raises(TaskError, match="a replay needs the task"):
-        replay(mopbt.Results.open(toy.path), toy.front()[0])
+        mopbt.Results.open(toy.path).replay(toy.front()[0])
     other = replace(networks(), name="other")
     with pytest.raises(
         TaskError,
         match="the schedule has the hyperparameters .* take the same, got \\['lr', 'dropout'\\]",
     ):
-        replay(toy, toy.front()[0], other)
+        toy.replay(toy.front()[0], other)
 
     class Broken(ToyTask):
         def train(self, model, hp, begin, end, seed):
@@ -327,7 +325,7 @@ def test_impossible_replays_are_errors_with_the_remedy(toy):
     with pytest.raises(
         TaskError, match=r"the replay failed between steps 0 and 1:[\s\S]*no more paper"
     ):
-        replay(toy, toy.front()[0], Broken(steps=8, interval=1))
+        toy.replay(toy.front()[0], Broken(steps=8, interval=1))
 
 
 def mopbt_command(*arguments, code=0):
@@ -414,3 +412,37 @@ def test_mistakes_on_the_command_line(run_path, arguments, message):
     done = mopbt_command(*(run_path if a == "RUN" else a for a in arguments), code=2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def descend(m):
+    """Train a point on a line; the function of a script."""
+    place = np.zeros(1)
+    m.track(place=place)
+    for _ in m.steps():
+        place += m.hp["rate"]
+    m.report(near=-abs(place[0] - 1), far=-abs(place[0] - 3))
+
+
+def test_a_run_of_a_function_is_replayed_with_the_function(tmp_path):
+    results = mopbt.run(
+        descend,
+        out=tmp_path / "run",
+        space={"rate": mopbt.Grid(0.1, 1, 9)},
+        objectives={"near": "maximize", "far": "max"},
+        constraints=["near >= -3"],
+        reference={"near": -9, "far": -9},
+        steps=6,
+        interval=2,
+        population=4,
+        engine="local",
+        progress=False,
+    )
+    point = results.front().knee()
+    assert not any(results.replay(point).differences.values())
+    opened = mopbt.Results.open(results.path, task=descend)
+    assert opened.replay(point.job).model.state == results.replay(point).model.state
+    again = mopbt.Results.open(results.path).replay(point, descend)
+    assert again.problem == results.problem
+    assert not any(again.differences.values())
+    assert again.export(tmp_path / "m.safetensors").weights.is_file()
+    assert point.export(tmp_path / "n.safetensors").card.is_file()

@@ -1,5 +1,12 @@
+import importlib
 import json
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -16,6 +23,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
+import mopbt
 from mopbt import run, serialization
 from mopbt.algorithms import RandomSearch
 from mopbt.device import assign_device
@@ -446,7 +454,7 @@ def test_a_diverged_member_may_return_before_the_interval_ends():
     results = run(make(train, space=space), out=None, population=8, engine="local", progress=False)
     diverged = [point for point in results.points() if np.isnan(point.scores["loss"])]
     assert results.outcome == "done"
-    assert not results.failures()
+    assert not results.failures
     assert diverged
     assert len(results.front()) > 0
 
@@ -611,7 +619,7 @@ def test_a_tuned_shape_stops_the_run_unless_weights_are_never_copied():
     quietly = {"out": None, "engine": "local", "progress": False}
     with pytest.raises(TaskError, match="the checkpoint has a different shape"):
         run(wide, population=8, **problem, **quietly)
-    assert not run(wide, algorithm=RandomSearch(population=8), **problem, **quietly).failures()
+    assert not run(wide, algorithm=RandomSearch(population=8), **problem, **quietly).failures
 
 
 def test_other_errors_while_restoring_or_training_pass_through():
@@ -693,3 +701,81 @@ def test_a_training_function_reads_the_device_that_the_engine_assigned():
         assert member.device == "cuda:0"
     finally:
         assign_device("")
+
+
+DECORATED = """
+import mopbt
+import numpy as np
+
+@mopbt.task(space={"rate": mopbt.Grid(0.1, 1, 9)}, objectives={"a": "maximize"}, steps=4)
+def train(m):
+    w = np.zeros(1)
+    m.track(w=w)
+    for _ in m.steps():
+        w += m.hp["rate"]
+    m.report(a=w[0])
+
+if __name__ == "__main__":
+    options = {"population": 2, "progress": False, "engine": mopbt.PoolEngine(1)}
+    print(mopbt.run(train, out="script", **options).records()[-1]["score.a"])
+"""
+
+
+@pytest.fixture
+def decorated(tmp_path, monkeypatch):
+    (tmp_path / "decorated.py").write_text(DECORATED)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("decorated").train
+    del sys.modules["decorated"]
+
+
+def test_a_decorated_function_is_a_task_that_can_still_be_called(decorated):
+    assert problem_of(decorated).name == "train"
+    assert [o.direction for o in problem_of(decorated).objectives] == ["max"]
+    member = Member({"rate": 0.5}, 0, 2, 0, None)
+    decorated(member)
+    assert member._take_snapshot().scores == {"a": 1.0}
+
+
+def test_a_decorated_function_is_pickled_by_its_name(decorated):
+    for pickler in (pickle, cloudpickle):
+        data = pickler.dumps(decorated)
+        assert len(data) < 200
+        assert pickle.loads(data) is decorated
+    # A changed copy is not what the name leads to.
+    longer = replace(decorated, steps=8)
+    copied = pickle.loads(cloudpickle.dumps(longer))
+    assert copied.steps == 8
+    assert copied.function.__name__ == "train"
+
+
+@pytest.mark.slow
+def test_a_decorated_function_runs_from_python_a_script_and_the_command_line(decorated, tmp_path):
+    options = {"population": 2, "progress": False, "engine": mopbt.PoolEngine(1)}
+    records = mopbt.run(decorated, out="module", **options).records()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for arguments in (
+        ["decorated.py"],
+        ["-m", "mopbt", "run", "decorated.py:train", "--out", "cli", "--population", "2"],
+    ):
+        subprocess.run([sys.executable, *arguments], check=True, env=environment, timeout=120)
+    for place in ("script", "cli"):
+        others = mopbt.Results.open(place).records()
+        assert [r["score.a"] for r in others] == [r["score.a"] for r in records]
+
+
+@pytest.mark.parametrize(
+    ("decorate", "error", "message"),
+    [
+        (lambda: mopbt.task(len), TypeError, "positional"),
+        (
+            lambda: mopbt.task(space={}, objectives={"a": "max"}, steps=1)(len),
+            ValueError,
+            "`space` must have at least one hyperparameter",
+        ),
+    ],
+)
+def test_a_wrong_decorator_is_an_error_at_once(decorate, error, message):
+    with pytest.raises(error, match=message):
+        decorate()

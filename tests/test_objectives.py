@@ -32,6 +32,12 @@ def test_directions_are_named_and_keep_their_order():
     assert parse_objectives(list(parsed)) == parsed
 
 
+def test_long_directions_are_stored_in_their_short_form():
+    long = parse_objectives({"a": "maximize", "b": "minimize"})
+    assert long == parse_objectives({"a": "max", "b": "min"})
+    assert [(o.direction, o.sign) for o in long] == [("max", 1), ("min", -1)]
+
+
 def test_signed_objectives_are_larger_is_better():
     objectives = parse_objectives({"accuracy": "max", "dsp": "min", "loss": "min"})
     scores = {"loss": -0.5, "other": 9.0, "dsp": 0.2, "accuracy": 0.7}
@@ -171,12 +177,12 @@ WRONG = [
     ),
     (lambda: Objective(3, "max"), "an objective's name must be a nonempty string, got 3"),
     (
-        lambda: Objective("a", "maximize"),
-        "the direction of objective 'a' must be 'max' or 'min', got 'maximize'",
+        lambda: Objective("a", "maximum"),
+        "must be 'max' or 'min' (or 'maximize' or 'minimize'), got 'maximum'; did you mean 'max'?",
     ),
     (
         lambda: parse_objectives({"a": 1}),
-        "the direction of objective 'a' must be 'max' or 'min', got 1",
+        "direction of objective 'a' must be 'max' or 'min' (or 'maximize' or 'minimize'), got 1",
     ),
     (
         lambda: parse_objectives({}),

@@ -94,7 +94,7 @@ def test_a_task_is_an_object_with_all_its_parts():
         ),
         (
             {"objectives": {"a": "up"}},
-            "the direction of objective 'a' must be 'max' or 'min', got 'up'",
+            "must be 'max' or 'min' (or 'maximize' or 'minimize'), got 'up'",
         ),
         (
             {"constraints": "a > 1"},

@@ -1,6 +1,7 @@
 import builtins
 import csv
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from mopbt import Budget, Results, metrics, run
 from mopbt.errors import CorruptCheckpoint, MissingExtra, StoreError
+from mopbt.front import record_of
+from mopbt.state import ErrorBar
 from mopbt.tasks.toy import ToyTask
 
 
@@ -33,7 +36,7 @@ def test_front_is_the_non_dominated_set_of_all_evaluations(finished):
     }
     assert {p.job for p in finished.front()} == brute
     assert len(points) == len(finished) == 64
-    assert finished.front().scores().shape == (len(brute), 2)
+    assert finished.front().scores.shape == (len(brute), 2)
     assert "near (max), far (max)" in repr(finished.front())
     assert finished.front()[:2] == tuple(finished.front())[:2]
 
@@ -50,9 +53,25 @@ def test_everything_can_be_read_from_the_directory_alone(finished):
     assert again.running == ""
 
 
+def test_the_records_of_a_front_are_those_of_its_run(finished):
+    rows = {record["job"]: record for record in finished.records() if record["front"]}
+    front = finished.front()
+    assert front.records() == [rows[point.job] for point in front]
+    assert front.where("near >= -10").records() == front.records()
+
+
+def test_records_have_the_errors_of_metrics_that_have_one(finished):
+    (point, *_) = finished.front()
+    measured = replace(point, errors={"near": ErrorBar(0.1, 0.2, 0.5)})
+    record = record_of(measured, on_front=True)
+    assert [record[f"{part}.near"] for part in ("stderr", "lower", "upper")] == [0.1, 0.2, 0.5]
+    assert "stderr.far" not in record
+    assert "stderr.near" not in finished.records()[0]
+
+
 def test_hypervolume_is_that_of_the_metrics_and_takes_a_named_reference(finished):
     reference = {"near": -1.0, "far": -2.0}
-    expected = metrics.hypervolume(finished.front().scores(), np.array([-1.0, -2.0]))
+    expected = metrics.hypervolume(finished.front().scores, np.array([-1.0, -2.0]))
     assert finished.hypervolume(reference) == pytest.approx(expected)
     curve = finished.hypervolume_curve(reference)
     assert curve[-1][1] == pytest.approx(expected)
@@ -124,14 +143,14 @@ def test_records_and_pandas_hold_every_report_with_its_configuration(finished):
         "begin",
         "end",
         "parent",
-        "config.weight",
-        "config.lr",
+        "hp.weight",
+        "hp.lr",
         "score.near",
         "score.far",
         "front",
     } <= set(frame)
     assert frame["front"].sum() == len(finished.front())
-    assert (frame["config.weight"].between(0, 1)).all()
+    assert (frame["hp.weight"].between(0, 1)).all()
     assert len(finished.front().to_pandas()) == len(finished.front())
 
 
@@ -161,7 +180,7 @@ def test_csv_holds_failed_reports_with_their_errors(tmp_path):
     with (tmp_path / "reports.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     failed = {int(row["job"]): row["error"] for row in rows if not row["score.near"]}
-    assert failed == results.failures() != {}
+    assert failed == results.failures != {}
 
 
 def test_pandas_is_optional(finished, monkeypatch):

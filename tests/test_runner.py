@@ -266,7 +266,7 @@ def test_nan_does_not_end_a_run_and_is_replaced(tmp_path):
 def test_failures_do_not_end_a_run_and_are_told(tmp_path):
     results = toy(tmp_path, task=FailingToy(steps=20), population=11, seed=1)
     assert results.outcome == "done"
-    failures = results.failures()
+    failures = results.failures
     assert failures
     assert all("ZeroDivisionError" in text for text in failures.values())
     assert not {r["start"] for r in results.records()} & set(failures)
@@ -332,7 +332,7 @@ def test_an_outage_costs_nothing_however_often_one_tries(tmp_path, monkeypatch, 
         with pytest.raises(TaskFailed, match="the mount is gone"):
             go_on(tmp_path / "run", 60)
     monkeypatch.undo()
-    assert not go_on(tmp_path / "run", 60).failures()
+    assert not go_on(tmp_path / "run", 60).failures
     go_on(tmp_path / "whole", 60)
     assert events(tmp_path / "run") == events(tmp_path / "whole")
 
@@ -431,7 +431,7 @@ def test_a_damaged_checkpoint_costs_one_interval_of_one_member(tmp_path):
     latest.write_bytes(latest.read_bytes()[:-5])
     results = toy(tmp_path)
     assert results.outcome == "done"
-    failures = results.failures()
+    failures = results.failures
     assert 1 <= len(failures) <= 3  # the member itself, and those that exploited it at that moment
     assert all("16.ckpt is damaged" in text for text in failures.values())
     assert max(failures) < 24  # in the next generation they are replaced

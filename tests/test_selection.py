@@ -235,16 +235,22 @@ def test_weights_that_are_no_mapping_are_explained():
 
 
 def test_a_point_loads_its_model_and_is_pickled_without_its_run():
-    class Loader:
+    class Run:
         def load(self, point):
             return f"model {point.job}"
 
-    point = replace(FRONT[0], loader=Loader())
+        def export(self, point, file):
+            return f"model {point.job} in {file}"
+
+    point = replace(FRONT[0], source=Run())
     assert point.load() == f"model {point.job}"
+    assert point.export("m.safetensors") == f"model {point.job} in m.safetensors"
     alone = pickle.loads(pickle.dumps(point))
     assert alone == point
-    with pytest.raises(StoreError, match=r"results\.load\(point\)"):
+    with pytest.raises(StoreError, match=rf"pickled .* use results\.load\({point.job}"):
         alone.load()
+    with pytest.raises(StoreError, match=r"results\.export\("):
+        alone.export("m.safetensors")
 
 
 def test_an_empty_front_has_nothing_to_pick():

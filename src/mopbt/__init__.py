@@ -19,7 +19,7 @@ from mopbt.engines.simulated import SimulatedEngine
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MopbtError
 from mopbt.front import Front, Point
-from mopbt.function_task import FunctionTask, Member
+from mopbt.function_task import FunctionTask, Member, task
 from mopbt.objectives import Constraint, Direction, Objective
 from mopbt.problem import Task
 from mopbt.results import Results
@@ -44,6 +44,7 @@ __all__ = [
     "NSGA2",
     "ParEGO",
     "Task",
+    "task",
     "Member",
     "FunctionTask",
     "Space",

@@ -6,7 +6,7 @@ An algorithm is a frozen dataclass of options. It builds the scheduler for a pro
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 from mopbt.explore import Explore, Local, RandomMutation
 from mopbt.messages import did_you_mean
@@ -37,6 +37,7 @@ Start = Literal["stratified", "iid"]
 POPULATION = 32
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """Build a scheduler for a problem; a frozen dataclass of options.
 
@@ -52,6 +53,14 @@ class Algorithm(Protocol):
 
     def scheduler(self, problem: Problem) -> Scheduler:
         """Build the scheduler."""
+
+
+@runtime_checkable
+class CheckedAlgorithm(Protocol):
+    """An algorithm that checks what it needs, before a run starts."""
+
+    def check(self) -> None:
+        """Raise an error, such as MissingExtra, if the algorithm cannot run here."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,18 +3,17 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from mopbt.errors import StoreError
-from mopbt.front import Ancestor, Point
+from mopbt.front import Ancestor, Front, Point, schedule_of
 from mopbt.function_task import visible
 from mopbt.messages import counted
-from mopbt.replay import Replayed
-from mopbt.results import Results, is_pickle, schedule_of
-from mopbt.serialization import dumps, is_tensor, loads
+from mopbt.run_config import RunConfig
+from mopbt.serialization import dumps, is_pickle, is_tensor, loads
 from mopbt.version import __version__
 
 _TEST = "test/"
@@ -22,38 +21,39 @@ _TEST = "test/"
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of an exported model."""
+    """The files of an exported model.
+
+    Attributes:
+        weights: The weights.
+        about: The metrics and the origin of the model, as JSON.
+        card: The model card, in Markdown.
+    """
 
     weights: Path
     about: Path
     card: Path
 
 
-def export(results: Results, point: Point | int, file: Path | str) -> Exported:
-    """Write a model's weights to `file`, with its origin and card beside it.
+@dataclass(frozen=True)
+class Origin:
+    """The run that a model comes from: its settings, its front, and its name."""
 
-    The origin is a .json and the card a .md file of the same name.
-    The weights are a safetensors file: the `state_dict` of a PyTorch model, for other models all
-    tracked state. A checkpoint in the task's own format is written unchanged, with the suffix .bin.
+    settings: RunConfig
+    front: Front
+    run: str
+
+
+def export_model(
+    file: Path, checkpoint: bytes, point: Point, lineage: Sequence[Ancestor], origin: Origin
+) -> Exported:
+    """Write the weights of a checkpoint to a file, with their origin and card beside it.
+
+    The origin is a .json and the card a .md file of the same name. The weights are a safetensors
+    file: the `state_dict` of a PyTorch model, for other models all tracked state. A checkpoint in
+    the task's own format is written unchanged, with the suffix .bin.
     """
-    check_export_path(Path(file))
-    found = point if isinstance(point, Point) else results.point(point)
-    about = describe_model(results, found, results.lineage(found))
-    return _write(Path(file), results.checkpoint(found), about)
-
-
-def export_replay(results: Results, replayed: Replayed, file: Path | str) -> Exported:
-    """Write a replayed model in the same way as a model of its run."""
-    check_export_path(Path(file))
-    point = replayed.point
-    why = (
-        f"Model {point.job}, trained again with its schedule on {replayed.problem.name} with the "
-        f"seed {replayed.seed}"
-    )
-    if shortfall := results.front().shortfall(point):
-        why += f": {shortfall}"
-    choice = replace(point, why=f"{why}. {replayed}")
-    return _write(Path(file), replayed.data, describe_model(results, choice, replayed.lineage))
+    check_export_path(file)
+    return _write(file, checkpoint, describe_model(point, lineage, origin))
 
 
 def _write(file: Path, checkpoint: bytes, about: Mapping[str, Any]) -> Exported:
@@ -121,14 +121,13 @@ def _find_model(state: Mapping[str, Any]) -> dict[str, Any] | None:
     return modules[0] if len(modules) == 1 else None
 
 
-def describe_model(results: Results, point: Point, lineage: Sequence[Ancestor]) -> dict[str, Any]:
+def describe_model(point: Point, lineage: Sequence[Ancestor], origin: Origin) -> dict[str, Any]:
     """Collect the metrics and the origin of a model in a JSON object.
 
     `lineage` holds the intervals that trained the model.
     """
-    settings = results.settings
-    front = results.front()
-    shortfall = front.shortfall(point)
+    settings = origin.settings
+    shortfall = origin.front.shortfall(point)
     why = point.why or (f"Model {point.job}: {shortfall}." if shortfall else "")
     validation = {}
     test = {}
@@ -153,10 +152,10 @@ def describe_model(results: Results, point: Point, lineage: Sequence[Ancestor]) 
             {"begin": begin, "end": end, "hp": dict(hp)} for begin, end, hp in schedule_of(lineage)
         ],
         "trials": [ancestor.trial for ancestor in lineage],
-        "run": results.path.name if results.path is not None else "",
+        "run": origin.run,
         "algorithm": dict(settings.algorithm),
         "seed": settings.seed,
-        "front": len(front),
+        "front": len(origin.front),
         "mopbt": __version__,
     }
 

@@ -1,7 +1,8 @@
 """The front of a run: its models, and how to choose one of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -12,23 +13,40 @@ from mopbt.objectives import Constraint, parse_constraints, signed, unsigned
 from mopbt.problem import Problem
 from mopbt.ranking import scattered_order
 from mopbt.selection import Array, best, checked_weights, knee, scaled, trade, weighted, within
+from mopbt.state import ErrorBar
 
 MOST_SHOWN = 12  # models of a front that is printed
 
 
-class ModelLoader(Protocol):
-    """Load the models of a run, as `Results` does."""
+class ModelSource(Protocol):
+    """The run that a point belongs to, as `Results` implements it."""
 
     def load(self, point: Any) -> Any:
         """Load a trained model."""
+
+    def export(self, point: Any, file: Path | str) -> Any:
+        """Write a trained model to files."""
 
 
 @dataclass(frozen=True)
 class Point:
     """An evaluated model: the job that trained it, its hyperparameters and its metrics.
 
-    `job` is the model id. `hp` are the hyperparameters of its last interval; `Results.schedule`
-    returns all of them. `why` says why a model was chosen from a front.
+    Attributes:
+        job: The model id.
+        trial: The trial that the model belongs to.
+        step: Steps of training.
+        hp: Hyperparameters of the last interval; `Results.schedule` returns all of them.
+        scores: Metrics by name, in their original direction.
+        violation: How far the model misses the constraints; 0 if it satisfies them.
+        seconds: When the model was reported, in seconds of work.
+        why: Why the model was chosen from a front.
+        begin: The step at which its last interval began.
+        start: The model whose weights that interval started from; None for fresh weights.
+        parent: The trial of that model.
+        duration: Seconds of work of the last interval.
+        errors: The uncertainty of those metrics that have one.
+        source: The run, if the point belongs to one.
     """
 
     job: int
@@ -39,17 +57,35 @@ class Point:
     violation: float = 0.0
     seconds: float = 0.0
     why: str = ""
-    loader: ModelLoader | None = field(default=None, repr=False, compare=False)
+    begin: int = 0
+    start: int | None = None
+    parent: int | None = None
+    duration: float = 0.0
+    errors: Mapping[str, ErrorBar] = field(default_factory=dict)
+    source: ModelSource | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the run: a pickled point is small."""
-        return {**self.__dict__, "loader": None}
+        return {**self.__dict__, "source": None}
 
     def load(self) -> Any:
-        """Load the trained model."""
-        if self.loader is None:
-            raise StoreError("this point belongs to no run: use results.load(point)")
-        return self.loader.load(self)
+        """Load the trained model: what the task's `load` returns, or a function's tracked state."""
+        return self._run("load").load(self)
+
+    def export(self, file: Path | str) -> Any:
+        """Write the model's weights to a .safetensors file, with its origin and card beside it.
+
+        Returns the names of the files, as `Results.export` does.
+        """
+        return self._run("export").export(self, file)
+
+    def _run(self, method: str) -> ModelSource:
+        if self.source is None:
+            raise StoreError(
+                f"model {self.job} is not connected to its run, because it was pickled or built by "
+                f"hand; use results.{method}({self.job}, ...)"
+            )
+        return self.source
 
 
 @dataclass(frozen=True)
@@ -125,12 +161,14 @@ class Front(Sequence[Point]):
             lines.append("  ".join(cells))
         return "\n".join([title, *lines])
 
+    @property
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """Return the objectives (n, K) in their original direction."""
         names = [o.name for o in self._problem.objectives]
         rows = [[point.scores[name] for name in names] for point in self]
         return np.array(rows).reshape(len(self), len(names))
 
+    @property
     def best_values(self) -> dict[str, float]:
         """Return the best value of each objective."""
         if not len(self):
@@ -194,8 +232,8 @@ class Front(Sequence[Point]):
         )
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat dict per model."""
-        return [_record(point) for point in self]
+        """Return a flat dict per model, with the columns of `Results.records`."""
+        return [record_of(point, on_front=True) for point in self]
 
     def to_pandas(self) -> Any:
         """Return the front as a pandas DataFrame."""
@@ -248,10 +286,28 @@ class Front(Sequence[Point]):
         return "; ".join(clauses.values()) or "no other model is better in any objective"
 
 
-def _record(point: Point) -> dict[str, Any]:
-    head = {"job": point.job, "trial": point.trial, "step": point.step}
-    scores = {f"score.{name}": value for name, value in point.scores.items()}
-    return head | scores | {f"config.{name}": value for name, value in point.hp.items()}
+def record_of(point: Point, *, on_front: bool, error: str = "") -> dict[str, Any]:
+    """Return an evaluation as a flat dict, the row of `records`."""
+    record: dict[str, Any] = {"job": point.job, "trial": point.trial}
+    record |= {"begin": point.begin, "end": point.step}
+    record |= {"start": point.start, "parent": point.parent}
+    record |= {f"hp.{name}": value for name, value in point.hp.items()}
+    record |= {f"score.{name}": value for name, value in point.scores.items()}
+    for name, bar in point.errors.items():
+        record |= {f"{part}.{name}": value for part, value in bar._asdict().items()}
+    record |= {"violation": point.violation, "front": on_front}
+    return record | {"seconds": point.seconds, "duration": point.duration, "error": error}
+
+
+def schedule_of(lineage: Iterable[Ancestor]) -> list[tuple[int, int, Mapping[str, Any]]]:
+    """Return the hyperparameters of intervals: (begin, end, hp), merged where equal."""
+    schedule: list[tuple[int, int, Mapping[str, Any]]] = []
+    for ancestor in lineage:
+        if schedule and schedule[-1][1] == ancestor.begin and schedule[-1][2] == ancestor.hp:
+            schedule[-1] = (schedule[-1][0], ancestor.end, ancestor.hp)
+        else:
+            schedule.append((ancestor.begin, ancestor.end, ancestor.hp))
+    return schedule
 
 
 def import_pandas() -> Any:

@@ -6,20 +6,24 @@ loops over `steps` and reports its metrics.
 """
 
 import copy
+import importlib
 import math
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from types import FunctionType
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mopbt import serialization
 from mopbt.device import assigned_device
 from mopbt.errors import TaskError
 from mopbt.messages import did_you_mean
-from mopbt.objectives import Constraint, Direction
+from mopbt.objectives import Constraint, Direction, unsigned
+from mopbt.problem import Problem, Task, is_training_function, problem_of
+from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
 
 # The entry of a checkpoint that records how tracked objects were built. The dot keeps it apart from
@@ -28,6 +32,50 @@ _BUILT = "mopbt.built"
 
 # Objects that members of this process have tracked, by id.
 _SEEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+
+
+# What a tracked object may be. The objects of PyTorch fulfill these protocols.
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object that `track` can save and restore."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state by name."""
+
+    def load_state_dict(self, state: Any) -> Any:
+        """Restore the state that `state_dict` returned."""
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """An object with settings per group of parameters, such as an optimizer of PyTorch."""
+
+    param_groups: list[dict[str, Any]]
+
+
+@runtime_checkable
+class LrScheduler(Protocol):
+    """A learning rate scheduler with a base rate per group of parameters."""
+
+    base_lrs: list[Any]
+
+
+@runtime_checkable
+class CompositeScheduler(Protocol):
+    """A learning rate scheduler that consists of others, such as PyTorch's `SequentialLR`."""
+
+    _schedulers: Sequence[Any]
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """An array or a tensor."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Return the size in each dimension."""
 
 
 class Member:
@@ -79,7 +127,7 @@ class Member:
                 "call it before the loop"
             )
         for name, tracked in objects.items():
-            if not _is_trackable(tracked):
+            if not isinstance(tracked, Stateful | np.ndarray | dict):
                 raise TaskError(
                     f"track({name}=...) takes objects with `state_dict` and `load_state_dict`, "
                     f"numpy arrays and dicts, got {type(tracked).__name__}; put plain values into "
@@ -103,7 +151,7 @@ class Member:
         ``bind(opt, lr="lr")`` sets ``lr`` in all parameter groups. A bound field does not follow a
         scheduler. To schedule a tuned rate, build the optimizer with it and track the scheduler.
         """
-        if not hasattr(optimizer, "param_groups"):
+        if not isinstance(optimizer, Optimizer):
             raise TaskError(
                 f"bind takes an optimizer with `param_groups`, got {type(optimizer).__name__}; "
                 f"read `hp` directly for anything else"
@@ -191,10 +239,10 @@ class Member:
 
     def _preserve_rates(self, tracked: Any) -> None:
         """Undo what building a scheduler does to the rates of restored optimizers."""
-        if hasattr(tracked, "param_groups"):
+        if isinstance(tracked, Optimizer):
             rates = [group.get("lr") for group in tracked.param_groups]
             self._restored_rates.append((tracked, rates))
-        elif hasattr(tracked, "base_lrs") or hasattr(tracked, "_schedulers"):
+        elif isinstance(tracked, LrScheduler | CompositeScheduler):
             for optimizer, rates in self._restored_rates:
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate
@@ -216,7 +264,7 @@ class Member:
         state = {name: _state_of(tracked) for name, tracked in self._tracked.items()}
         if self._built:
             state[_BUILT] = self._built
-        return Snapshot(serialization.dumps(state), scores)
+        return Snapshot(dumps(state), scores)
 
     def _check_contract(self) -> dict[str, float]:
         """Raise TaskError unless all was looped, reported and tracked; return the metrics."""
@@ -262,7 +310,7 @@ class Member:
         The usual mistake is `w = w - ...`, which creates another array.
         """
         plain = all(isinstance(tracked, np.ndarray | dict) for tracked in self._tracked.values())
-        if plain and serialization.dumps(self._initial) == serialization.dumps(self._tracked):
+        if plain and dumps(self._initial) == dumps(self._tracked):
             names = ", ".join(map(repr, self._tracked))
             warnings.warn(
                 f"training did not change {names}: modify them in place, as in `w -= ...`",
@@ -284,7 +332,7 @@ class Snapshot:
     @property
     def state(self) -> dict[str, Any] | None:
         """The state of each tracked object by name, or None before the first interval."""
-        return None if self.data is None else visible(serialization.loads(self.data))
+        return None if self.data is None else visible(loads(self.data))
 
 
 def visible(state: Any) -> Any:
@@ -294,11 +342,17 @@ def visible(state: Any) -> Any:
     return {name: value for name, value in state.items() if name != _BUILT}
 
 
+TrainingFunction = Callable[[Member], None]
+
+
 @dataclass(frozen=True)
 class FunctionTask:
-    """A task that calls a training function."""
+    """A task that calls a training function.
 
-    function: Callable[[Member], None]
+    `task` makes one with a decorator.
+    """
+
+    function: TrainingFunction
     _: KW_ONLY
     space: Mapping[str, Domain]
     objectives: Mapping[str, Direction]
@@ -310,8 +364,25 @@ class FunctionTask:
 
     def __post_init__(self) -> None:
         if not self.name:
+            # A partial and an object with `__call__` have no name of their own.
             name = getattr(self.function, "__name__", type(self.function).__name__)
             object.__setattr__(self, "name", name)
+
+    def __call__(self, member: Member) -> None:
+        """Call the training function."""
+        self.function(member)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the object that a decorator left in a module by its name, as for a function.
+
+        The name of the function leads to this object, so the function cannot be sent by its name.
+        """
+        function = self.function
+        if isinstance(function, FunctionType) and function.__module__ != "__main__":
+            module = sys.modules.get(function.__module__)
+            if module is not None and vars(module).get(function.__qualname__) is self:
+                return find_decorated, (function.__module__, function.__qualname__)
+        return super().__reduce_ex__(protocol)
 
     def init(self, seed: int) -> Snapshot:
         """Return an empty snapshot: the function initializes the weights, with seeds set."""
@@ -321,7 +392,7 @@ class FunctionTask:
         self, model: Snapshot, hp: Mapping[str, Any], begin: int, end: int, seed: int
     ) -> Snapshot:
         """Call the function for one interval."""
-        restored = None if model.data is None else serialization.loads(model.data)
+        restored = None if model.data is None else loads(model.data)
         member = Member(hp, begin, end, seed, restored)
         self.function(member)
         return member._take_snapshot()
@@ -340,13 +411,94 @@ class FunctionTask:
         return Snapshot(data, {})
 
 
+def task(
+    *,
+    space: Mapping[str, Domain],
+    objectives: Mapping[str, Direction],
+    steps: int,
+    interval: int = 1,
+    constraints: Sequence[str | Constraint] = (),
+    reference: Mapping[str, float] | None = None,
+    name: str = "",
+) -> Callable[[TrainingFunction], FunctionTask]:
+    """Turn a training function into a task, as a decorator.
+
+    ``mopbt.run(train)`` and ``mopbt run file.py:train`` execute it.
+
+    Args:
+        space: Hyperparameters of the task.
+        objectives: Objectives with their directions: ``{"accuracy": "max", "dsp": "min"}``.
+        steps: Steps of training of each member.
+        interval: Steps between two decisions.
+        constraints: Constraints on metrics: ``["accuracy >= 0.7"]``.
+        reference: Reference point of the hypervolume, such as ``{"accuracy": 0.5, "dsp": 1}``.
+        name: Name of the task (default: the function's name).
+    """
+
+    def decorate(function: TrainingFunction) -> FunctionTask:
+        decorated = FunctionTask(
+            function,
+            space=space,
+            objectives=objectives,
+            steps=steps,
+            interval=interval,
+            constraints=constraints,
+            reference=reference,
+            name=name,
+        )
+        problem_of(decorated)
+        return decorated
+
+    return decorate
+
+
+def as_task(subject: Any, **description: Any) -> Task[Any]:
+    """Return a task object as it is, or make one of a training function and its description."""
+    given = {key: value for key, value in description.items() if value is not None}
+    if not is_training_function(subject):
+        if given:
+            names = ", ".join(f"`{key}`" for key in given)
+            raise TypeError(
+                f"{names}: for training functions only, got a {type(subject).__name__} object, "
+                "which has its own; leave it out, or set it there"
+            )
+        problem_of(subject)
+        return subject  # type: ignore[no-any-return]
+    missing = [key for key in ("space", "objectives", "steps") if key not in given]
+    if missing:
+        needed = ", ".join(f"`{key}=`" for key in missing)
+        received = ", ".join(f"`{key}=`" for key in given) or "nothing"
+        raise TypeError(
+            f"a training function needs {needed} as well, got {received}: write "
+            "run(train, space={...}, objectives={...}, steps=...), or decorate it with @mopbt.task"
+        )
+    return FunctionTask(subject, **given)
+
+
+def described_by(problem: Problem, subject: Any) -> Task[Any]:
+    """Return a task object as it is, or make one of a training function and the run's problem."""
+    if not is_training_function(subject):
+        return subject  # type: ignore[no-any-return]
+    reference = problem.reference
+    return FunctionTask(
+        subject,
+        name=problem.name,
+        space=problem.space,
+        objectives={objective.name: objective.direction for objective in problem.objectives},
+        constraints=problem.constraints,
+        interval=problem.interval,
+        steps=problem.steps,
+        reference=None if reference is None else unsigned(problem.objectives, reference),
+    )
+
+
+def find_decorated(module: str, name: str) -> Any:
+    """Return the task that the decorator left in a module under the name of its function."""
+    return vars(importlib.import_module(module))[name]
+
+
 def _type_names(values: Sequence[Any]) -> str:
     return ", ".join(type(value).__name__ for value in values)
-
-
-def _is_trackable(tracked: Any) -> bool:
-    has_state = hasattr(tracked, "state_dict") and hasattr(tracked, "load_state_dict")
-    return has_state or isinstance(tracked, np.ndarray | dict)
 
 
 def _load_state(name: str, tracked: Any, state: Any) -> None:
@@ -368,7 +520,7 @@ def _load_state(name: str, tracked: Any, state: Any) -> None:
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the shapes of a model's tensors, or the sizes of an optimizer's groups."""
     shapes: dict[str, Any] = {
-        part: tuple(value.shape) for part, value in state.items() if hasattr(value, "shape")
+        part: tuple(value.shape) for part, value in state.items() if isinstance(value, Shaped)
     }
     for i, group in enumerate(state.get("param_groups", ())):
         shapes[f"group {i}"] = len(group["params"])
@@ -393,17 +545,23 @@ def _state_of(tracked: Any) -> Any:
 def hyperparameters_of(tracked: Any) -> dict[str, Any]:
     """Record the settings that an optimizer or a scheduler was built with."""
     groups = []
-    for group in getattr(tracked, "param_groups", ()):
+    for group in tracked.param_groups if isinstance(tracked, Optimizer) else ():
         settings = {field: value for field, value in group.items() if is_plain(value)}
         # A scheduler adds `initial_lr` when it is built, which may be after this record.
         if "lr" in settings:
             settings.setdefault("initial_lr", settings["lr"])
         groups.append(settings)
+    rates = tracked.base_lrs if isinstance(tracked, LrScheduler) else ()
     return {
         "groups": groups,
-        "base_lrs": [rate for rate in getattr(tracked, "base_lrs", ()) if is_plain(rate)],
-        "parts": [hyperparameters_of(part) for part in getattr(tracked, "_schedulers", ())],
+        "base_lrs": [rate for rate in rates if is_plain(rate)],
+        "parts": [hyperparameters_of(part) for part in _parts_of(tracked)],
     }
+
+
+def _parts_of(tracked: Any) -> Sequence[Any]:
+    """Return the schedulers that a scheduler consists of."""
+    return tracked._schedulers if isinstance(tracked, CompositeScheduler) else ()
 
 
 def merge_hyperparameters(tracked: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
@@ -419,14 +577,12 @@ def merge_hyperparameters(tracked: Any, now: Mapping[str, Any], then: Mapping[st
         now: Its `hyperparameters_of`, recorded before it was restored.
         then: The same record from the checkpoint.
     """
-    groups = getattr(tracked, "param_groups", ())
+    groups = tracked.param_groups if isinstance(tracked, Optimizer) else ()
     for group, new, old in zip(groups, now["groups"], then["groups"], strict=True):
         _merge_group(group, new, old)
     if now["base_lrs"]:
         tracked.base_lrs = list(map(_merge, now["base_lrs"], then["base_lrs"], tracked.base_lrs))
-    # A scheduler may consist of other schedulers.
-    parts = getattr(tracked, "_schedulers", ())
-    for part, new, old in zip(parts, now["parts"], then["parts"], strict=True):
+    for part, new, old in zip(_parts_of(tracked), now["parts"], then["parts"], strict=True):
         merge_hyperparameters(part, new, old)
 
 

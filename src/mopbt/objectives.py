@@ -8,12 +8,15 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from mopbt.errors import MissingScore
 from mopbt.messages import did_you_mean
 
-Direction = Literal["max", "min"]
+Direction = Literal["max", "min", "maximize", "minimize"]
+
+# Only the short form is stored.
+_SHORT: dict[str, Direction] = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
 
 # The pattern of a name in a constraint. It rejects mistakes such as "a => 1" and "0 < a < 1".
 _NAME = r"[^<>=\s]|[^<>\s][^<>]*[^<>=\s]"
@@ -21,7 +24,10 @@ _NAME = r"[^<>=\s]|[^<>\s][^<>]*[^<>=\s]"
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A metric to maximize or minimize."""
+    """A metric to maximize or minimize.
+
+    `direction` is "max" or "min"; "maximize" and "minimize" are accepted for them.
+    """
 
     name: str
     direction: Direction
@@ -29,12 +35,13 @@ class Objective:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"an objective's name must be a nonempty string, got {self.name!r}")
-        if self.direction not in get_args(Direction):
-            suggestion = did_you_mean(str(self.direction)[:3], get_args(Direction))
+        if not isinstance(self.direction, str) or self.direction not in _SHORT:
+            suggestion = did_you_mean(str(self.direction)[:3], ("max", "min"))
             raise ValueError(
-                f"the direction of objective {self.name!r} must be 'max' or 'min', got "
-                f"{self.direction!r}{suggestion}"
+                f"the direction of objective {self.name!r} must be 'max' or 'min' (or 'maximize' "
+                f"or 'minimize'), got {self.direction!r}{suggestion}"
             )
+        object.__setattr__(self, "direction", _SHORT[self.direction])
 
     @property
     def sign(self) -> int:

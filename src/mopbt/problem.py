@@ -22,7 +22,8 @@ Model = TypeVar("Model")
 class Task(Protocol[Model]):
     """Anything that trains step by step.
 
-    A task may also have a `name`, `constraints`, and a `reference` for the hypervolume.
+    A task may also have a `name`, `constraints`, a `reference` for the hypervolume, and a
+    `population` that suits it.
 
     `train` trains a model from step `begin` to step `end` and returns it, or None if it trained the
     model in place. All randomness must come from `seed`, so that an interval can be repeated with
@@ -65,6 +66,50 @@ class Task(Protocol[Model]):
 
 
 # What a task may offer in addition. A task declares an ability by having its members.
+
+
+@runtime_checkable
+class NamedTask(Protocol):
+    """A task with a name of its own; other tasks are named after their class."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the task."""
+
+
+@runtime_checkable
+class ConstrainedTask(Protocol):
+    """A task whose models must satisfy constraints."""
+
+    @property
+    def constraints(self) -> Sequence[str | Constraint]:
+        """Return the constraints on metrics, such as ``["accuracy >= 0.7"]``."""
+
+
+@runtime_checkable
+class ReferencedTask(Protocol):
+    """A task with a fixed reference point of the hypervolume."""
+
+    @property
+    def reference(self) -> Mapping[str, float] | None:
+        """Return the reference point by objective, in their original direction."""
+
+
+@runtime_checkable
+class PopulationTask(Protocol):
+    """A task that suggests the size of its population."""
+
+    @property
+    def population(self) -> int | None:
+        """Return the size of the population, or None for the algorithm's default."""
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """An object that trains models; what lacks `train` but can be called is a function."""
+
+    def train(self, *arguments: Any) -> Any:
+        """Train a model."""
 
 
 @runtime_checkable
@@ -173,6 +218,16 @@ class Problem:
             )
 
 
+def is_training_function(subject: Any) -> bool:
+    """Return whether an object is a training function, and not a task or a class."""
+    return callable(subject) and not isinstance(subject, type | Trainable)
+
+
+def suggested_population(task: Any) -> int | None:
+    """Return the size of the population that a task suggests, or None."""
+    return task.population if isinstance(task, PopulationTask) else None
+
+
 def problem_of(task: Any) -> Problem:
     """Check that an object is a task, and return its problem."""
     if isinstance(task, type):
@@ -185,6 +240,7 @@ def problem_of(task: Any) -> Problem:
             f"mopbt.registry.find_task({task!r})[0] returns the task that `mopbt run` knows by "
             "this name"
         )
+    # Not `isinstance(task, Task)`: the error names what is missing.
     for method in ("init", "train", "evaluate", "dump", "load"):
         if not callable(getattr(task, method, None)):
             raise TypeError(
@@ -198,13 +254,13 @@ def problem_of(task: Any) -> Problem:
                 "see docs/write-a-task.md"
             )
     return make_problem(
-        name=getattr(task, "name", type(task).__name__),
+        name=task.name if isinstance(task, NamedTask) else type(task).__name__,
         space=task.space,
         objectives=task.objectives,
-        constraints=getattr(task, "constraints", ()),
+        constraints=task.constraints if isinstance(task, ConstrainedTask) else (),
         interval=task.interval,
         steps=task.steps,
-        reference=getattr(task, "reference", None),
+        reference=task.reference if isinstance(task, ReferencedTask) else None,
     )
 
 

@@ -6,43 +6,76 @@ A name is one that a package registers under the entry point `mopbt.tasks`, or a
 import importlib
 import inspect
 import sys
-from importlib.metadata import entry_points
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from mopbt.fingerprint import digest
+from mopbt.function_task import described_by
 from mopbt.messages import did_you_mean
-from mopbt.problem import problem_of
+from mopbt.objectives import Direction
+from mopbt.problem import Problem, Task, is_training_function, problem_of
+from mopbt.space import Domain
 
 GROUP = "mopbt.tasks"
 
 
-def registered() -> dict[str, Any]:
+@runtime_checkable
+class TaskFamily(Protocol):
+    """A task that comes in several sizes, registered under one name."""
+
+    @property
+    def about(self) -> str:
+        """Return one line about the task."""
+
+    @property
+    def space(self) -> Mapping[str, Domain]:
+        """Return the domains of the tuned hyperparameters, by name."""
+
+    @property
+    def objectives(self) -> Mapping[str, Direction]:
+        """Return the objectives and their directions."""
+
+    @property
+    def scales(self) -> Mapping[str, Any]:
+        """Return the sizes by name; each may have a `population`."""
+
+    def at(self, scale: str = "paper") -> Task[Any]:
+        """Build the task at a scale and load its data."""
+
+    def data_state(self) -> str:
+        """Return whether the data is present, and how to get it if not."""
+
+
+def registered() -> dict[str, EntryPoint]:
     """Return the entry points of all registered tasks, sorted by name."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return {point.name: point for point in points}
 
 
-def find_task(reference: str) -> tuple[Any, str]:
+def find_task(reference: str, problem: Problem | None = None) -> tuple[Any, str]:
     """Return the task that a reference names, and a reference that works anywhere.
 
     A reference is a registered name, ``package.module:object``, or ``path/to/file.py:object``. For
     a task that comes in several sizes, ``@scale`` follows. A class is called without arguments to
-    create the task.
+    create the task. If a `problem` is given, the reference may also name a training function.
     """
     bare, scale = split_scale(reference)
     found, absolute = _find_object(bare)
-    if hasattr(found, "at"):
+    if isinstance(found, TaskFamily):
         if scale is None:
             return found.at(), absolute
         return found.at(scale), f"{absolute}@{scale}"
     if scale is not None:
         raise ValueError(f"{bare} comes in one size only, got the scale {scale!r}; leave it out")
     task = _instantiate(found, bare) if isinstance(found, type) else found
-    if callable(task) and not hasattr(task, "train"):
+    if is_training_function(task) and problem is not None:
+        return described_by(problem, task), absolute
+    if is_training_function(task):
         raise ValueError(
-            f"{bare} is a function; wrap it in a task: task = mopbt.FunctionTask(train, "
-            f"space=..., objectives=..., steps=...)"
+            f"{bare} is a function; make it a task with a decorator: @mopbt.task(space=..., "
+            f"objectives=..., steps=...)"
         )
     problem_of(task)
     return task, absolute
@@ -67,8 +100,10 @@ def task_fingerprint(reference: str) -> str:
     bare, scale = split_scale(reference)
     known = registered()
     if bare in known:
-        size = getattr(known[bare].load(), "scales", {}).get(scale or "paper", "")
-        return f"{known[bare].dist.name} {known[bare].dist.version} {size!r}"
+        found, package = known[bare].load(), known[bare].dist
+        size = found.scales.get(scale or "paper", "") if isinstance(found, TaskFamily) else ""
+        assert package is not None  # found among the installed packages
+        return f"{package.name} {package.version} {size!r}"
     place, name = bare.rsplit(":", 1)
     if place.endswith(".py"):
         return digest(Path(place).resolve(), 0)
@@ -101,6 +136,7 @@ def _find_object(reference: str) -> tuple[Any, str]:
             f"or path/to/file.py:task, got {reference!r}{did_you_mean(reference, known)}"
         )
     module, absolute = _import_place(place, name)
+    # Not by `vars`, because a module may define names lazily, with `__getattr__`.
     if not hasattr(module, name):
         offered = ", ".join(n for n in vars(module) if not n.startswith("_"))
         raise ValueError(
@@ -128,7 +164,7 @@ def _import_place(place: str, name: str) -> tuple[Any, str]:
     sys.path.insert(0, str(file.parent))
     module = _import_module(file.stem, f"{place} cannot be imported")
     # Without this check, another module of the same name would silently be used.
-    origin = getattr(module, "__file__", None) or "Python itself"
+    origin = vars(module).get("__file__") or "Python itself"
     if Path(origin).resolve() != file:
         raise ValueError(
             f"{place} cannot be imported: there is another module {file.stem!r} ({origin}); "

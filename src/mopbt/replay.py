@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from mopbt.algorithms import check_count
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.execution import run_job
 from mopbt.errors import TaskError, TaskFailed
+from mopbt.export import Exported, Origin, export_model
 from mopbt.front import Ancestor, Point
 from mopbt.problem import Problem, Task, problem_of
-from mopbt.results import Results
 from mopbt.state import Job, Report
 from mopbt.stores.memory import MemoryCheckpoints
 
@@ -29,6 +29,7 @@ class Replayed:
         lineage: The intervals of its training, with the metrics of the original run.
         problem: The task's space, objectives and length of training.
         seed: Random seed of the replay.
+        origin: The run whose schedule was followed.
     """
 
     model: Any
@@ -38,6 +39,7 @@ class Replayed:
     lineage: Sequence[Ancestor]
     problem: Problem
     seed: int
+    origin: Origin
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -60,47 +62,35 @@ class Replayed:
         parts = [f"{value:+.3g} in {name}" for name, value in differences.items()]
         return f"The replay differs by {', '.join(parts)}."
 
-
-def replay(
-    results: Results,
-    point: Point | int,
-    task: Task[Any] | None = None,
-    *,
-    ancestry: bool = True,
-    seed: int | None = None,
-) -> Replayed:
-    """Train a model again from scratch with its schedule, and compare the two.
-
-    Args:
-        results: The run.
-        point: The model to train again, or its id.
-        task: The task, if it differs from the run's, for example in its data. A longer or shorter
-            training stretches the schedule.
-        ancestry: Follow the schedule of the weights through every exploit. If false, follow the
-            schedule of the trial itself, as if it had never copied another member's weights.
-        seed: Random seed. By default the run's: on the same task and machine, the replay gives the
-            same model (up to rounding if the run trained it in a stack). Another seed shows what
-            the schedule alone is worth.
-    """
-    if seed is not None:
-        check_count("seed", seed, 0)
-    task = task or results.task
-    if task is None:
-        raise TaskError(
-            "a replay needs the task: replay(results, point, task), or "
-            "Results.open(path, task=task)"
+    def export(self, file: Path | str) -> Exported:
+        """Write the replayed model in the same way as a model of its run."""
+        why = (
+            f"Model {self.point.job}, trained again with its schedule on {self.problem.name} with "
+            f"the seed {self.seed}"
         )
+        if shortfall := self.origin.front.shortfall(self.point):
+            why += f": {shortfall}"
+        choice = replace(self.point, why=f"{why}. {self}")
+        return export_model(Path(file), self.data, choice, self.lineage, self.origin)
+
+
+def replay_schedule(
+    task: Task[Any], original: Point, recorded: Sequence[Ancestor], origin: Origin, seed: int
+) -> Replayed:
+    """Train a model again from scratch along its recorded intervals.
+
+    If the task trains for longer or shorter than the run, the schedule is stretched.
+    """
     problem = problem_of(task)
-    _check_space(results.problem, problem)
-    original = point if isinstance(point, Point) else results.point(point)
-    recorded = results.lineage(original) if ancestry else results.trial_history(original)
-    lineage = _stretch(recorded, results.problem, problem)
-    seed = results.settings.seed if seed is None else seed
+    trained = origin.settings.problem
+    _check_space(trained, problem)
+    lineage = _stretch(recorded, trained, problem)
     context = RunContext(task, problem, seed, MemoryCheckpoints())
     report, data = _train_along(context, lineage)
     last = lineage[-1]
-    replayed = Point(original.job, last.trial, last.end, last.hp, report.scores, report.violation)
-    return Replayed(task.load(data), replayed, original.scores, data, lineage, problem, seed)
+    point = Point(original.job, last.trial, last.end, last.hp, report.scores, report.violation)
+    model = task.load(data)
+    return Replayed(model, point, original.scores, data, lineage, problem, seed, origin)
 
 
 def _train_along(context: RunContext, lineage: Sequence[Ancestor]) -> tuple[Report, bytes]:

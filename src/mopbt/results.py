@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Integral
@@ -11,19 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from mopbt.algorithms import algorithm_of
-from mopbt.errors import StoreError
+from mopbt.algorithms import algorithm_of, check_count
+from mopbt.errors import StoreError, TaskError
+from mopbt.export import Exported, Origin, check_export_path, export_model
 from mopbt.filesystem import write_atomically
-from mopbt.front import Ancestor, Front, Point, import_pandas
-from mopbt.function_task import Snapshot, visible
+from mopbt.front import Ancestor, Front, Point, import_pandas, record_of, schedule_of
+from mopbt.function_task import Snapshot, TrainingFunction, described_by, visible
 from mopbt.history import History, read_history
 from mopbt.messages import counted
 from mopbt.objectives import signed_reference
 from mopbt.problem import Problem, Task
 from mopbt.progress import Outcome
+from mopbt.replay import Replayed, replay_schedule
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
-from mopbt.serialization import loads
+from mopbt.serialization import is_pickle, loads
 from mopbt.state import Job
 from mopbt.stores.base import Checkpoints
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of
@@ -58,12 +60,17 @@ class Results:
         return f"<Results of {name!r}{where}: {intervals}, {models} on the front, {state}>"
 
     @staticmethod
-    def open(path: Path | str, task: Task[Any] | None = None) -> "Results":
-        """Open a run. `task` is needed only to load models whose task has its own `load`."""
+    def open(path: Path | str, task: Task[Any] | TrainingFunction | None = None) -> "Results":
+        """Open a run.
+
+        The task, or the training function, is needed only to replay a model, and to load one whose
+        task has its own `load`.
+        """
         path = Path(path).absolute()
         settings = read_run_config(path)
         storage = settings.storage or path / "checkpoints"
-        results = Results(settings, checkpoints_at(storage, make=False), path, task)
+        own = None if task is None else described_by(settings.problem, task)
+        results = Results(settings, checkpoints_at(storage, make=False), path, own)
         results.refresh()
         return results
 
@@ -106,6 +113,7 @@ class Results:
         """Return whether the run is complete: nothing is left to do within its budget."""
         return self.history.done or len(self) == self.intervals
 
+    @property
     def failures(self) -> dict[int, str]:
         """Return the errors of failed jobs."""
         reports = self.history.reports
@@ -175,6 +183,53 @@ class Results:
         model = self.task.load(data)
         return model.state if isinstance(model, Snapshot) else model
 
+    def export(self, point: Point | int, file: Path | str) -> Exported:
+        """Write a model's weights to a .safetensors file, with its origin and card beside it.
+
+        The origin is a .json and the card a .md file of the same name. The weights are the
+        `state_dict` of a PyTorch model, for other models all tracked state. A checkpoint in the
+        task's own format is written unchanged, with the suffix .bin.
+        """
+        check_export_path(Path(file))
+        found = self._found(point)
+        lineage = self.lineage(found)
+        return export_model(Path(file), self.checkpoint(found), found, lineage, self._origin())
+
+    def replay(
+        self,
+        point: Point | int,
+        task: Task[Any] | TrainingFunction | None = None,
+        *,
+        ancestry: bool = True,
+        seed: int | None = None,
+    ) -> Replayed:
+        """Train a model again from scratch with its schedule, and compare the two.
+
+        Args:
+            point: The model to train again, or its id.
+            task: The task or training function, if the run was opened without it, or to train
+                another one, for example with other data. A task with a longer or shorter training
+                stretches the schedule.
+            ancestry: Follow the schedule of the weights through every exploit. If false, follow
+                the schedule of the trial itself, as if it had never copied another member's
+                weights.
+            seed: Random seed. By default the run's: on the same task and machine, the replay gives
+                the same model (up to rounding if the run trained it in a stack). Another seed shows
+                what the schedule alone is worth.
+        """
+        if seed is not None:
+            check_count("seed", seed, 0)
+        trained = self.task if task is None else described_by(self.problem, task)
+        if trained is None:
+            raise TaskError(
+                "a replay needs the task: results.replay(point, task), or "
+                "Results.open(path, task=task)"
+            )
+        original = self._found(point)
+        recorded = self.lineage(original) if ancestry else self.trial_history(original)
+        seed = self.settings.seed if seed is None else seed
+        return replay_schedule(trained, original, recorded, self._origin(), seed)
+
     def checkpoint(self, point: Point | int) -> bytes:
         """Return the bytes of a model's checkpoint, verified against the journal."""
         job = self._job_of(point)
@@ -190,9 +245,18 @@ class Results:
         return self.checkpoints.file(self._job_of(point))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat dict per report, failed ones included, ordered by job."""
+        """Return a flat dict per report, failed ones included, ordered by job.
+
+        Hyperparameters are under ``hp.<name>``, metrics under ``score.<name>``, and where a metric
+        has an error ``stderr.<name>``, ``lower.<name>`` and ``upper.<name>``.
+        """
         front = {entry.job for entry in self.history.front}
-        return [self._full_record(job, job in front) for job in self._reported()]
+        failures = self.failures
+        records = []
+        for job in self._reported():
+            error = failures.get(job, "")
+            records.append(record_of(self._point(job), on_front=job in front, error=error))
+        return records
 
     def to_pandas(self) -> Any:
         """Return all reports as a pandas DataFrame."""
@@ -212,23 +276,19 @@ class Results:
         writer.writerows(records)
         write_atomically(file, text.getvalue().encode())
 
+    def _found(self, point: Point | int) -> Point:
+        return point if isinstance(point, Point) else self.point(point)
+
+    def _origin(self) -> Origin:
+        name = self.path.name if self.path is not None else ""
+        return Origin(self.settings, self.front(), name)
+
     def _reported(self) -> list[int]:
         """Return the jobs that have reported, in ascending order."""
         return sorted(self.history.reports.jobs().tolist())
 
     def _failed(self, job: int) -> bool:
         return self.history.reports.failed(self.history.reports.row(job))
-
-    def _full_record(self, id: int, on_front: bool) -> dict[str, Any]:
-        report, job = self.history.report(id), self.history.job(id)
-        parent = None if job.start is None else self.history.jobs.trial(job.start)
-        head: dict[str, Any] = {"job": id, "trial": job.trial, "begin": job.begin, "end": job.end}
-        head |= {"start": job.start, "parent": parent}
-        hp = {f"config.{name}": value for name, value in self._decode(job).items()}
-        scores = {f"score.{name}": value for name, value in report.scores.items()}
-        tail: dict[str, Any] = {"violation": report.violation, "front": on_front}
-        tail |= {"seconds": report.seconds, "duration": report.duration, "error": report.error}
-        return head | hp | scores | tail
 
     def _reference(
         self, reference: Mapping[str, float] | None
@@ -242,9 +302,21 @@ class Results:
 
     def _point(self, id: int) -> Point:
         job, report = self.history.job(id), self.history.report(id)
-        hp = self._decode(job)
-        scores, violation = report.scores, report.violation
-        return Point(id, job.trial, job.end, hp, scores, violation, report.seconds, loader=self)
+        return Point(
+            job=id,
+            trial=job.trial,
+            step=job.end,
+            hp=self._decode(job),
+            scores=report.scores,
+            violation=report.violation,
+            seconds=report.seconds,
+            begin=job.begin,
+            start=job.start,
+            parent=None if job.start is None else self.history.jobs.trial(job.start),
+            duration=report.duration,
+            errors=report.errors,
+            source=self,
+        )
 
     def _ancestor(self, id: int) -> Ancestor:
         job, scores = self.history.job(id), self.history.report(id).scores
@@ -263,25 +335,6 @@ class Results:
                 f"`results.front()`, got {job!r}; on the front are {front or 'none yet'}"
             )
         return job
-
-
-def is_pickle(data: bytes) -> bool:
-    """Return whether bytes look like a pickle, without reading it.
-
-    The checkpoints of scikit-learn's estimators are pickles.
-    """
-    return data[:1] == b"\x80" and data[-1:] == b"."
-
-
-def schedule_of(lineage: Iterable[Ancestor]) -> list[tuple[int, int, Mapping[str, Any]]]:
-    """Return the hyperparameters of intervals: (begin, end, hp), merged where equal."""
-    schedule: list[tuple[int, int, Mapping[str, Any]]] = []
-    for ancestor in lineage:
-        if schedule and schedule[-1][1] == ancestor.begin and schedule[-1][2] == ancestor.hp:
-            schedule[-1] = (schedule[-1][0], ancestor.end, ancestor.hp)
-        else:
-            schedule.append((ancestor.begin, ancestor.end, ancestor.hp))
-    return schedule
 
 
 def total_intervals(settings: RunConfig) -> int | None:

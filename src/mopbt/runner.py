@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from mopbt.algorithms import (
     MOPBT,
     POPULATION,
     Algorithm,
+    CheckedAlgorithm,
     algorithm_by_name,
     options_of,
 )
@@ -22,10 +23,10 @@ from mopbt.engines.auto import ENGINES, EngineSpec, check_stackable, engine_spec
 from mopbt.engines.base import Engine, InProcessEngine, RunContext, StackingEngine
 from mopbt.errors import RunMismatch
 from mopbt.fingerprint import code_of
-from mopbt.function_task import FunctionTask, Member
+from mopbt.function_task import TrainingFunction, as_task
 from mopbt.history import History
 from mopbt.objectives import Constraint, Direction
-from mopbt.problem import CheckedTask, Problem, Task, problem_of
+from mopbt.problem import CheckedTask, Problem, Task, problem_of, suggested_population
 from mopbt.progress import Outcome, Progress, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
@@ -42,7 +43,7 @@ AnyStore = DirectoryStore | MemoryStore
 
 
 def run(
-    task: Task[Any] | Callable[[Member], None],
+    task: Task[Any] | TrainingFunction,
     *,
     out: Path | str | None,
     algorithm: Algorithm | str | None = None,
@@ -100,7 +101,7 @@ def run(
         interval=interval,
         steps=steps,
     )
-    default = getattr(subject, "population", None)
+    default = suggested_population(subject)
     chosen = _choose_algorithm(algorithm or MOPBT.name, population, default=default)
     problem, fingerprint = problem_of(subject), code_of(subject)
     settings = RunConfig(problem, options_of(chosen), seed, task_fingerprint=fingerprint)
@@ -139,8 +140,7 @@ def execute_run(
     budget, budget_note = _bounded(budget, scheduler, settings.problem)
     settings = replace(settings, storage=_resolve_storage(out, storage))
     sizes = {"workers": workers, "cost": cost, "address": address}
-    parallel = getattr(algorithm, "max_parallel", POPULATION)
-    driver, spec = _make_engine(engine, sizes, task, parallel, out)
+    driver, spec = _make_engine(engine, sizes, task, algorithm.max_parallel, out)
     if spec is not None:
         settings = replace(settings, engine=spec.to_dict())
     rules = partial(repair_journal, scheduler=scheduler, seed=settings.seed) if repair else None
@@ -205,8 +205,8 @@ def _check_before_training(task: Task[Any], algorithm: Algorithm) -> None:
     """Let a task and an algorithm check what they need, before anything is written."""
     if isinstance(task, CheckedTask):
         task.check()
-    if callable(check := getattr(algorithm, "check", None)):
-        check()
+    if isinstance(algorithm, CheckedAlgorithm):
+        algorithm.check()
 
 
 def _open(
@@ -347,37 +347,13 @@ def _make_engine(
     return engine, None
 
 
-def as_task(task: Any, **description: Any) -> Task[Any]:
-    """Return a task object as it is, or make one of a training function and its description."""
-    given = {key: value for key, value in description.items() if value is not None}
-    is_function = callable(task) and not isinstance(task, type) and not hasattr(task, "train")
-    if not is_function:
-        if given:
-            names = ", ".join(f"`{key}`" for key in given)
-            raise TypeError(
-                f"{names}: for training functions only, got a {type(task).__name__} object, which "
-                "has its own; leave it out, or set it there"
-            )
-        problem_of(task)
-        return task  # type: ignore[no-any-return]
-    missing = [key for key in ("space", "objectives", "steps") if key not in given]
-    if missing:
-        needed = ", ".join(f"`{key}=`" for key in missing)
-        received = ", ".join(f"`{key}=`" for key in given) or "nothing"
-        raise TypeError(
-            f"a training function needs {needed} as well, got {received}: write "
-            "run(train, space={...}, objectives={...}, steps=...)"
-        )
-    return FunctionTask(task, **given)
-
-
 def _choose_algorithm(
     algorithm: Algorithm | str, population: int | None, *, default: int | None
 ) -> Algorithm:
     """Return the algorithm with its population; `default` is the task's own suggestion."""
     if isinstance(algorithm, str):
         algorithm = algorithm_by_name(algorithm, default)
-    if isinstance(algorithm, type) or not hasattr(algorithm, "scheduler"):
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         remedy = f"; pass {algorithm.__name__}()" if isinstance(algorithm, type) else ""
         names = f"the name of one ({', '.join(ALGORITHMS)})"
         raise TypeError(

@@ -81,6 +81,14 @@ def loads(data: bytes) -> Any:
     return _decode(shape, leaves)
 
 
+def is_pickle(data: bytes) -> bool:
+    """Return whether bytes look like a pickle, without reading it.
+
+    The checkpoints of scikit-learn's estimators are pickles.
+    """
+    return data[:1] == b"\x80" and data[-1:] == b"."
+
+
 def is_tensor(node: Any) -> bool:
     """Check whether a leaf is a PyTorch tensor, without importing PyTorch."""
     torch = sys.modules.get("torch")

@@ -56,13 +56,13 @@ def test_the_table_has_what_the_runs_have(small):
             row |= {key: record[key] for key in ("job", "trial", "seconds", "duration", "error")}
             row |= {"violation": math.inf if failed else record["violation"]}
             row |= {
-                key: value for key, value in record.items() if key.startswith(("score.", "config."))
+                key: value for key, value in record.items() if key.startswith(("score.", "hp."))
             }
             expected[run.task, run.algorithm, run.seed, record["job"]] = row
     columns = list(rows[0])
     assert len(rows) == len(expected) == sum(map(len, comparison.runs))
     assert any(row["error"] for row in rows)
-    assert any(row["config.kind"] == "with, comma" for row in rows)
+    assert any(row["hp.kind"] == "with, comma" for row in rows)
     for row in rows:
         want = expected[row["task"], row["algorithm"], int(row["seed"]), int(row["job"])]
         assert row == {column: as_text(want.get(column)) for column in columns}
@@ -79,7 +79,7 @@ def test_the_table_has_what_the_runs_have(small):
         "error",
     ]
     assert columns[10:12] == ["score.first", "score.second"]
-    assert columns[-3:] == ["config.rate", "config.kind", "config.n"]
+    assert columns[-3:] == ["hp.rate", "hp.kind", "hp.n"]
 
 
 def test_columns_are_those_of_the_table(small):
@@ -88,10 +88,10 @@ def test_columns_are_those_of_the_table(small):
     assert list(columns) == list(rows[0])
     for name, column in columns.items():
         texts = [as_text(value) for value in column.tolist()]
-        assert (texts if name != "config.n" else [text.removesuffix(".0") for text in texts]) == [
+        assert (texts if name != "hp.n" else [text.removesuffix(".0") for text in texts]) == [
             row[name] for row in rows
         ]
-    assert columns["config.n"].dtype == float  # with NaN for the other task
+    assert columns["hp.n"].dtype == float  # with NaN for the other task
 
 
 def test_arrays_are_larger_is_better_and_in_the_order_of_completion(small, place):
@@ -110,7 +110,7 @@ def test_arrays_are_larger_is_better_and_in_the_order_of_completion(small, place
         np.testing.assert_array_equal(
             run.test, np.column_stack([run.scores["test/up"], -run.scores["test/down"]])
         )
-        assert {run.jobs[row]: error for row, error in run.errors.items()} == results.failures()
+        assert {run.jobs[row]: error for row, error in run.errors.items()} == results.failures
         assert np.isinf(run.violations).nonzero()[0].tolist() == list(run.errors)
         assert np.isnan(run.objectives[list(run.errors)]).all()
         positions = dict(zip(run.jobs.tolist(), run.positions.tolist(), strict=True))
@@ -180,7 +180,7 @@ def test_cells_that_are_equal_and_of_other_kinds_stay_apart():
     ],
 )
 def test_a_column_of_mixed_values_has_one_type_where_types_are_known(cells, typed):
-    column = collect._with_one_type("config.x", np.array(cells, dtype=object))
+    column = collect._with_one_type("hp.x", np.array(cells, dtype=object))
     np.testing.assert_array_equal(column, np.array(typed, dtype=column.dtype))
 
 
@@ -191,9 +191,9 @@ def test_an_empty_text_column_stays_text():
 
 def test_a_column_that_not_all_tasks_have_keeps_its_kind():
     """Booleans must not become 1.0 and 0.0."""
-    tables = [{"job": np.arange(2), "config.on": np.array([True, False])}, {"job": np.arange(1)}]
-    assert collect._join_column("config.on", tables).tolist() == [True, False, ""]
-    assert collect._join_column("config.on", tables[:1]).dtype == bool
+    tables = [{"job": np.arange(2), "hp.on": np.array([True, False])}, {"job": np.arange(1)}]
+    assert collect._join_column("hp.on", tables).tolist() == [True, False, ""]
+    assert collect._join_column("hp.on", tables[:1]).dtype == bool
 
 
 def test_parquet_has_the_same_table_or_names_what_it_needs(small, place):

@@ -91,8 +91,8 @@ def outcomes(results):
         "begin",
         "end",
         "start",
-        "config.weight",
-        "config.lr",
+        "hp.weight",
+        "hp.lr",
         "score.near",
         "score.far",
     )
@@ -132,7 +132,7 @@ def test_an_asynchronous_run_ends_with_every_member_trained(tmp_path):
     results = mopbt.run(
         task, out=tmp_path / "run", algorithm=algorithm, engine=RayEngine(3), progress=False
     )
-    assert (results.outcome, len(results), results.failures()) == ("done", 24, {})
+    assert (results.outcome, len(results), results.failures) == ("done", 24, {})
 
 
 @pytest.mark.slow

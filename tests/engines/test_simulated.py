@@ -162,11 +162,11 @@ def test_dying_workers_cost_time_and_only_repeated_deaths_fail_a_job():
         SimulatedEngine(4, deaths=0.3, restart=5.0, retries=50), algorithm=MOPBT(population=16)
     )
     assert dying.seconds > fine.seconds + 5.0
-    assert not dying.failures()
+    assert not dying.failures
     assert [p.scores for p in dying.front()] == [p.scores for p in fine.front()]
     failing = simulated(SimulatedEngine(4, deaths=0.3, retries=0), algorithm=MOPBT(population=16))
-    assert 10 < len(failing.failures()) < 60  # of 96
-    assert "died 1 times" in next(iter(failing.failures().values()))
+    assert 10 < len(failing.failures) < 60  # of 96
+    assert "died 1 times" in next(iter(failing.failures.values()))
 
 
 def test_a_time_budget_cuts_the_run_at_that_virtual_moment(tmp_path):

@@ -357,7 +357,7 @@ def _end(run):
         "diverged": last.diverged,
         "front": [point.job for point in front],
         "spread": [point.job for point in front.spread(3)],
-        "best": front.best_values(),
+        "best": front.best_values,
         "hypervolume": results.hypervolume(),
         "models": [_plain(results.load(point)) for point in front],
     }
@@ -569,7 +569,7 @@ COLUMNS = {  # mopbt's names to neutral ones; all others are the same, and None 
     "p_holm": "corrected_p",
     "duration": None,
 }
-PREFIXES = {"score.": "score.", "config.": "hp."}
+PREFIXES = {"score.": "score.", "hp.": "hp."}
 
 
 def table(out, name):
@@ -708,13 +708,13 @@ def results(run):
     return {
         "rows": [_record(record) for record in found.records()],
         "front": [_point(point) for point in front],
-        "front scores": front.scores().tolist(),
+        "front scores": front.scores.tolist(),
         "spread": [[point.job for point in front.spread(n)] for n in (1, 2, 3, 4)],
         "picks": {name: point.job for name, point in picks.items()},
         "hypervolume": found.hypervolume(),
         "hypervolume of a reference": found.hypervolume(run.case["reference"]),
         "curve": [list(pair) for pair in found.hypervolume_curve()],
-        "failures": {str(job): _failure(error) for job, error in found.failures().items()},
+        "failures": {str(job): _failure(error) for job, error in found.failures.items()},
         "ancestry": {str(p.job): [_ancestor(a) for a in found.lineage(p)] for p in front},
         "trial": {str(p.job): [a.job for a in found.trial_history(p)] for p in front},
         "schedules": {str(p.job): _schedule(found.schedule(p)) for p in front},

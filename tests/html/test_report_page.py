@@ -273,7 +273,7 @@ def test_three_objectives_have_three_panels_and_four_have_parallel_coordinates(o
 def test_failures_are_shown_with_their_messages(opened, runs):
     view, results = opened("three"), Results.open(runs / "three")
     section = view.page.locator("#failures")
-    assert f"{len(results.failures())} intervals failed" in section.inner_text()
+    assert f"{len(results.failures)} intervals failed" in section.inner_text()
     assert "RuntimeError: <b>too slow</b>" in section.locator("summary").inner_text()
 
 

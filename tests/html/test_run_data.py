@@ -131,9 +131,7 @@ def test_the_front_is_that_of_the_results(told):
     results, story = told
     data = story.data()
     assert [p["job"] for p in data["front"]] == [p.job for p in results.front()]
-    np.testing.assert_array_equal(
-        [p["objectives"] for p in data["front"]], results.front().scores()
-    )
+    np.testing.assert_array_equal([p["objectives"] for p in data["front"]], results.front().scores)
     assert [(p["trial"], p["step"], p["seconds"]) for p in data["front"]] == [
         (p.trial, p.step, p.seconds) for p in results.front()
     ]
@@ -158,8 +156,8 @@ def test_the_counts_are_those_of_the_results(told):
         if all(np.isfinite(p.scores[o.name]) for o in results.problem.objectives)
     ]
     assert data["intervals"] == len(results)
-    assert data["failed"] == len(results.failures()) == sum(f["count"] for f in data["failures"])
-    assert data["diverged"] == len(results) - len(results.failures()) - len(sound)
+    assert data["failed"] == len(results.failures) == sum(f["count"] for f in data["failures"])
+    assert data["diverged"] == len(results) - len(results.failures) - len(sound)
     assert data["others"]["of"] == len(data["others"]["steps"]) == len(sound) - len(results.front())
     names = [o.name for o in results.problem.objectives]
     seen = [

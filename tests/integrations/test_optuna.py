@@ -70,12 +70,12 @@ def test_directions_constraints_failures_and_nan_are_kept(wild):
         record["job"] for record in wild.records() if math.isnan(record.get("score.loss", math.nan))
     }
     assert failed == without_loss
-    assert set(wild.failures()) < failed
+    assert set(wild.failures) < failed
     assert {(t.values[0], t.values[1]) for t in study.best_trials} == {
         (p.scores["near"], p.scores["loss"]) for p in wild.front()
     }
     assert all(
-        "ZeroDivisionError" in study.trials[job].user_attrs["error"] for job in wild.failures()
+        "ZeroDivisionError" in study.trials[job].user_attrs["error"] for job in wild.failures
     )
 
 
@@ -85,7 +85,7 @@ def test_a_study_in_a_file_is_read_back_completely(results, tmp_path):
     study = optuna.load_study(study_name="toy-1", storage=storage)
     assert len(study.trials) == len(results)
     for trial, record in zip(study.trials, results.records(), strict=True):
-        assert trial.params == {"weight": record["config.weight"], "lr": record["config.lr"]}
+        assert trial.params == {"weight": record["hp.weight"], "lr": record["hp.lr"]}
         assert trial.values == [record["score.near"], record["score.far"]]
         assert (trial.user_attrs["trial"], trial.user_attrs["step"]) == (
             record["trial"],

@@ -168,7 +168,7 @@ def by_member(results):
             record["begin"],
             record["end"],
             donor,
-            *(record[f"config.{n}"] for n in SPACE),
+            *(record[f"hp.{n}"] for n in SPACE),
             record["score.near"],
         )
 
@@ -182,9 +182,9 @@ def check_experiment(experiment, members, steps=8, interval=2):
         (t, e) for t in range(members) for e in range(interval, steps + 1, interval)
     ]
     for record in records:
-        assert 0.01 <= record["config.lr"] <= 0.5
-        assert record["config.weight"] in SPACE["weight"].values
-        assert record["config.kind"] in ("a", "b")
+        assert 0.01 <= record["hp.lr"] <= 0.5
+        assert record["hp.weight"] in SPACE["weight"].values
+        assert record["hp.kind"] in ("a", "b")
     front = experiment.front()
     points = [
         [r["score.near"], -r["score.loss"]] for r in records if not math.isnan(r["score.near"])
@@ -275,7 +275,7 @@ def test_an_asynchronous_experiment_trains_every_member_to_the_end(tmp_path):
     ends = sorted((r["trial"], r["end"]) for r in experiment.results.records())
     assert ends == [(t, e) for t in range(6) for e in (2, 4, 6, 8)]
     assert all(load(experiment, point).trace for point in experiment.front())
-    assert all(0.01 <= r["config.lr"] <= 0.5 for r in experiment.results.records())
+    assert all(0.01 <= r["hp.lr"] <= 0.5 for r in experiment.results.records())
 
 
 @pytest.mark.usefixtures("local_ray")

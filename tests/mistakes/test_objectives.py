@@ -8,10 +8,10 @@ MISTAKES = [
     Mistake(
         *(
             "a direction as it is called elsewhere",
-            running(objectives={"up": "maximize", "down": "min"}),
+            running(objectives={"up": "maximum", "down": "min"}),
             ValueError,
         ),
-        *("got 'maximize'", "'max' or 'min'", "did you mean 'max'?"),
+        *("got 'maximum'", "'max' or 'min'", "did you mean 'max'?"),
     ),
     Mistake(
         *("objectives without directions", running(objectives=["up", "down"]), ValueError),

@@ -6,8 +6,6 @@ import mopbt
 from mistakes.helpers import ARGUMENTS, Mistake, check_mistake, front, train
 from mopbt import Results
 from mopbt.errors import StoreError, TaskError
-from mopbt.export import export
-from mopbt.replay import replay
 
 
 def function_task():
@@ -74,7 +72,7 @@ MISTAKES = [
     Mistake(
         *(
             "exporting into a directory",
-            lambda here: export(Results.open("done"), front(here)[0], "folder"),
+            lambda here: Results.open("done").export(front(here)[0], "folder"),
             ValueError,
         ),
         *("got the directory folder", "needs a file name", "such as folder/model.safetensors"),
@@ -82,15 +80,15 @@ MISTAKES = [
     Mistake(
         *(
             "a replay without the task",
-            lambda here: replay(Results.open("done"), front(here)[0]),
+            lambda here: Results.open("done").replay(front(here)[0]),
             TaskError,
         ),
-        *("a replay", "needs the task", "replay(results, point, task)"),
+        *("a replay", "needs the task", "results.replay(point, task)"),
     ),
     Mistake(
         *(
             "a replay on another space",
-            lambda here: replay(Results.open("done"), front(here)[0], function_task()),
+            lambda here: Results.open("done").replay(front(here)[0], function_task()),
             TaskError,
         ),
         *("got ['rate']", "the hyperparameters ['weight', 'lr']", "use the run's own task"),

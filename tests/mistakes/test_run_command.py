@@ -26,8 +26,8 @@ COMMANDS = [
         *("run function.py:train", 2),
         *(
             "function.py:train is a function",
-            "wrap it in a task",
-            "task = mopbt.FunctionTask(train",
+            "make it a task",
+            "@mopbt.task(space=..., objectives=..., steps=...)",
         ),
     ),
     Command(

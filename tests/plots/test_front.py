@@ -86,7 +86,7 @@ def test_shows_every_evaluation_and_the_front(tmp_path, monkeypatch):
     ax = figure.axes[0]
     assert len(ax.collections[0].get_offsets()) == len(results) == 80
     (line,) = ax.get_lines()
-    np.testing.assert_array_equal(line.get_xydata(), results.front().scores()[::-1])
+    np.testing.assert_array_equal(line.get_xydata(), results.front().scores[::-1])
     assert line.get_drawstyle() == "steps-pre"
     title = figure.get_suptitle()
     assert title.startswith("toy\n80 evaluations")
@@ -123,7 +123,7 @@ def test_an_evaluation_far_off_is_counted_and_does_not_squeeze_the_rest(tmp_path
     assert figure.axes[0].get_xlim()[0] > -10
     assert " outside the view)" in figure.get_suptitle()
     lo, hi = figure.axes[0].get_xlim()
-    front = results.front().scores()[:, 0]
+    front = results.front().scores[:, 0]
     assert lo < front.min() <= front.max() < hi
 
 

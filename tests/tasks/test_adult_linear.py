@@ -117,9 +117,9 @@ def test_a_run_finds_a_front_of_loadable_models(tmp_path):
         AdultLinear(steps=5), out=tmp_path / "run", population=12, engine="local", progress=False
     )
     front = results.front()
-    assert not results.failures()
+    assert not results.failures
     assert len(front) > 3
-    recall = front.scores()[:, 1]
+    recall = front.scores[:, 1]
     assert recall.min() < 0.4 < 0.9 < recall.max()
     model, (x, y) = results.load(front[0]), features("val")
     hits = model.predict(x) & y

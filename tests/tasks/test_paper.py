@@ -87,7 +87,7 @@ def test_the_papers_sizes():
 def test_it_trains_on_every_engine_and_measures_the_test_rows_too(name, engine):
     task = made(name)
     results = run(task, out=None, algorithm=MOPBT(population=4), engine=engine, progress=False)
-    assert (results.outcome, len(results), len(results.failures())) == ("done", 12, 0)
+    assert (results.outcome, len(results), len(results.failures)) == ("done", 12, 0)
     for point in results.front():
         assert {f"test/{objective}" for objective in task.objectives} <= set(point.scores)
         assert all(0 <= value <= 2 for value in point.scores.values())

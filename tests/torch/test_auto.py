@@ -219,7 +219,7 @@ def test_the_choice_is_recorded_and_a_resume_does_not_probe_again(tmp_path, monk
     monkeypatch.setattr("mopbt.torch.task.TorchTask.probe", explode)
     again = mopbt.run(task, out=tmp_path / "run", population=6, progress=False)
     assert (again.outcome, len(again)) == ("done", 18)
-    assert not again.failures()
+    assert not again.failures
 
 
 def test_a_recorded_choice_can_be_overruled(tmp_path, monkeypatch):

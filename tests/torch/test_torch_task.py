@@ -287,7 +287,7 @@ task = TorchTask(
 for engine in (mopbt.PoolEngine(1), mopbt.VectorizedEngine(1, stack=4)):
     results = mopbt.run(task, out=None, population=4, engine=engine, progress=False)
     Net().load_state_dict(results.load(results.front()[0])["model"])
-    print("reports", len(results), "failures", len(results.failures()))
+    print("reports", len(results), "failures", len(results.failures))
 """
     )
     done = subprocess.run(

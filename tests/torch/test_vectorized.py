@@ -48,7 +48,7 @@ def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkey
         monkeypatch.setattr(auto, "available_cores", lambda: 1)  # workers take seconds to start
     task, engine = wild_task(), ENGINES[name]
     results = mopbt.run(task, out=tmp_path / "run", population=6, engine=engine, progress=False)
-    assert (results.outcome, len(results), results.failures()) == ("done", 18, {})
+    assert (results.outcome, len(results), results.failures) == ("done", 18, {})
     front = results.front()
     assert len(front) > 0
     for point in front:
@@ -62,7 +62,7 @@ def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkey
         assert point.scores["loss"] == pytest.approx(float(measured["loss"]), abs=1e-6)
     nan = [record for record in results.records() if math.isnan(record["score.recall"])]
     assert nan, "no member diverged"
-    assert all(record["config.lr"] == 1e30 for record in nan)
+    assert all(record["hp.lr"] == 1e30 for record in nan)
     assert not any(record["front"] for record in nan)
     # A diverged member continues from another member, or from its own earlier checkpoint.
     for record in nan:

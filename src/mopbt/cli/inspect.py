@@ -54,7 +54,7 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
     out.print(table)
     if lacks := shortfall(results):
         out.print(lacks, style="yellow", markup=False, soft_wrap=True)
-    for job, error in list(results.failures().items())[-3:]:
+    for job, error in list(results.failures.items())[-3:]:
         out.print(
             f"interval {job} failed: {error.strip().splitlines()[-1]}",
             style="yellow",

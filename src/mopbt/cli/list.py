@@ -1,5 +1,6 @@
 """List what is available: `mopbt algorithms` and `mopbt tasks`."""
 
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from rich.padding import Padding
@@ -7,7 +8,8 @@ from rich.padding import Padding
 from mopbt.algorithms import ALGORITHMS, options_with_defaults
 from mopbt.cli.application import JsonOption, app
 from mopbt.cli.output import as_text, out, print_json
-from mopbt.registry import registered
+from mopbt.objectives import parse_objectives
+from mopbt.registry import TaskFamily, registered
 
 
 @app.command("algorithms")
@@ -60,7 +62,7 @@ def _print_indented(text: str, style: str | None = None) -> None:
     out.print(Padding(text, (0, 0, 0, 4), expand=False), style=style, markup=False)
 
 
-def _describe_task(name: str, point: Any) -> dict[str, Any]:
+def _describe_task(name: str, point: EntryPoint) -> dict[str, Any]:
     """Describe a registered task without loading its data."""
     try:
         task = point.load()
@@ -75,15 +77,15 @@ def _describe_task(name: str, point: Any) -> dict[str, Any]:
             "scales": [],
             "data": "",
         }
-    about = getattr(task, "about", "") or str(type(task).__doc__).partition("\n")[0]
-    data = getattr(task, "data_state", lambda: "")()
+    is_family = isinstance(task, TaskFamily)
+    objectives = parse_objectives(task.objectives)
     return {
         "name": name,
-        "about": about,
-        "objectives": dict(task.objectives),
+        "about": task.about if is_family else str(type(task).__doc__).partition("\n")[0],
+        "objectives": {objective.name: objective.direction for objective in objectives},
         "space": list(task.space),
-        "scales": list(getattr(task, "scales", ())),
-        "data": data,
+        "scales": list(task.scales) if is_family else [],
+        "data": task.data_state() if is_family else "",
     }
 
 

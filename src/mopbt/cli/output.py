@@ -37,10 +37,10 @@ def summary_of(results: Results) -> dict[str, Any]:
         "state": _describe_state(results),
         "intervals": len(results),
         "intervals_in_all": results.intervals,
-        "failures": len(results.failures()),
+        "failures": len(results.failures),
         "seconds": results.seconds,
         "front": len(front),
-        "best": front.best_values(),
+        "best": front.best_values,
         "hypervolume": results.hypervolume(),
     }
     if settings.storage:

@@ -9,11 +9,10 @@ import typer
 
 from mopbt.cli.application import JsonOption, ModelArgument, RunArgument, app
 from mopbt.cli.output import as_text, out, plain, point_json, print_json, table_of
-from mopbt.export import Exported, check_export_path, export, export_replay
+from mopbt.export import Exported, check_export_path
 from mopbt.front import Front, Point
 from mopbt.messages import counted
 from mopbt.registry import find_task, split_scale
-from mopbt.replay import replay
 from mopbt.results import Results
 
 WhereOption = Annotated[
@@ -89,7 +88,7 @@ def pick(
         if where or best or weight:
             raise ValueError("--job selects the model: leave out --where, --best and --weight")
         choice = _pick_by_id(results, job)
-    files = export(results, choice, exported) if exported else None
+    files = results.export(choice, exported) if exported else None
     if as_json:
         print_json(
             point_json(results, choice) | {"why": choice.why, "exported": _file_names(files)}
@@ -122,9 +121,9 @@ def replay_model(
     # A wrong path is reported before the training.
     if exported is not None:
         check_export_path(exported)
-    found, _ = find_task(_task_reference(results, task, scale))
-    again = replay(results, job, found, ancestry=ancestry, seed=seed)
-    files = export_replay(results, again, exported) if exported else None
+    found, _ = find_task(_task_reference(results, task, scale), results.problem)
+    again = results.replay(job, found, ancestry=ancestry, seed=seed)
+    files = again.export(exported) if exported else None
     if as_json:
         parts = {
             "original": again.original,

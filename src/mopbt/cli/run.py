@@ -12,7 +12,7 @@ from mopbt.algorithms import ALGORITHMS, algorithm_by_name, algorithm_of, option
 from mopbt.cli.application import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
 from mopbt.cli.output import out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
-from mopbt.problem import problem_of
+from mopbt.problem import problem_of, suggested_population
 from mopbt.registry import find_task, task_fingerprint
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
@@ -133,7 +133,7 @@ def run(
     options = _parse_options(option or [])
     if population is not None:
         options["population"] = population
-    chosen = algorithm_by_name(algorithm, getattr(found, "population", None), **options)
+    chosen = algorithm_by_name(algorithm, suggested_population(found), **options)
     fingerprint = task_fingerprint(reference)
     settings = RunConfig(
         problem_of(found), options_of(chosen), seed, reference, task_fingerprint=fingerprint

@@ -296,7 +296,7 @@ def _columns(run: RunData, problem: Problem) -> dict[str, NDArray[Any]]:
     for name, column in run.scores.items():
         columns[f"score.{name}"] = column
     for i, name in enumerate(problem.space):
-        columns[f"config.{name}"] = _decode(problem, name, run.positions[:, i])
+        columns[f"hp.{name}"] = _decode(problem, name, run.positions[:, i])
     return columns
 
 
@@ -317,7 +317,7 @@ def _decode(problem: Problem, name: str, positions: Floats) -> NDArray[Any]:
 def _header(tables: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the columns of all tables: common, scores, then hyperparameters."""
     names = dict.fromkeys(chain.from_iterable(tables))
-    return sorted(names, key=lambda name: (name.startswith("config."), name.startswith("score.")))
+    return sorted(names, key=lambda name: (name.startswith("hp."), name.startswith("score.")))
 
 
 def _join_column(name: str, tables: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[Any]:

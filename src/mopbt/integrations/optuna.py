@@ -101,7 +101,7 @@ def _create_trial(
         if len(values) == 1:
             options["intermediate_values"] = _learning_curve(results, record)
     trial = optuna.trial.create_trial(
-        params={name: record[f"config.{name}"] for name in problem.space},
+        params={name: record[f"hp.{name}"] for name in problem.space},
         distributions={name: distribution_of(domain) for name, domain in problem.space.items()},
         user_attrs=_user_attributes(record, numbers),
         **options,

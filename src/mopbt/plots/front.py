@@ -111,7 +111,7 @@ def _points_to_draw(results: Results) -> list[Point]:
     if not points:
         raise ValueError(
             f"{results.path} has no evaluation that can be drawn; wait for the first report, or "
-            f"check `results.failures()`"
+            f"check `results.failures`"
         )
     return points
 

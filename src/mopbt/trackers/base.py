@@ -136,7 +136,7 @@ def evaluations_of(results: Results) -> list[Evaluation]:
             job=record["job"],
             branch=branch,
             step=record["end"],
-            hp=_select(record, "config."),
+            hp=_select(record, "hp."),
             scores=_select(record, "score."),
             violation=record["violation"],
             seconds=record["seconds"],
