@@ -18,6 +18,7 @@ from mopbt.engines.ray import RayEngine
 from mopbt.engines.simulated import SimulatedEngine
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MopbtError
+from mopbt.estimate import Estimate
 from mopbt.front import Front, Point
 from mopbt.function_task import FunctionTask, Member, task
 from mopbt.objectives import Constraint, Direction, Objective
@@ -47,6 +48,7 @@ __all__ = [
     "task",
     "Member",
     "FunctionTask",
+    "Estimate",
     "Space",
     "Domain",
     "Grid",

@@ -1,5 +1,6 @@
-"""Format parts of messages: suggestions for misspelled names, and counts."""
+"""Format parts of messages: suggestions for misspelled names, counts and errors."""
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -21,3 +22,18 @@ def did_you_mean(name: Any, known: Iterable[Any]) -> str:
 def counted(count: int, noun: str) -> str:
     """Format a count with its noun: ``"1 model"``, ``"1,203 models"``."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def with_error(value: float, stderr: float) -> str:
+    """Format a number with its standard error, to the digits that the error leaves certain.
+
+    >>> with_error(0.92314, 0.0058), with_error(0.92314, 0.0013), with_error(1234.5, 40)
+    ('0.923 ± 0.006', '0.9231 ± 0.0013', '1234 ± 40')
+    """
+    if not 0 < stderr < math.inf or not math.isfinite(value):
+        return f"{value:.4g}"
+    exponent = math.floor(math.log10(stderr))
+    # An error that begins with 1 keeps another digit: 0.0013 and 0.001 differ by a third.
+    digits = -exponent + (stderr < 2 * 10.0**exponent)
+    places = max(digits, 0)
+    return f"{value:.{places}f} ± {stderr:.{places}f}"

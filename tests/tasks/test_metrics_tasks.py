@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, precision_score, recall_score
 from torch import nn
 from torch.nn import functional as F
 
+from mopbt import rates
 from mopbt.tasks import metrics
 from mopbt.tasks.metrics import (
     accuracy,
@@ -249,3 +250,11 @@ def test_a_broken_network_has_no_robustness(trained):
     with torch.no_grad():
         broken[0].weight.fill_(math.nan)
     assert all(math.isnan(score) for score in robustness(broken, *striped(5, 4)).values())
+
+
+def test_gaps_have_the_means_of_their_estimates():
+    rng = np.random.default_rng(3)
+    p, y, sensitive = rng.random(200), rng.random(200) < 0.3, rng.random(200) < 0.4
+    tensors = torch.tensor(p), torch.tensor(y), torch.tensor(sensitive)
+    assert metrics.dsp(tensors[0], tensors[2]) == pytest.approx(rates.dsp(p, sensitive))
+    assert metrics.deo(*tensors) == pytest.approx(rates.deo(p, y, sensitive))
