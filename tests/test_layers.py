@@ -17,12 +17,12 @@ LAYERS = {
     # Nouns.
     0: {
         *("version", "errors", "messages", "rng", "space", "objectives", "state"),
-        *("problem", "serialization"),
+        *("problem", "serialization", "estimate"),
     },
     # The paper's verbs.
     1: {
         *("ranking", "exploit", "explore", "scalarization", "successive_halving", "metrics"),
-        *("archive", "proposals"),
+        *("archive", "proposals", "rates", "uncertainty"),
     },
     2: {"schedulers", "algorithms"},
     2.5: {
