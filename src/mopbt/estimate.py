@@ -43,13 +43,6 @@ class Estimate(float):
     It is a float with the value of its mean. Adding a number to it, or multiplying it by one,
     keeps the error. Combining two estimates gives a plain float, because their errors may depend
     on each other: bootstrap the combination instead.
-
-    Args:
-        mean: The measured value.
-        stderr: Its standard error. Both may be NaN, for a model that diverged.
-        rows: The number of rows or repetitions that it was measured on, if known. Fewer than 30
-            never give an error of zero: it is at least ``abs(mean) / (2 * (rows + 1))``, or
-            ``1 / (2 * (rows + 1))`` if the mean is 0.
     """
 
     __slots__ = ("_limits", "_stderr")
@@ -59,7 +52,15 @@ class Estimate(float):
     def __new__(
         cls, mean: SupportsFloat, stderr: SupportsFloat, *, rows: int | None = None
     ) -> "Estimate":
-        """Create an estimate whose interval is that of the normal distribution."""
+        """Create an estimate whose interval is that of the normal distribution.
+
+        Args:
+            mean: The measured value.
+            stderr: Its standard error. Both may be NaN, for a model that diverged.
+            rows: The number of rows or repetitions that it was measured on, if known. Fewer than 30
+                never give an error of zero: it is at least ``abs(mean) / (2 * (rows + 1))``, or
+                ``1 / (2 * (rows + 1))`` if the mean is 0.
+        """
         value = float(mean)
         error = float(stderr)
         is_error = 0 <= error < math.inf or (math.isnan(error) and not math.isfinite(value))
