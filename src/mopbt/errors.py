@@ -128,3 +128,9 @@ class MissingExtra(MopbtError, ImportError):
 
 class DataMissing(MopbtError):
     """A data set is missing or incomplete; the message says which files go where."""
+
+
+def all_errors(base: type[MopbtError] = MopbtError) -> list[type[MopbtError]]:
+    """Return the classes of the tree below a class, and that class."""
+    below = [kind for child in base.__subclasses__() for kind in all_errors(child)]
+    return [base, *below]

@@ -9,6 +9,7 @@ from mopbt.history import History, read_history
 from mopbt.run_config import RunConfig
 from mopbt.stores.directory import DirectoryStore, Repair
 from mopbt.stores.fsspec import checkpoints_at
+from mopbt.stores.journal import read_lines
 
 FILES = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
 
@@ -43,6 +44,13 @@ def read_run_config(path: Path) -> RunConfig:
             "--only-report` writes its report"
         )
     raise StoreError(f"{path} is not a run: {why}; {remedy}")
+
+
+def read_run(path: Path) -> tuple[RunConfig, History]:
+    """Read the settings and the history of a run without locking it."""
+    settings = read_run_config(path)
+    journal = path / "journal.jsonl"
+    return settings, read_history(settings.problem, read_lines(journal), journal)
 
 
 def open_run(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from compare.builders import MAX_MAX, comparison_of, problem_of, run_of
 from mopbt import metrics
+from mopbt.compare import AlgorithmEntry
 from mopbt.compare.measures import (
     measure,
     measuring_times,
@@ -146,13 +147,17 @@ class TestMeasures:
         }
         labels = sorted(entries, key=lambda label: label != first)
         runs = [run_of("a", label, 0, points, scores=scores) for label in labels]
-        problem = problem_of("a", constraints=["gain >= 2"] if first == "bound" else ())
+        entry = AlgorithmEntry.of(first, entries[first])
+        recorded = entry.problem(problem_of("a", constraints=["gain >= 1"]))
+        assert len(recorded.constraints) == (2 if first == "bound" else 1)
         comparison = comparison_of(
-            runs, {label: entries[label] for label in labels}, problems={"a": problem}
+            runs,
+            {label: entries[label] for label in labels},
+            problems={"a": entry.shared_problem(recorded)},
         )
         (task,) = measure(comparison)
         assert [len(task.runs[label][0].front) for label in entries] == [2, 2]
-        assert not task.problem.constraints
+        assert list(map(str, task.problem.constraints)) == ["gain >= 1"]
 
 
 def front_of(points):

@@ -257,23 +257,17 @@ def test_tasks_that_changed_after_all_runs_are_reported(small, place, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("counted", ["bytes", "evaluations"])
-def test_a_damaged_finished_run_is_an_error_before_any_run(small, place, tmp_path, counted):
+def test_a_damaged_finished_run_is_an_error_before_any_run(small, place, tmp_path):
     """Otherwise it would be found after all other runs, and there would be no tables."""
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
     first, *_, last = [tmp_path / "out" / run.directory for run in usual.plan()]
     shutil.rmtree(last)
-    # Markers of the first versions have no size.
-    if counted == "evaluations":
-        marker = json.loads((first / "finished.json").read_text())
-        del marker["bytes"]
-        (first / "finished.json").write_text(json.dumps(marker))
     lines = (first / "journal.jsonl").read_text().splitlines(keepends=True)
     (first / "journal.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(
         StoreError,
-        match=rf"mo-pbt/0 has changed .*journal has \d+ {counted}, but finished.json says \d+; ",
+        match=r"mo-pbt/0 has changed .*journal has \d+ bytes, but finished.json says \d+; ",
     ):
         compare(usual, out=tmp_path / "out", jobs=1, progress=False)
     assert not last.exists()
@@ -290,3 +284,21 @@ def test_a_damaged_finished_run_is_an_error_before_any_run(small, place, tmp_pat
     assert not compare(usual, out=tmp_path / "out", jobs=1, progress=False).missing, (
         "the remedy works"
     )
+
+
+@pytest.mark.parametrize("key", ["bytes", "evaluations"])
+def test_a_marker_must_fit_its_journal(small, place, tmp_path, key):
+    shutil.copytree(small[1], tmp_path / "out")
+    usual = experiment(place, "short", "Mixed")
+    file = tmp_path / "out" / usual.plan()[0].directory / "finished.json"
+    marker = json.loads(file.read_text())
+    file.write_text(json.dumps(marker | {key: marker[key] + 1}))
+    with pytest.raises(
+        StoreError,
+        match=rf"mo-pbt/0 has changed .*journal has {marker[key]} {key}, but finished.json says",
+    ):
+        recompute(usual, out=tmp_path / "out")
+    del marker[key]
+    file.write_text(json.dumps(marker))
+    with pytest.raises(StoreError, match=rf"finished.json is damaged \(it has no '{key}'\)"):
+        recompute(usual, out=tmp_path / "out")

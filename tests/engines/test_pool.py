@@ -11,8 +11,9 @@ import pytest
 
 import mopbt
 from mopbt.engines.base import RunContext
-from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.pool import PoolEngine
 from mopbt.engines.simulated import SimulatedEngine
+from mopbt.engines.supervisor import available_cores
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MissingScore, StoreError, TaskError, UnreadHyperparameter, WorkerFailed
 from mopbt.problem import problem_of

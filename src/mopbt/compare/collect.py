@@ -1,4 +1,4 @@
-"""Collect the evaluations of finished runs as arrays and as one tidy table."""
+"""Collect the evaluations of finished runs, as arrays and as one tidy table."""
 
 import csv
 import gzip
@@ -15,21 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt.compare.directory import (
-    REMEDY,
-    Marker,
-    finished_runs,
-    recorded_experiment,
-    wrong_count,
-)
+from mopbt.compare.directory import REMEDY, Marker, finished_runs, recorded_experiment
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
-from mopbt.filesystem import write_atomically
+from mopbt.history import History
 from mopbt.problem import Problem
-from mopbt.run_directory import read_run_config
+from mopbt.registry import task_fingerprint
+from mopbt.run_config import RunConfig
+from mopbt.run_directory import read_run
 from mopbt.space import Float
-from mopbt.state import Report
-from mopbt.stores.journal import read_journal
 
 # Columns of the table of evaluations that are strings in every comparison.
 TEXTS = ("task", "algorithm", "error")
@@ -83,24 +77,21 @@ class RunData:
 
     def only(self, rows: NDArray[np.intp]) -> "RunData":
         """Return the run with only some of its rows (m,), in the given order."""
-        columns = (
-            "objectives",
-            "seconds",
-            "steps",
-            "violations",
-            "positions",
-            "jobs",
-            "trials",
-            "duration",
-        )
         errors = {}
         for new, old in enumerate(rows.tolist()):
             if old in self.errors:
                 errors[new] = self.errors[old]
         return replace(
             self,
-            **{name: getattr(self, name)[rows] for name in columns},
+            objectives=self.objectives[rows],
             test=None if self.test is None else self.test[rows],
+            seconds=self.seconds[rows],
+            steps=self.steps[rows],
+            violations=self.violations[rows],
+            positions=self.positions[rows],
+            jobs=self.jobs[rows],
+            trials=self.trials[rows],
+            duration=self.duration[rows],
             scores={name: column[rows] for name, column in self.scores.items()},
             errors=errors,
         )
@@ -112,7 +103,8 @@ class Comparison:
 
     Attributes:
         experiment: The experiment.
-        problems: Problems of the tasks that have runs, in the experiment's order.
+        problems: Problems of the tasks that have runs, in the experiment's order and without the
+            constraints of single algorithms.
         runs: Finished runs, in the order of tasks, algorithms and seeds.
         missing: Runs that are not finished.
         failures: Reasons of the runs that failed in this session.
@@ -133,40 +125,7 @@ class Comparison:
     @staticmethod
     def open(out: Path | str) -> "Comparison":
         """Read a comparison from the journals of its runs, without loading tasks or data."""
-        out = Path(out)
-        experiment = recorded_experiment(out)
-        tasks = list(experiment.tasks)
-        labels = list(experiment.algorithms)
-        plan = sorted(
-            experiment.plan(), key=lambda run: (tasks.index(run.task), labels.index(run.algorithm))
-        )
-        finished = finished_runs(out, plan)
-        problems: dict[str, Problem] = {}
-        fingerprints: dict[str, set[str]] = {}
-        for run in finished:
-            config = read_run_config(out / run.directory)
-            fingerprints.setdefault(run.task, set()).add(config.task_fingerprint)
-            first = problems.setdefault(run.task, config.problem)
-            # Algorithms may have constraints of their own.
-            if replace(config.problem, constraints=first.constraints) != first:
-                raise RunMismatch(
-                    f"the runs of {run.task} in {out} are of different tasks: "
-                    f"{out / run.directory} has a different space, objectives or number of steps "
-                    f"than the first run; remove the outdated runs, then rerun to resume"
-                )
-        runs = [
-            read_run(out / run.directory, run, problems[run.task], marker)
-            for run, marker in finished.items()
-        ]
-        orders = [marker["order"] for marker in finished.values() if "order" in marker]
-        return Comparison(
-            experiment,
-            problems,
-            tuple(runs),
-            missing=tuple(run for run in plan if run not in finished),
-            mixed=tuple(task for task, found in fingerprints.items() if len(found - {""}) > 1),
-            versions=tuple(sorted({json.loads(order)["version"] for order in orders})),
-        )
+        return collect(Path(out), recorded_experiment(Path(out)))
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -183,45 +142,82 @@ class Comparison:
         return {name: _join_column(name, tables) for name in _header(tables)}
 
 
-def read_run(path: Path, run: PlannedRun, problem: Problem, marker: Marker) -> RunData:
-    """Read the evaluations of a finished run from its journal."""
+def collect(out: Path, experiment: Experiment) -> Comparison:
+    """Read the finished runs of an experiment from a comparison's directory."""
+    tasks = list(experiment.tasks)
+    labels = list(experiment.algorithms)
+    plan = sorted(
+        experiment.plan(), key=lambda run: (tasks.index(run.task), labels.index(run.algorithm))
+    )
+    finished = finished_runs(out, plan)
+    problems: dict[str, Problem] = {}
+    fingerprints: dict[str, set[str]] = {}
+    runs = []
+    for run, marker in finished.items():
+        settings, history = _read_history(out / run.directory, marker)
+        problem = experiment.entries[run.algorithm].shared_problem(settings.problem)
+        if problems.setdefault(run.task, problem) != problem:
+            raise RunMismatch(
+                f"the runs of {run.task} in {out} are of different tasks: "
+                f"{out / run.directory} has a different space, objectives or number of steps "
+                f"than the first run; remove the outdated runs, then rerun to resume"
+            )
+        fingerprints.setdefault(run.task, set()).add(settings.task_fingerprint)
+        runs.append(_run_data(run, history))
+    mixed = tuple(task for task, found in fingerprints.items() if len(found - {""}) > 1)
+    return Comparison(
+        experiment,
+        problems,
+        tuple(runs),
+        missing=tuple(run for run in plan if run not in finished),
+        mixed=mixed,
+        changed=tuple(task for task in problems if _has_changed(task, fingerprints[task])),
+        versions=tuple(sorted({json.loads(m["order"])["version"] for m in finished.values()})),
+    )
+
+
+def _read_history(path: Path, marker: Marker) -> tuple[RunConfig, History]:
+    """Read a finished run, and check that it is complete."""
     try:
-        exchanges, _ = read_journal(path / "journal.jsonl")
+        settings, history = read_run(path)
     except CorruptJournal as error:
         raise StoreError(f"{str(error).partition(';')[0]}; {REMEDY}") from None
-    if wrong := wrong_count(exchanges, marker):
-        raise StoreError(f"{path} has changed since its run finished: {wrong}; {REMEDY}")
-    by_id = {job.id: job for exchange in exchanges for job in exchange.jobs}
-    reports = [report for exchange in exchanges for report in exchange.reports]
-    jobs = [by_id[report.job] for report in reports]
-    scores = _score_columns(reports)
-    K = len(problem.objectives)
-    failed = (math.nan,) * K
-    violations = [math.inf if r.objectives is None else r.violation for r in reports]
-    positions = np.array([job.config for job in jobs], dtype=float)
+    if len(history.reports) != marker["evaluations"]:
+        raise StoreError(
+            f"{path} has changed since its run finished: its journal has {len(history.reports)} "
+            f"evaluations, but finished.json says {marker['evaluations']}; {REMEDY}"
+        )
+    return settings, history
+
+
+def _has_changed(task: str, fingerprints: set[str]) -> bool:
+    """Return whether the file of a task has changed since all of its runs."""
+    is_file = Path(task.rpartition(":")[0]).is_file()
+    if not is_file or len(fingerprints) > 1:
+        return False
+    return not fingerprints <= {"", task_fingerprint(task)}
+
+
+def _run_data(run: PlannedRun, history: History) -> RunData:
+    reports = history.reports
+    jobs = reports.jobs()
+    scores = {name: reports.scores(name) for name in reports.score_names()}
     return RunData(
         task=run.task,
         algorithm=run.algorithm,
         seed=run.seed,
-        objectives=np.array([report.objectives or failed for report in reports]).reshape(-1, K),
-        test=_test_objectives(scores, problem),
-        seconds=np.array([report.seconds for report in reports]),
-        steps=np.array([job.end for job in jobs], dtype=np.int64),
-        violations=np.array(violations),
-        positions=positions.reshape(-1, len(problem.space)),
+        objectives=reports.objectives(),
+        test=_test_objectives(scores, history.problem),
+        seconds=reports.seconds(),
+        steps=history.jobs.ends()[jobs],
+        violations=reports.violations(),
+        positions=history.jobs.configs()[jobs],
         scores=scores,
-        jobs=np.array([job.id for job in jobs], dtype=np.int64),
-        trials=np.array([job.trial for job in jobs], dtype=np.int64),
-        duration=np.array([report.duration for report in reports]),
-        errors={row: r.error for row, r in enumerate(reports) if r.objectives is None},
+        jobs=jobs,
+        trials=history.jobs.trials()[jobs],
+        duration=reports.durations(),
+        errors=dict(reports.failures()),
     )
-
-
-def _score_columns(reports: Sequence[Report]) -> dict[str, Floats]:
-    names = dict.fromkeys(chain.from_iterable(report.scores for report in reports))
-    return {
-        name: np.array([report.scores.get(name, math.nan) for report in reports]) for name in names
-    }
 
 
 def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats | None:
@@ -236,19 +232,17 @@ def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats |
 # The table of evaluations
 
 
-def write_evaluations(comparison: Comparison, out: Path, *, parquet: bool = False) -> None:
-    """Write evaluations.csv.gz and, if asked, evaluations.parquet."""
-    write_atomically(out / "evaluations.csv.gz", evaluations_to_csv(comparison))
-    if parquet:
-        columns = {
-            name: _with_one_type(name, column) for name, column in comparison.evaluations().items()
-        }
-        buffer = io.BytesIO()
-        parquet_writer().write_table(importlib.import_module("pyarrow").table(columns), buffer)
-        write_atomically(out / "evaluations.parquet", buffer.getvalue())
+def evaluations_to_parquet(comparison: Comparison) -> bytes:
+    """Return the table of evaluations as Parquet."""
+    columns = {
+        name: _with_one_type(name, column) for name, column in comparison.evaluations().items()
+    }
+    buffer = io.BytesIO()
+    import_parquet().write_table(importlib.import_module("pyarrow").table(columns), buffer)
+    return buffer.getvalue()
 
 
-def parquet_writer() -> Any:
+def import_parquet() -> Any:
     """Import the module that writes Parquet, or raise MissingExtra."""
     try:
         return importlib.import_module("pyarrow.parquet")

@@ -1,27 +1,37 @@
-"""Read and check the directory of a comparison."""
+"""The directory of a comparison: experiment.toml, about.json, lock and finished runs."""
 
+import datetime
 import json
+import platform
+import re
+import shlex
+import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from mopbt.compare.plan import Experiment, PlannedRun
-from mopbt.errors import CorruptJournal, RunMismatch, StoreError
-from mopbt.filesystem import cannot_write
+from mopbt.engines.supervisor import available_cores
+from mopbt.errors import RunMismatch, StoreError
+from mopbt.filesystem import cannot_write, write_atomically
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
-from mopbt.stores.base import Exchange
 from mopbt.stores.directory import Lock
-from mopbt.stores.journal import read_journal
+from mopbt.version import __version__
 
 REMEDY = (
     "restore it from a copy, or remove that directory and rerun the same command without "
     "--only-report to repeat the run"
 )
-# The content of finished.json, which marks a run as finished.
+# The content of finished.json, which marks a run as finished: its virtual and its real seconds, the
+# numbers of evaluations and failures, the bytes of its journal, and its identity (see `RunSpec`).
 Marker = Mapping[str, Any]
+MARKER_KEYS = ("seconds", "real", "evaluations", "bytes", "order")
+PACKAGES = ("numpy", "moocore", "torch", "botorch", "scikit-learn")
 
 
 def check_directory(out: Path, experiment: Experiment, scale: str | None) -> None:
@@ -121,40 +131,21 @@ def read_marker(file: Path) -> Marker:
     """Read the file that marks a run as finished."""
     remedy = "remove it and rerun to resume the run"
     marker = read_json(file, remedy)
-    for key in ("seconds", "real", "evaluations"):
+    for key in MARKER_KEYS:
         if key not in marker:
             raise StoreError(f"{file} is damaged (it has no {key!r}); {remedy}")
     return marker
 
 
 def find_damage(path: Path, marker: Marker) -> str:
-    """Describe what is wrong with the files of a finished run, or return "".
-
-    A journal is only read if the marker does not give its size.
-    """
+    """Describe what is wrong with the files of a finished run, or return ""."""
     for name in ("run.toml", "journal.jsonl"):
         if not (path / name).is_file():
             return f"it has no {name}"
-    # Markers of the first versions do not give the size.
-    if "bytes" in marker:
-        size = (path / "journal.jsonl").stat().st_size
-        if size == marker["bytes"]:
-            return ""
+    size = (path / "journal.jsonl").stat().st_size
+    if size != marker["bytes"]:
         return f"its journal has {size} bytes, but finished.json says {marker['bytes']}"
-    try:
-        exchanges, _ = read_journal(path / "journal.jsonl")
-    except CorruptJournal as error:
-        return str(error)
-    return wrong_count(exchanges, marker)
-
-
-def wrong_count(exchanges: Iterable[Exchange], marker: Marker) -> str:
-    """Return what is wrong with the number of evaluations in a journal, or ""."""
-    found = sum(len(exchange.reports) for exchange in exchanges)
-    expected = marker["evaluations"]
-    if found == expected:
-        return ""
-    return f"its journal has {found} evaluations, but finished.json says {expected}"
+    return ""
 
 
 def problem_differences(path: Path, problem: Problem) -> list[str]:
@@ -196,3 +187,103 @@ def read_json(file: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise StoreError(f"{file} is damaged (it is not a JSON object); {remedy}")
     return data
+
+
+class Record:
+    """Write about.json: commands, machine, versions, times and measurements."""
+
+    def __init__(
+        self,
+        out: Path,
+        name: str,
+        scale: str | None,
+        jobs: int,
+        finished: Mapping[PlannedRun, Marker],
+    ) -> None:
+        about = read_about(out)
+        self.tasks: dict[str, Any] = about.get("tasks", {})
+        # Failures of the last session, with their tracebacks, by run.
+        self.failures: dict[str, str] = {}
+        self._earlier: dict[str, Any] = about.get("taken_over", {})
+        self._copied = dict(self._earlier)
+        self._head = {"experiment": name, "scale": scale}
+        self._sessions: list[dict[str, Any]] = about.get("sessions", [])
+        self._began = time.monotonic()
+        self._sessions.append(
+            {
+                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+                "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "jobs": jobs,
+                "machine": _machine(),
+                "versions": _versions(),
+            }
+        )
+        self.write(out, finished)
+
+    def record_copies(self, counts: Mapping[Path, int]) -> None:
+        """Record how many runs were copied from which comparisons, and where those ran."""
+        for place, runs in counts.items():
+            earlier = self._earlier.get(place.name, {}).get("runs", 0)
+            sessions = [
+                {key: session[key] for key in ("machine", "versions")}
+                for session in read_about(place).get("sessions", [])
+            ]
+            self._copied[place.name] = {"runs": earlier + runs, "sessions": sessions}
+
+    def write(self, out: Path, finished: Mapping[PlannedRun, Marker]) -> None:
+        """Write about.json."""
+        self._sessions[-1]["seconds"] = round(time.monotonic() - self._began, 3)
+        runs = {}
+        for run, marker in finished.items():
+            brief = {key: value for key, value in marker.items() if key != "order"}
+            runs[str(run.directory.relative_to("runs"))] = brief
+        about = {
+            **self._head,
+            "seconds": round(sum(session["seconds"] for session in self._sessions), 3),
+            "tasks": self.tasks,
+            "sessions": self._sessions,
+            "runs": runs,
+        }
+        if self._copied:
+            about["taken_over"] = self._copied
+        if self.failures:
+            about["failures"] = self.failures
+        text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(out / "about.json", text.encode())
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "cores": available_cores(),
+        "processor": _processor() or platform.processor(),
+        "system": platform.platform(),
+    }
+
+
+def _processor() -> str:
+    """Return the processor as Linux reports it.
+
+    Family and model are included because processors of the same name may round differently, and
+    then a seed gives another run.
+    """
+    with suppress(OSError):
+        found: dict[str, str] = dict(
+            re.findall(
+                r"^(model name|cpu family|model)\s*: (.*)$",
+                Path("/proc/cpuinfo").read_text(),
+                re.MULTILINE,
+            )
+        )
+        name = found.get("model name", "")
+        if {"cpu family", "model"} <= found.keys():
+            name += f" (family {found['cpu family']}, model {found['model']})"
+        return name
+    return ""
+
+
+def _versions() -> dict[str, str]:
+    versions = {"mopbt": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions

@@ -6,34 +6,39 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from mopbt.algorithms import check_count, options_of
-from mopbt.compare.collect import Comparison, parquet_writer, write_evaluations
+from mopbt.algorithms import check_count
+from mopbt.compare.collect import (
+    Comparison,
+    collect,
+    evaluations_to_csv,
+    evaluations_to_parquet,
+    import_parquet,
+)
 from mopbt.compare.directory import (
     Marker,
+    Record,
     check_directory,
+    check_runs_exist,
     finished_runs,
     locked,
     problem_differences,
     recorded_scale,
 )
-from mopbt.compare.plan import Experiment, PlannedRun
-from mopbt.compare.prepare import (
+from mopbt.compare.plan import (
     ComparisonPlan,
-    PreparedTask,
+    Experiment,
+    PlannedRun,
     normalize_scale,
     plan_comparison,
-    prepare_task,
 )
-from mopbt.compare.progress import ProgressView, Record
+from mopbt.compare.progress import ProgressView
 from mopbt.compare.reuse import ReusableRuns
 from mopbt.compare.single_run import RunSpec
 from mopbt.compare.workers import Answer, WorkerPool
-from mopbt.engines.pool import available_cores
-from mopbt.errors import RunMismatch, StoreError, TaskFailed
+from mopbt.engines.supervisor import available_cores
+from mopbt.errors import RunMismatch, StoreError
 from mopbt.filesystem import write_atomically
-from mopbt.problem import Problem
-from mopbt.registry import task_fingerprint
-from mopbt.run_directory import read_run_config
+from mopbt.run_config import RunConfig
 
 # Seconds added to a time budget. Sums of costs are inexact, which must not cut off an interval.
 SLACK = 1e-6
@@ -64,17 +69,16 @@ def compare(
         reuse: Directories with other comparisons in or below them. Their runs that are identical
             to ours are not repeated.
     """
-    experiment = _read(experiment)
     jobs = available_cores() if jobs is None else jobs
     check_count("jobs", jobs, 1)
     out = Path(out).absolute()
     parquet = _wants_parquet(out, parquet)
-    plan = plan_comparison(experiment, out, scale, tasks)
+    plan = plan_comparison(_read(experiment), out, scale, tasks)
+    check_directory(out, plan.experiment, plan.scale)
+    check_runs_exist(out)
     failures = _execute_missing(plan, jobs, [Path(place) for place in reuse], progress=progress)
-    comparison = replace(Comparison.open(out), experiment=plan.scaled, failures=failures)
-    changed = _changed_tasks(out, plan.scaled, comparison.mixed)
-    comparison = replace(comparison, changed=changed)
-    _write(comparison, experiment, out, parquet=parquet)
+    comparison = replace(collect(out, plan.scaled), failures=failures)
+    _write(comparison, plan.experiment, out, parquet=parquet)
     return comparison
 
 
@@ -109,29 +113,38 @@ def _wants_parquet(out: Path, asked: bool) -> bool:
     """Return whether to write Parquet: if asked, or if the file already exists."""
     wanted = asked or (out / "evaluations.parquet").exists()
     if wanted:
-        # A missing package must be an error before any run, not after the last.
-        parquet_writer()
+        # Raise MissingExtra before anything is run.
+        import_parquet()
     return wanted
 
 
 def _write(comparison: Comparison, experiment: Experiment, out: Path, *, parquet: bool) -> None:
-    """Write the table of evaluations, and the experiment with its new description."""
+    # The figures and the description may have changed.
     write_atomically(out / "experiment.toml", experiment.to_toml().encode())
-    write_evaluations(comparison, out, parquet=parquet)
+    write_atomically(out / "evaluations.csv.gz", evaluations_to_csv(comparison))
+    if parquet:
+        write_atomically(out / "evaluations.parquet", evaluations_to_parquet(comparison))
 
 
-def _changed_tasks(out: Path, experiment: Experiment, mixed: Sequence[str]) -> tuple[str, ...]:
-    """Return the tasks whose file has changed since all of their runs."""
-    directories = {run.task: run.directory for run in finished_runs(out, experiment.plan())}
-    changed = []
-    for task, directory in directories.items():
-        is_file = Path(task.rpartition(":")[0]).is_file()
-        if task in mixed or not is_file:
-            continue
-        recorded = read_run_config(out / directory).task_fingerprint
-        if recorded not in ("", task_fingerprint(task)):
-            changed.append(task)
-    return tuple(changed)
+@dataclass(frozen=True)
+class _PreparedAlgorithm:
+    """An algorithm on a task, as a worker has prepared it.
+
+    Attributes:
+        settings: Settings of its runs, except for their seeds and engine.
+        max_parallel: How many jobs it can run at once.
+        needs_budget: Whether it does not end by itself.
+        may_stack: Whether members of the task may be trained as a stack.
+    """
+
+    settings: RunConfig
+    max_parallel: int
+    needs_budget: bool
+    may_stack: bool
+
+
+# The algorithms of each task by label.
+_Prepared = Mapping[str, Mapping[str, _PreparedAlgorithm]]
 
 
 def _execute_missing(
@@ -139,45 +152,53 @@ def _execute_missing(
 ) -> dict[PlannedRun, str]:
     """Execute the runs of a plan that are not finished, and return those that failed."""
     out = plan.out
-    experiment = plan.scaled
-    finished = finished_runs(out, experiment.plan())
+    finished = finished_runs(out, plan.scaled.plan())
     missing = dict.fromkeys(run.task for run in plan.runs if run not in finished)
     if not missing:
         return {}
-    tasks = {task: prepare_task(experiment, task, plan.scale) for task in missing}
-    reusable = ReusableRuns.below(reuse, out, plan.scale, with_models=experiment.keep_models)
-    with locked(out):
-        # Another process may have changed the directory before it was locked.
-        check_directory(out, plan.experiment, plan.scale)
-        finished = finished_runs(out, experiment.plan())
-        for run in finished:
-            if run.task in tasks:
-                problem = experiment.entries[run.algorithm].problem(tasks[run.task].problem)
-                _check_unchanged(out / run.directory, problem)
-        record = Record(out, experiment.name, plan.scale, jobs, finished)
-        # This file makes the directory a comparison, so it is written last.
-        write_atomically(out / "experiment.toml", plan.experiment.to_toml().encode())
-        with (
-            ProgressView(experiment.name, plan.runs, finished, jobs, shown=progress) as view,
-            WorkerPool() as pool,
-        ):
-            execution = _Execution(plan, tasks, jobs, finished, reusable, record, view, pool)
-            execution.measure_tasks()
-            try:
-                execution.execute_runs()
-            finally:
-                record.write(out, execution.finished)
-            if reuse:
-                view.note(f"runs reused from other comparisons: {sum(reusable.copies.values())}")
-    return execution.failures
+    reusable = None
+    if reuse:
+        reusable = ReusableRuns.below(reuse, out, plan.scale, with_models=plan.scaled.keep_models)
+    with WorkerPool() as pool:
+        prepared = {task: _prepare(pool, plan, task) for task in missing}
+        with locked(out):
+            # Another process may have changed the directory before it was locked.
+            check_directory(out, plan.experiment, plan.scale)
+            finished = finished_runs(out, plan.scaled.plan())
+            _check_unchanged(out, finished, prepared)
+            record = Record(out, plan.scaled.name, plan.scale, jobs, finished)
+            # This file makes the directory a comparison, so it is written last.
+            write_atomically(out / "experiment.toml", plan.experiment.to_toml().encode())
+            with ProgressView(plan.scaled.name, plan.runs, finished, jobs, shown=progress) as view:
+                execution = _Execution(plan, prepared, jobs, finished, reusable, record, view, pool)
+                return execution.execute()
 
 
-def _check_unchanged(path: Path, problem: Problem) -> None:
-    if differences := problem_differences(path, problem):
-        raise RunMismatch(
-            f"the task has changed since {path} was run: {'; '.join(differences)}; change it back, "
-            f"or use another directory"
+def _prepare(pool: WorkerPool, plan: ComparisonPlan, task: str) -> dict[str, _PreparedAlgorithm]:
+    answer = pool.prepare(plan.scaled, task, plan.scale)
+    return {
+        label: _PreparedAlgorithm(
+            RunConfig.from_toml(found["settings"], Path(task)),
+            found["max_parallel"],
+            found["needs_budget"],
+            answer["may_stack"],
         )
+        for label, found in answer["algorithms"].items()
+    }
+
+
+def _check_unchanged(out: Path, finished: Mapping[PlannedRun, Marker], prepared: _Prepared) -> None:
+    """Check that tasks are the same as when their finished runs were executed."""
+    for run in finished:
+        if run.task not in prepared:
+            continue
+        path = out / run.directory
+        problem = prepared[run.task][run.algorithm].settings.problem
+        if differences := problem_differences(path, problem):
+            raise RunMismatch(
+                f"the task has changed since {path} was run: {'; '.join(differences)}; change it "
+                f"back, or use another directory"
+            )
 
 
 @dataclass
@@ -185,45 +206,52 @@ class _Execution:
     """Executes the missing runs of a plan in a locked directory."""
 
     plan: ComparisonPlan
-    tasks: Mapping[str, PreparedTask]
+    prepared: _Prepared
     jobs: int
     finished: dict[PlannedRun, Marker]
-    reusable: ReusableRuns
+    reusable: ReusableRuns | None
     record: Record
     view: ProgressView
     pool: WorkerPool
     failures: dict[PlannedRun, str] = field(default_factory=dict)
 
-    def measure_tasks(self) -> None:
+    def execute(self) -> dict[PlannedRun, str]:
+        """Measure the tasks, execute all missing runs, and return those that failed."""
+        self._measure_tasks()
+        try:
+            self._execute_runs()
+        finally:
+            self.record.write(self.plan.out, self.finished)
+        if self.reusable is not None:
+            copies = sum(self.reusable.copies.values())
+            self.view.note(f"runs reused from other comparisons: {copies}")
+        return self.failures
+
+    def _measure_tasks(self) -> None:
         """Record the cost of a step and the engine of each task, once."""
-        for task in self.tasks:
+        for task in self.prepared:
             if task not in self.record.tasks:
                 self.record.tasks[task] = self._measure(task)
                 self.record.write(self.plan.out, self.finished)
         for run, marker in self.finished.items():
-            # Markers of the first versions have no identity.
-            if "order" in marker:
-                self._check_cost(run, json.loads(marker["order"])["cost"])
+            self._check_cost(run, json.loads(marker["order"])["cost"])
 
     def _measure(self, task: str) -> Mapping[str, Any]:
         """Return cost and engine: as set, as in a reusable comparison, or measured."""
-        prepared = self.tasks[task]
+        prepared = next(iter(self.prepared[task].values()))
         experiment = self.plan.scaled
         known: dict[str, Any] = {"cost": experiment.cost, "engine": experiment.engine}
         if known["engine"] == "auto" and not prepared.may_stack:
             known["engine"] = "local"
-        for key, value in known.items():
-            if value in ("measured", "auto"):
-                # With another cost or engine, no run could be reused.
-                found = self.reusable.find_measured(task, prepared.task_fingerprint, key)
-                known[key] = value if found is None else found
+        if self.reusable is not None:
+            # With another cost or engine, no run could be reused.
+            fingerprint = prepared.settings.task_fingerprint
+            known |= self.reusable.find_measured(task, fingerprint, known)
         if known["cost"] != "measured" and known["engine"] != "auto":
             return known
         self.view.note(f"measuring {task}")
-        answer = self.pool.measure(task=prepared.reference, stack=experiment.workers, **known)
-        if "failed" in answer:
-            raise TaskFailed(f"{task} cannot be measured:", answer["failed"])
-        return cast(Mapping[str, Any], answer["measured"])
+        reference = prepared.settings.task_reference
+        return self.pool.measure(reference, stack=experiment.workers, **known)
 
     def _check_cost(self, run: PlannedRun, cost: float) -> None:
         """Check that a finished run has the recorded cost of a step."""
@@ -234,8 +262,7 @@ class _Execution:
                 f"about.json says {recorded}; restore that file, or use another directory"
             )
 
-    def execute_runs(self) -> None:
-        """Execute all missing runs."""
+    def _execute_runs(self) -> None:
         waiting = [run for run in self.plan.runs if run not in self.finished]
         running: dict[str, PlannedRun] = {}
         while waiting or running:
@@ -263,10 +290,11 @@ class _Execution:
     def _start(self, run: PlannedRun, spec: RunSpec) -> bool:
         """Reuse a run or else start it, and return whether it is already finished."""
         self.view.begin(run)
-        entry = self.plan.scaled.entries[run.algorithm]
-        problem = entry.problem(self.tasks[run.task].problem)
-        marker = self.reusable.copy(spec, problem, self.view.note)
-        if marker is None:
+        marker = None
+        if self.reusable is not None:
+            problem = self.prepared[run.task][run.algorithm].settings.problem
+            marker = self.reusable.copy(spec, problem, self.view.note)
+        if marker is None or self.reusable is None:
             self.pool.start(spec)
             return False
         self.record.record_copies(self.reusable.copies)
@@ -289,7 +317,7 @@ class _Execution:
 
     def _timers(self, run: PlannedRun) -> list[PlannedRun]:
         """Return the runs that set the time of a run; none if it ends by itself."""
-        if run.algorithm not in self.tasks[run.task].needs_budget:
+        if not self.prepared[run.task][run.algorithm].needs_budget:
             return []
         timer = cast(str, self.plan.scaled.timer(run.algorithm))
         return [PlannedRun(run.task, timer, seed) for seed in self.plan.scaled.seeds]
@@ -300,21 +328,20 @@ class _Execution:
     def _spec(self, run: PlannedRun) -> RunSpec:
         experiment = self.plan.scaled
         entry = experiment.entries[run.algorithm]
-        task = self.tasks[run.task]
+        prepared = self.prepared[run.task][run.algorithm]
         measured = self.record.tasks[run.task]
-        algorithm = entry.algorithm(task.population)
         is_stacked = measured["engine"] == "vectorized"
         times = [self.finished[timer]["seconds"] for timer in self._timers(run)]
         return RunSpec(
             path=str(self.plan.out / run.directory),
-            task=task.reference,
-            algorithm=options_of(algorithm),
+            task=prepared.settings.task_reference,
+            algorithm=prepared.settings.algorithm,
             constraints=entry.constraints,
             seed=run.seed + entry.seed_offset,
             workers=experiment.workers,
             cost=float(measured["cost"]),
-            stack=min(experiment.workers, algorithm.max_parallel) if is_stacked else 1,
+            stack=min(experiment.workers, prepared.max_parallel) if is_stacked else 1,
             seconds=round(max(times) + SLACK, 6) if times else None,
             keep_models=experiment.keep_models,
-            task_fingerprint=task.task_fingerprint,
+            task_fingerprint=prepared.settings.task_fingerprint,
         )

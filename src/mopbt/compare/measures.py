@@ -82,10 +82,9 @@ def measure(comparison: Comparison) -> tuple[MeasuredTask, ...]:
     measured = []
     for task, problem in comparison.problems.items():
         runs = [run for run in comparison.runs if run.task == task]
-        shared = without_own_constraints(problem, entries[runs[0].algorithm])
-        if any(np.isfinite(valid_objectives(run, shared)).all(axis=1).any() for run in runs):
+        if any(np.isfinite(valid_objectives(run, problem)).all(axis=1).any() for run in runs):
             complete = all(run.task != task for run in comparison.missing)
-            measured.append(replace(measure_task(task, shared, runs, entries), complete=complete))
+            measured.append(replace(measure_task(task, problem, runs, entries), complete=complete))
     return tuple(measured)
 
 
@@ -122,12 +121,6 @@ def measure_task(
         entries=entries,
         scaled=bool((units != 1).any()),
     )
-
-
-def without_own_constraints(problem: Problem, entry: AlgorithmEntry) -> Problem:
-    """Remove an algorithm's own constraints, which come last, from a problem."""
-    shared = len(problem.constraints) - len(entry.constraints)
-    return replace(problem, constraints=problem.constraints[:shared])
 
 
 def valid_objectives(run: RunData, problem: Problem) -> Array:

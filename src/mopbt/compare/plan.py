@@ -1,11 +1,11 @@
-"""Read and check an experiment, and plan its runs."""
+"""Plan a comparison: read and check its experiment, and list its runs."""
 
 import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -118,6 +118,11 @@ class AlgorithmEntry:
         own = parse_constraints(self.constraints)
         return replace(problem, constraints=(*problem.constraints, *own))
 
+    def shared_problem(self, problem: Problem) -> Problem:
+        """Remove the constraints of this entry, which come last, from the problem of a run."""
+        shared = len(problem.constraints) - len(self.constraints)
+        return replace(problem, constraints=problem.constraints[:shared])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
@@ -157,8 +162,9 @@ class Experiment:
     def __post_init__(self) -> None:
         if isinstance(self.seeds, int) and not isinstance(self.seeds, bool) and self.seeds > 0:
             object.__setattr__(self, "seeds", tuple(range(self.seeds)))
-        for key in ("tasks", "seeds", "figures"):
-            object.__setattr__(self, key, _freeze(getattr(self, key)))
+        object.__setattr__(self, "tasks", _freeze(self.tasks))
+        object.__setattr__(self, "seeds", _freeze(self.seeds))
+        object.__setattr__(self, "figures", _freeze(self.figures))
         _check_experiment(self)
 
     @staticmethod
@@ -166,27 +172,33 @@ class Experiment:
         """Read an experiment from its file."""
         try:
             text = Path(file).read_text(encoding="utf-8-sig")
-            data = tomllib.loads(text)
         except (FileNotFoundError, IsADirectoryError):
             raise ValueError(
                 f"there is no file {file}; pass the file of an experiment, such as "
                 f"experiments/self-check.toml"
             ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f'{file} is not valid TOML: {error}; strings need quotes, as in name = "mine"'
-            ) from None
+        except UnicodeDecodeError as error:
+            raise _not_toml(file, error) from None
         try:
-            known = [f.name for f in fields(Experiment) if f.name != "source"]
-            _check_keys("an experiment", data, known)
-            missing = [f"`{key}`" for key in ("name", "tasks", "algorithms") if key not in data]
-            if missing:
-                raise ValueError(
-                    f"an experiment also needs {', '.join(missing)}, got {', '.join(data)}"
-                )
-            return Experiment(**data, source=text)
+            return Experiment.parse(text)
+        except tomllib.TOMLDecodeError as error:
+            raise _not_toml(file, error) from None
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
+
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def parse(text: str) -> "Experiment":
+        """Parse the text of an experiment. Equal texts are parsed once."""
+        data = tomllib.loads(text)
+        known = [f.name for f in fields(Experiment) if f.name != "source"]
+        _check_keys("an experiment", data, known)
+        missing = [f"`{key}`" for key in ("name", "tasks", "algorithms") if key not in data]
+        if missing:
+            raise ValueError(
+                f"an experiment also needs {', '.join(missing)}, got {', '.join(data)}"
+            )
+        return Experiment(**data, source=text)
 
     def at(self, scale: str | None) -> "Experiment":
         """Return the experiment with the values of a scale."""
@@ -217,10 +229,15 @@ class Experiment:
 
     def to_toml(self) -> str:
         """Return the experiment as TOML; the original text if it is unchanged."""
-        if self.source and Experiment(**tomllib.loads(self.source)) == self:
+        if self.source and Experiment.parse(self.source) == self:
             return self.source
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "source"}
-        return tomli_w.dumps({key: value for key, value in values.items() if value is not None})
+        return tomli_w.dumps(
+            {key: value for key, value in self.to_dict().items() if value is not None}
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values of all keys in plain types."""
+        return {f.name: vars(self)[f.name] for f in fields(self) if f.name != "source"}
 
     def differences(self, other: "Experiment") -> list[str]:
         """Describe how the runs of another experiment differ, in one line for each key."""
@@ -237,10 +254,52 @@ class Experiment:
     def _run_options(self) -> dict[str, Any]:
         """Return everything that affects the runs."""
         keys = ("name", "tasks", "seeds", "workers", "cost", "time_of", "engine", "keep_models")
-        options = {key: getattr(self, key) for key in keys}
+        options = {key: vars(self)[key] for key in keys}
         for label, entry in self.algorithms.items():
             options[f"algorithm {label!r}"] = entry
         return options
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """The runs that one call of `compare` has to complete.
+
+    Attributes:
+        experiment: The experiment with all of its scales, as in its file.
+        scaled: The experiment with the values of the scale.
+        scale: The scale. None is that of the paper.
+        out: Directory of the comparison.
+        runs: Runs of the selected tasks, finished or not.
+    """
+
+    experiment: Experiment
+    scaled: Experiment
+    scale: str | None
+    out: Path
+    runs: tuple[PlannedRun, ...]
+
+
+def plan_comparison(
+    experiment: Experiment, out: Path, scale: str | None, tasks: Sequence[str]
+) -> ComparisonPlan:
+    """Plan the runs of some tasks, by default all."""
+    scale = normalize_scale(experiment, scale)
+    scaled = experiment.at(scale)
+    for task in tasks:
+        check_choice("tasks", task, scaled.tasks)
+    runs = tuple(run for run in scaled.plan() if not tasks or run.task in tasks)
+    return ComparisonPlan(experiment, scaled, scale, out, runs)
+
+
+def normalize_scale(experiment: Experiment, scale: str | None) -> str | None:
+    """Return a scale as it is recorded: None for "paper", which is the default."""
+    return None if scale == "paper" and scale not in experiment.scales else scale
+
+
+def _not_toml(file: Path | str, error: Exception) -> ValueError:
+    return ValueError(
+        f'{file} is not valid TOML: {error}; strings need quotes, as in name = "mine"'
+    )
 
 
 def _check_experiment(experiment: Experiment) -> None:

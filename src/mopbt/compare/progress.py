@@ -1,33 +1,20 @@
-"""Show and record the progress of a comparison."""
+"""Show the progress of a comparison."""
 
-import datetime
-import json
 import math
-import platform
-import re
-import shlex
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from mopbt.compare.directory import Marker, read_about
+from mopbt.compare.directory import Marker
 from mopbt.compare.plan import PlannedRun
-from mopbt.engines.pool import available_cores
 from mopbt.errors import last_line
-from mopbt.filesystem import write_atomically
-from mopbt.version import __version__
 
 # Seconds between two lines of progress without a terminal.
 LINE_INTERVAL = 10.0
 # Share of a run that must be done before its duration can be estimated.
 ENOUGH = 0.02
-PACKAGES = ("numpy", "moocore", "torch", "botorch", "scikit-learn")
 
 
 class ProgressView:
@@ -193,103 +180,3 @@ def seconds_left(
 def _similarity_keys(run: PlannedRun) -> tuple[tuple[str, ...], ...]:
     """Return the groups a run belongs to, from the most to the least similar runs."""
     return ((run.task, run.algorithm), (run.task,), ())
-
-
-class Record:
-    """Write about.json: commands, machine, versions, times and measurements."""
-
-    def __init__(
-        self,
-        out: Path,
-        name: str,
-        scale: str | None,
-        jobs: int,
-        finished: Mapping[PlannedRun, Marker],
-    ) -> None:
-        about = read_about(out)
-        self.tasks: dict[str, Any] = about.get("tasks", {})
-        # Failures of the last session, with their tracebacks, by run.
-        self.failures: dict[str, str] = {}
-        self._earlier: dict[str, Any] = about.get("taken_over", {})
-        self._copied = dict(self._earlier)
-        self._head = {"experiment": name, "scale": scale}
-        self._sessions: list[dict[str, Any]] = about.get("sessions", [])
-        self._began = time.monotonic()
-        self._sessions.append(
-            {
-                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-                "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                "jobs": jobs,
-                "machine": _machine(),
-                "versions": _versions(),
-            }
-        )
-        self.write(out, finished)
-
-    def record_copies(self, counts: Mapping[Path, int]) -> None:
-        """Record how many runs were copied from which comparisons, and where those ran."""
-        for place, runs in counts.items():
-            earlier = self._earlier.get(place.name, {}).get("runs", 0)
-            sessions = [
-                {key: session[key] for key in ("machine", "versions")}
-                for session in read_about(place).get("sessions", [])
-            ]
-            self._copied[place.name] = {"runs": earlier + runs, "sessions": sessions}
-
-    def write(self, out: Path, finished: Mapping[PlannedRun, Marker]) -> None:
-        """Write about.json."""
-        self._sessions[-1]["seconds"] = round(time.monotonic() - self._began, 3)
-        runs = {}
-        for run, marker in finished.items():
-            brief = {key: value for key, value in marker.items() if key != "order"}
-            runs[str(run.directory.relative_to("runs"))] = brief
-        about = {
-            **self._head,
-            "seconds": round(sum(session["seconds"] for session in self._sessions), 3),
-            "tasks": self.tasks,
-            "sessions": self._sessions,
-            "runs": runs,
-        }
-        if self._copied:
-            about["taken_over"] = self._copied
-        if self.failures:
-            about["failures"] = self.failures
-        text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
-        write_atomically(out / "about.json", text.encode())
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "cores": available_cores(),
-        "processor": _processor() or platform.processor(),
-        "system": platform.platform(),
-    }
-
-
-def _processor() -> str:
-    """Return the processor as Linux reports it.
-
-    Family and model are included because processors of the same name may round differently, and
-    then a seed gives another run.
-    """
-    with suppress(OSError):
-        found: dict[str, str] = dict(
-            re.findall(
-                r"^(model name|cpu family|model)\s*: (.*)$",
-                Path("/proc/cpuinfo").read_text(),
-                re.MULTILINE,
-            )
-        )
-        name = found.get("model name", "")
-        if {"cpu family", "model"} <= found.keys():
-            name += f" (family {found['cpu family']}, model {found['model']})"
-        return name
-    return ""
-
-
-def _versions() -> dict[str, str]:
-    versions = {"mopbt": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return versions

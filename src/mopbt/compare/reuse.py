@@ -57,25 +57,31 @@ class ReusableRuns:
             if with_models and not recorded_experiment(place).keep_models:
                 continue
             for file in sorted(place.glob("runs/*/*/*/finished.json")):
-                marker = read_marker(file)
-                # Markers of the first versions have no identity.
-                if "order" in marker:
-                    runs.setdefault(marker["order"], []).append(file.parent)
+                runs.setdefault(read_marker(file)["order"], []).append(file.parent)
         return ReusableRuns(found, runs)
 
-    def find_measured(self, task: str, task_fingerprint: str, key: str) -> Any:
-        """Return the measured "cost" or "engine" of a task with the same code, or None."""
-        for place in reversed(self.places):
+    def find_measured(
+        self, task: str, task_fingerprint: str, wanted: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return cost and engine of a task with the same code, as far as they were measured.
+
+        `wanted` has "measured" or "auto" for what is to be found.
+        """
+        found: dict[str, Any] = {}
+        for place in self.places:
             known: Mapping[str, Any] = read_about(place).get("tasks", {}).get(task, {})
             run = next(place.glob(f"runs/{slug(task)}/*/*/run.toml"), None)
             if not known or run is None:
                 continue
-            # A value that the experiment sets was not measured.
-            was_measured = getattr(recorded_experiment(place), key) in ("measured", "auto")
-            same_code = read_run_config(run.parent).task_fingerprint == task_fingerprint
-            if was_measured and same_code:
-                return known[key]
-        return None
+            if read_run_config(run.parent).task_fingerprint != task_fingerprint:
+                continue
+            # A value that the other experiment sets was not measured.
+            other = recorded_experiment(place)
+            if wanted["cost"] == other.cost == "measured":
+                found["cost"] = known["cost"]
+            if wanted["engine"] == other.engine == "auto":
+                found["engine"] = known["engine"]
+        return found
 
     def copy(self, spec: RunSpec, problem: Problem, note: Callable[[str], None]) -> Marker | None:
         """Copy an identical finished run and return its marker, or return None."""

@@ -9,6 +9,8 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import IO, Any
 
+from mopbt.compare.plan import Experiment
+from mopbt.compare.prepare import prepare_task
 from mopbt.compare.single_run import RunSpec, execute_run, measure_task
 from mopbt.engines.pool import THREADS
 from mopbt.engines.supervisor import (
@@ -20,14 +22,19 @@ from mopbt.engines.supervisor import (
     send,
 )
 from mopbt.engines.worker import keep_memory
-from mopbt.errors import MopbtError, StorageFull
+from mopbt.errors import MopbtError, StorageFull, TaskFailed, all_errors
 
 # What a worker answers. One key says what it is about:
 #   "share": how much of the run is done. More answers follow.
 #   "finished": the marker of the finished run.
+#   "prepared": what the runs of a task need, see `prepare_task`.
 #   "measured": cost and engine of a task.
-#   "failed": the error, with its traceback as "trace", and "stop" if no other run can succeed.
+#   "failed": the error, with its class as "kind", its traceback as "trace", and "stop" if no other
+#       run can succeed.
 Answer = Mapping[str, Any]
+# Errors of a task that the driver raises again, by name.
+_ERRORS: list[type[Exception]] = [ValueError, TypeError, *all_errors()]
+KINDS = {kind.__name__: kind for kind in _ERRORS}
 
 
 class WorkerPool:
@@ -39,7 +46,7 @@ class WorkerPool:
     def __init__(self) -> None:
         self._supervisor = Supervisor()
         self._idle: list[WorkerProcess] = []
-        # The specification of a run, or None while a task is measured.
+        # The specification of a run, or None while a task is prepared or measured.
         self._busy: dict[WorkerProcess, RunSpec | None] = {}
 
     def __enter__(self) -> "WorkerPool":
@@ -73,9 +80,31 @@ class WorkerPool:
                 return spec.path, _failed(answer)
             self.start(replace(spec, isolated=True))
 
-    def measure(self, **options: Any) -> Answer:
+    def prepare(self, experiment: Experiment, task: str, scale: str | None) -> Mapping[str, Any]:
+        """Prepare a task in a process, see `prepare_task`; no run may be running.
+
+        An error of the task is raised here.
+        """
+        message = {"experiment": experiment.to_dict(), "task": task, "scale": scale}
+        answer = self._ask({"prepare": message})
+        if "failed" not in answer:
+            prepared: Mapping[str, Any] = answer["prepared"]
+            return prepared
+        if answer.get("kind") not in KINDS:
+            raise TaskFailed(f"{task} cannot be loaded:", answer.get("trace", answer["failed"]))
+        # The cause is shown with --traceback.
+        raise KINDS[answer["kind"]](answer["failed"]) from TaskFailed(answer["trace"])
+
+    def measure(self, task: str, **options: Any) -> Mapping[str, Any]:
         """Measure a task in a process, see `measure_task`; no run may be running."""
-        self._send({"measure": options}, None)
+        answer = self._ask({"measure": {"task": task, **options}})
+        if "failed" in answer:
+            raise TaskFailed(f"{task} cannot be measured:", answer["failed"])
+        measured: Mapping[str, Any] = answer["measured"]
+        return measured
+
+    def _ask(self, message: Mapping[str, Any]) -> Answer:
+        self._send(message, None)
         answer = self._receive()[1]
         return _failed(answer) if "died" in answer else answer
 
@@ -140,14 +169,19 @@ def _listen(source: IO[bytes], inbox: "queue.SimpleQueue[bytes]") -> None:
 
 
 def answer_message(message: Mapping[str, Any], report_share: Callable[[float], None]) -> Answer:
-    """Execute a run or measure a task, and return the last answer."""
+    """Execute a run, or prepare or measure a task, and return the last answer."""
     try:
+        if "prepare" in message:
+            options = message["prepare"]
+            experiment = Experiment(**options["experiment"])
+            return {"prepared": prepare_task(experiment, options["task"], options["scale"])}
         if "measure" in message:
             return {"measured": measure_task(**message["measure"])}
         return {"finished": execute_run(RunSpec(**message["run"]), report_share)}
     except (MopbtError, ValueError, TypeError) as error:
         return {
             "failed": str(error),
+            "kind": type(error).__name__,
             "trace": traceback.format_exc(),
             "stop": isinstance(error, StorageFull),
         }

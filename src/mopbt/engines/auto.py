@@ -9,9 +9,10 @@ from typing import Any
 from mopbt.engines.base import Engine
 from mopbt.engines.execution import require_stackable
 from mopbt.engines.local import LocalEngine
-from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.pool import PoolEngine
 from mopbt.engines.ray import RayEngine
 from mopbt.engines.simulated import Measured, PerStep, SimulatedEngine
+from mopbt.engines.supervisor import available_cores
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import CannotStack
 from mopbt.messages import did_you_mean

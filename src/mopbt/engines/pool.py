@@ -2,7 +2,6 @@
 
 import functools
 import io
-import os
 import pickle
 import time
 from collections import deque
@@ -15,7 +14,7 @@ import cloudpickle
 from mopbt.engines.base import RunContext
 from mopbt.engines.crashes import CrashTracker
 from mopbt.engines.execution import Answer, Stack, make_stacks, warn_about_stack
-from mopbt.engines.supervisor import Supervisor, WorkerProcess
+from mopbt.engines.supervisor import Supervisor, WorkerProcess, available_cores
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
 
@@ -239,8 +238,3 @@ def check_whole_number(name: str, value: Any, least: int) -> None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

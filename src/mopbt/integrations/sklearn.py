@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mopbt.algorithms import Algorithm
-from mopbt.engines.pool import PoolEngine, available_cores
+from mopbt.engines.pool import PoolEngine
+from mopbt.engines.supervisor import available_cores
 from mopbt.errors import MissingExtra, UnreadHyperparameter
 from mopbt.front import Front, Point
 from mopbt.objectives import Direction
