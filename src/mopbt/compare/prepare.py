@@ -10,8 +10,8 @@ from mopbt.compare.plan import Experiment
 from mopbt.engines.auto import check_stackable
 from mopbt.errors import CannotStack, DataMissing
 from mopbt.messages import did_you_mean
-from mopbt.problem import CheckedTask, ProbedTask, Problem, problem_of
-from mopbt.registry import find_family, find_task, split_scale, task_fingerprint
+from mopbt.problem import CheckedTask, ProbedTask, Problem, problem_of, suggested_population
+from mopbt.registry import TaskFamily, find_family, find_task, split_scale, task_fingerprint
 from mopbt.run_config import RunConfig
 
 
@@ -53,10 +53,7 @@ def _check_scale(experiment: Experiment, scale: str | None) -> None:
     known = ["paper", *experiment.scales]
     for task in experiment.tasks:
         family = find_family(split_scale(task)[0])
-        # Such a family does not list its scales, so it checks them itself.
-        if hasattr(family, "at") and not hasattr(family, "scales"):
-            return
-        known += getattr(family, "scales", ())
+        known += family.scales if isinstance(family, TaskFamily) else ()
     if scale not in known:
         known = list(dict.fromkeys(known))
         raise ValueError(
@@ -86,12 +83,15 @@ def task_at_scale(experiment: Experiment, task: str, scale: str | None) -> tuple
     """
     name, wanted = split_scale(task)
     family = find_family(name)
-    sizes = getattr(family, "scales", {})
-    only_of_experiment = scale in experiment.scales and sizes and scale not in sizes
-    if not wanted and hasattr(family, "at") and not only_of_experiment:
+    if not isinstance(family, TaskFamily):
+        return task, POPULATION
+    only_of_experiment = scale in experiment.scales and scale not in family.scales
+    if not wanted and not only_of_experiment:
         wanted = scale
-    population = getattr(sizes.get(wanted), "population", POPULATION)
-    return f"{name}@{wanted}" if wanted else name, population
+    if wanted is None:
+        return name, POPULATION
+    population = suggested_population(family.scales.get(wanted))
+    return f"{name}@{wanted}", population or POPULATION
 
 
 def _check_stackable(found: Any, task: str) -> None:
