@@ -16,11 +16,13 @@ SOURCE = Path(__file__).parent.parent / "src" / "mopbt"
 LAYERS = {
     # Nouns.
     0: {
+        "table",
         *("version", "errors", "messages", "rng", "space", "objectives", "state"),
         *("problem", "serialization", "estimate"),
     },
     # The paper's verbs.
     1: {
+        "standings",
         *("ranking", "exploit", "explore", "scalarization", "successive_halving", "metrics"),
         *("archive", "proposals", "rates", "uncertainty"),
     },

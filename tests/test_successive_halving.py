@@ -5,11 +5,19 @@ from hypothesis import strategies as st
 
 from mopbt.ranking import by_domination, dominates
 from mopbt.rng import stream
+from mopbt.standings import standings_of
 from mopbt.state import Result, State, Trial
-from mopbt.successive_halving import at_rung, best_of, places_to_promote, places_to_stay, rung_steps
+from mopbt.successive_halving import at_rung, places_to_promote, places_to_stay, rung_steps
 
 RANK = by_domination()
 points = st.lists(st.tuples(*[st.integers(0, 4).map(float)] * 2), min_size=1, max_size=20)
+
+
+def best_of(results, n, rank, rng):
+    """Return the best of some results, as a scheduler finds them at a rung."""
+    standings = standings_of(rank)
+    standings.update(list(enumerate(results)))
+    return standings.order((n,), lambda: rng).first(n).tolist()
 
 
 def test_the_papers_rungs():

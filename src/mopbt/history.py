@@ -22,6 +22,7 @@ from mopbt.schedulers.base import Scheduler
 from mopbt.state import Job, Report, Result, State, Trial
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import incompatible
+from mopbt.table import Table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -272,6 +273,8 @@ class _Fold:
         self._seed = seed
         self._next = history.next_jobs()
         self._trials: list[Trial] = []
+        self._table: Table[Trial] = Table()  # the trials as the scheduler last saw them
+        self._changed: set[int] = set()  # trials that differ from the table
         self._outstanding: dict[int, Job] = {}
         self._jobs = 0
         self._waiting: list[tuple[int, int]] = []  # trials of this generation, with their next job
@@ -292,6 +295,7 @@ class _Fold:
             self._trials.append(trial)
         else:
             self._trials[job.trial] = trial
+        self._changed.add(job.trial)
         self._outstanding[job.id] = job
         self._jobs = job.id + 1
 
@@ -300,8 +304,12 @@ class _Fold:
         following = self._next.get(job.id)
         if following is None or self._ask_always:
             self._ask_always = self._scheduler.decides_together
-            state = self._scheduler.tell(self._frozen(), self._history.reports[row])
-            self._trials = list(state.trials)
+            before = self._frozen()
+            state = self._scheduler.tell(before, self._history.reports[row])
+            for id, trial in state.trials.changes_since(before.trials):
+                assert trial is not None
+                self._trials[id] = trial
+            self._table = state.trials
             self._outstanding = dict(state.outstanding)
             return
         self._record(row, job)
@@ -324,6 +332,7 @@ class _Fold:
         self._trials[job.trial] = Trial(
             job.trial, trial.config, "waiting", job.end, checkpoint, trial.results
         )
+        self._changed.add(job.trial)
 
     def _apply_decisions(self) -> None:
         """Make trials ready for the jobs that the journal records as their next ones."""
@@ -332,8 +341,12 @@ class _Fold:
             results = self._trials[trial].results
             begin, start = jobs.begin(job), jobs.start(job)
             self._trials[trial] = Trial(trial, jobs.config(job), "ready", begin, start, results)
+            self._changed.add(trial)
         self._waiting.clear()
 
     def _frozen(self) -> State:
-        outstanding = dict(self._outstanding)
-        return State(self._seed, tuple(self._trials), outstanding, self._jobs)
+        # A new table would have no views, and the scheduler would rank all trials at each report.
+        changed = {id: self._trials[id] for id in sorted(self._changed)}
+        self._table = self._table.replace(changed)
+        self._changed.clear()
+        return State(self._seed, self._table, dict(self._outstanding), self._jobs)

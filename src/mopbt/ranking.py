@@ -90,13 +90,13 @@ def scattered_order(
     """
     order, points, ends = _sort_by_front(*_check_inputs(objectives, violations))
     if scale:
-        points = _to_unit_range(points)
+        points = to_unit_range(points)
     if cuts is None:
         picks = _scatter_all(points, ends)
         order[: len(picks)] = order[picks]
         return order
     for begin, end in _divided_fronts(ends, cuts):
-        order[begin:end] = order[begin:end][_scatter_front(points, begin, end)]
+        order[begin:end] = order[begin:end][_scatter_front(points[begin:end], points[:begin])]
     return order
 
 
@@ -187,6 +187,17 @@ class by_domination:
         if self.within == "crowded":
             return crowded_order(objectives, violations, cuts=cuts)
         return hypervolume_order(objectives, violations, cuts=cuts)
+
+    def order_front(self, front: Objectives, earlier: Objectives) -> Order:
+        """Order one front (m, K), sorted by descending f1, by the second criterion.
+
+        `earlier` (r, K) are the points of all better fronts. The caller scales both.
+        """
+        if self.within == "scattered":
+            return _scatter_front(front, earlier)
+        if self.within == "crowded":
+            return np.argsort(-_crowding(front), kind="stable")
+        return _greedy_hypervolume(front)
 
 
 @dataclass(frozen=True)
@@ -382,16 +393,15 @@ def _scatter_all(points: Objectives, ends: list[int]) -> Order:
     return picks
 
 
-def _scatter_front(points: Objectives, begin: int, end: int) -> Order:
+def _scatter_front(front: Objectives, earlier: Objectives) -> Order:
     """Apply Alg. 1 to one front only and return its picks (m,).
 
     The order within earlier fronts makes no difference, because all of their points are ranked.
     """
-    columns = np.ascontiguousarray(points.T)
-    here = columns[:, begin:end]
+    columns = np.ascontiguousarray(front.T)
     with np.errstate(over="ignore"):
-        nearest = _nearest_squares(here, columns[:, :begin])
-        return np.array(_farthest_first(here, nearest, [end - begin]), dtype=np.intp)
+        nearest = _nearest_squares(columns, np.ascontiguousarray(earlier.T))
+        return np.array(_farthest_first(columns, nearest, [len(front)]), dtype=np.intp)
 
 
 def _group_fronts(spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
@@ -471,7 +481,7 @@ def _order_front_by_front(
     return order
 
 
-def _to_unit_range(points: Objectives) -> Objectives:
+def to_unit_range(points: Objectives) -> Objectives:
     """Shift and scale each objective to [0, 1]; a constant one becomes 0."""
     if not len(points):
         return points
@@ -486,7 +496,7 @@ def _crowding(front: Objectives) -> NDArray[np.float64]:
     distances = np.zeros(len(front))
     if len(front) <= 2:
         return distances + np.inf
-    for column in _to_unit_range(front).T:
+    for column in to_unit_range(front).T:
         # A constant objective has no extreme points.
         if not column.any():
             continue
@@ -503,7 +513,7 @@ def _greedy_hypervolume(front: Objectives) -> Order:
     """
     # The order does not depend on the scale, so the best values of the front become 0, the worst
     # become 1, and the reference point is 1.1.
-    losses = 1.0 - _to_unit_range(front)
+    losses = 1.0 - to_unit_range(front)
     picked = np.empty_like(losses)
     order = np.empty(len(front), dtype=np.intp)
     # What a member adds only shrinks as others are picked. An outdated gain is therefore an upper

@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 from mopbt.space import Config
+from mopbt.table import Table
 
 Status = Literal["ready", "running", "waiting", "finished", "stopped"]
 
@@ -164,30 +165,31 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything a scheduler knows. `jobs` is the id of the next job."""
+    """Everything a scheduler knows. `jobs` is the id of the next job.
+
+    `trials` may be given as any sequence.
+    """
 
     seed: int
-    trials: tuple[Trial, ...] = ()
+    trials: Table[Trial] = field(default_factory=Table)
     outstanding: Mapping[int, Job] = field(default_factory=dict)
     jobs: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trials, Table):
+            object.__setattr__(self, "trials", Table(self.trials))
 
 
 def updated(state: State, trials: Iterable[Trial]) -> State:
     """Return the state with these trials replaced; new ids are appended."""
-    rows = list(state.trials)
-    for trial in trials:
-        if trial.id == len(rows):
-            rows.append(trial)
-        else:
-            rows[trial.id] = trial
-    return replace(state, trials=tuple(rows))
+    return replace(state, trials=state.trials.replace({trial.id: trial for trial in trials}))
 
 
 def with_jobs(state: State, jobs: Iterable[Job]) -> State:
     """Add jobs: their trials now run with the jobs' configurations."""
     jobs = tuple(jobs)
     state = updated(state, (_running(state, job) for job in jobs))
-    outstanding = dict(state.outstanding) | {job.id: job for job in jobs}
+    outstanding = {**state.outstanding, **{job.id: job for job in jobs}}
     return replace(
         state, outstanding=outstanding, jobs=max([state.jobs, *(job.id + 1 for job in jobs)])
     )

@@ -1,11 +1,5 @@
 """Successive halving: compare trials at rungs (ASHA, Li et al. 2020)."""
 
-from collections.abc import Sequence
-
-import numpy as np
-from numpy.random import Generator
-
-from mopbt.ranking import Rank
 from mopbt.state import Result, State
 
 # Section 6.3.3 of the paper and the authors' code: one of three trials continues.
@@ -36,17 +30,6 @@ def at_rung(state: State, step: int) -> dict[int, Result]:
         if result is not None and result.is_finite:
             results[trial.id] = result
     return results
-
-
-def best_of(results: Sequence[Result], n: int, rank: Rank, rng: Generator) -> list[int]:
-    """Return the indices of the `n` best of some finite results."""
-    if n <= 0:
-        return []
-    if n >= len(results):
-        return list(range(len(results)))
-    objectives = np.array([r.objectives for r in results])
-    violations = np.array([r.violation for r in results])
-    return [int(row) for row in rank(objectives, violations, rng, (n,))[:n]]
 
 
 def places_to_stay(n: int, eta: int = ETA) -> int:

@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from mopbt.problem import Problem
 from mopbt.proposals.base import Propose, Trials
 from mopbt.ranking import Rank
 from mopbt.rng import stream
 from mopbt.schedulers.base import next_intervals
+from mopbt.schedulers.views import rung_ranking, statuses
+from mopbt.standings import ResultOrder
 from mopbt.state import Job, Report, State, Status, Trial, updated, with_report
 from mopbt.successive_halving import (
     ETA,
     at_rung,
-    best_of,
     places_to_promote,
     places_to_stay,
     rung_steps,
@@ -76,9 +79,8 @@ class Asha:
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of running trials, then of promoted ones, then of new ones."""
-        ready = [t for t in state.trials if t.status == "ready"]
-        ready.sort(key=lambda t: (-t.step, t.id))
-        chosen = ready[: max(slots, 0)]
+        ready = statuses(state).ready(slots, most_steps_first=True)
+        chosen = [state.trials[id] for id in ready]
         if self.kind == "promotion" and len(chosen) < slots:
             chosen += self._promotable(state)[: slots - len(chosen)]
         if len(chosen) < slots:
@@ -96,7 +98,7 @@ class Asha:
         """Return whether all trials have started and none can continue."""
         if self.trials is None or len(state.trials) < self.trials or state.outstanding:
             return False
-        if any(t.status == "ready" for t in state.trials):
+        if statuses(state).count("ready"):
             return False
         return self.kind == "stopping" or not self._promotable(state)
 
@@ -109,25 +111,29 @@ class Asha:
             return "ready"
         if self.kind == "promotion":
             return "waiting"
-        return "ready" if trial.id in self._best(state, trial.step, places_to_stay) else "stopped"
+        order, n = self._order(state, trial.step, places_to_stay)
+        return "ready" if order.precedes(trial.id, n) else "stopped"
 
-    def _best(self, state: State, step: int, places: Callable[[int, int], int]) -> set[int]:
-        """Return the ids of the best trials at a rung."""
-        results = at_rung(state, step)
-        ids = list(results)
-        rng = stream(state.seed, "rank", step, len(results))
-        rows = best_of(list(results.values()), places(len(ids), self.eta), self.rank, rng)
-        return {ids[row] for row in rows}
+    def _order(
+        self, state: State, step: int, places: Callable[[int, int], int]
+    ) -> tuple[ResultOrder, int]:
+        """Return the order at a rung, and how many of its first places are the best."""
+        # Failed trials are not compared.
+        ranking = rung_ranking(state, self.rank, step)
+        n = places(ranking.finite, self.eta)
+        order = ranking.order((n,), lambda: stream(state.seed, "rank", step, ranking.finite))
+        return order, n
 
     def _promotable(self, state: State) -> list[Trial]:
         """Return waiting trials that are among the best of their rung, highest first."""
-        waiting = [t for t in state.trials if t.status == "waiting"]
         promotable: list[Trial] = []
         for step in reversed(self.rungs):
-            here = [t for t in waiting if t.step == step]
-            if here:
-                best = self._best(state, step, places_to_promote)
-                promotable += [t for t in here if t.id in best]
+            waiting = statuses(state).waiting_at(step)
+            if len(waiting):
+                order, n = self._order(state, step, places_to_promote)
+                is_best = np.zeros(len(state.trials), dtype=bool)
+                is_best[order.first(n)] = True
+                promotable += [state.trials[id] for id in waiting[is_best[waiting]].tolist()]
         return promotable
 
     def _new_trials(self, state: State, slots: int) -> list[Trial]:

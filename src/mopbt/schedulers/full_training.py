@@ -11,6 +11,7 @@ from mopbt.problem import Problem
 from mopbt.proposals.base import Propose, Trials
 from mopbt.rng import stream
 from mopbt.schedulers.base import next_intervals
+from mopbt.schedulers.views import statuses
 from mopbt.space import Config
 from mopbt.state import Job, Report, Result, State, Status, Trial, updated, with_report
 
@@ -62,7 +63,7 @@ class FullTraining:
         Trials with the fewest steps come first. The last trials of a block do not wait for a free
         slot: trained after all others, they would leave workers idle for an entire training.
         """
-        ready = [t for t in state.trials if t.status == "ready"]
+        ready = [state.trials[id] for id in statuses(state).ready(slots)]
         workers = slots + len(state.outstanding)
         if len(ready) < slots or self._few_left_in_block(state, workers):
             ready += self._new_trials(state, slots - len(ready))
@@ -80,7 +81,8 @@ class FullTraining:
         """Return whether all trainings are over."""
         if self.trainings is None or len(state.trials) < self.trainings:
             return False
-        return all(_is_over(t) for t in state.trials)
+        over = statuses(state)
+        return over.count("finished") + over.count("stopped") == len(state.trials)
 
     def _next_status(self, trial: Trial) -> Status:
         if not trial.is_finite:

@@ -20,6 +20,7 @@ from mopbt.proposals.uniform import Stratified, Uniform
 from mopbt.ranking import Rank
 from mopbt.rng import stream
 from mopbt.schedulers.base import next_intervals
+from mopbt.schedulers.views import population_ranking, statuses
 from mopbt.space import Config
 from mopbt.state import Job, Report, Result, State, Trial, updated, with_report
 
@@ -71,7 +72,7 @@ class Pbt:
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of ready members, those with the fewest steps first."""
-        ready = [t for t in state.trials if t.status == "ready"]
+        ready = [state.trials[id] for id in statuses(state).ready(slots)]
         if len(state.trials) < self.population:
             ready += self._new_members(state, slots)
         # The sort is stable: of members at the same step, the first comes first.
@@ -87,7 +88,7 @@ class Pbt:
         # The cheap test comes first.
         if state.outstanding or len(state.trials) < self.population:
             return state
-        if any(t.status == "ready" for t in state.trials):
+        if statuses(state).count("ready"):
             return state
         return self._decide(state, [t for t in state.trials if t.status == "waiting"])
 
@@ -95,7 +96,7 @@ class Pbt:
         """Return whether all members are fully trained."""
         if len(state.trials) != self.population:
             return False
-        return all(t.status == "finished" for t in state.trials)
+        return statuses(state).count("finished") == self.population
 
     def _new_members(self, state: State, slots: int) -> list[Trial]:
         configs = initial_configs(self.problem, self.population, state.seed, self.start)
@@ -115,6 +116,10 @@ class Pbt:
         """Return the donor of each deciding member that is replaced, by the member's id."""
         if not deciding:
             return {}
+        if self.asynchronous:
+            (trial,) = deciding
+            donor = self._choose_donor(state, trial)
+            return {} if donor is None else {trial.id: donor}
         finite: list[tuple[Trial, Result]] = []
         failed: list[Trial] = []
         for trial in state.trials:
@@ -129,11 +134,10 @@ class Pbt:
             return {}
         n = len(finite) + len(failed)
         size = quantile_size(n, self.fraction)
-        moment = (deciding[0].id, deciding[0].step) if self.asynchronous else (deciding[0].step,)
         order = self.rank(
             np.array([result.objectives for _, result in finite]),
             np.array([result.violation for _, result in finite]),
-            stream(state.seed, "rank", *moment),
+            stream(state.seed, "rank", deciding[0].step),
             (size, n - size),
         )
         # Failed members rank below all others.
@@ -146,6 +150,24 @@ class Pbt:
             deciding={t.id for t in deciding},
         )
         return {loser: ranked[donor] for loser, donor in replaced.items()}
+
+    def _choose_donor(self, state: State, trial: Trial) -> Trial | None:
+        """Return the donor of a member that decides alone, or None if it is not replaced.
+
+        It is the donor that `truncation` draws, without an order of the entire population.
+        """
+        ranking = population_ranking(state, self.rank)
+        n = ranking.finite + ranking.failed
+        size = quantile_size(n, self.fraction)
+        # Failed members rank below all others and never donate.
+        donors = min(size, ranking.finite)
+        if not donors:
+            return None
+        order = ranking.order((size, n - size), lambda: self._stream(state, "rank", trial))
+        if trial.is_finite and order.precedes(trial.id, n - size):
+            return None
+        place = int(self._stream(state, "exploit", trial).integers(donors))
+        return state.trials[order.at(place)]
 
     def _successor(self, state: State, trial: Trial, donor: Trial | None) -> Trial:
         if donor is None and trial.is_finite:
