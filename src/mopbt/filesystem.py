@@ -12,6 +12,9 @@ from typing import IO, Any
 
 from mopbt.errors import StorageFull, StoreError
 
+# What file systems without hard links answer.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file that is complete or absent after a crash."""
@@ -36,6 +39,30 @@ def write_quickly(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError as error:
         raise cannot_write(error, path) from error
+
+
+def create_exclusively(path: Path, data: bytes) -> None:
+    """Write a complete file, unless it exists; of several processes, only one succeeds."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        write_quickly(temporary, data)
+        sync(temporary)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # The file may be read while it is empty, but it still has one author.
+            with suppress(FileExistsError), open(path, "xb") as file:
+                file.write(data)
+        sync(path.parent)
+    except OSError as error:
+        raise cannot_write(error, path) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def remove(path: Path) -> None:

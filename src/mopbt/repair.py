@@ -7,34 +7,35 @@ because their metrics cannot be recovered. All other lines stay as they are.
 from collections.abc import Sequence
 
 from mopbt.errors import CorruptJournal
+from mopbt.history import History
+from mopbt.problem import Problem
 from mopbt.schedulers.base import Scheduler
-from mopbt.state import Report, State, with_jobs
+from mopbt.state import Report, State
 from mopbt.stores.base import Exchange
 
 
 def repair_journal(
-    lines: Sequence[Exchange | None], scheduler: Scheduler, seed: int
+    lines: Sequence[Exchange | None], problem: Problem, scheduler: Scheduler, seed: int
 ) -> list[Exchange]:
     """Replace the damaged lines of a journal (None) by what they must have held."""
-    state = State(seed)
+    history = History(problem)
     repaired = []
     for number, line in enumerate(lines, 1):
         exchange = line
         if exchange is None:
+            state = history.state(scheduler, seed)
             later = [known for known in lines[number:] if known is not None]
             exchange = _lost_jobs(state, later, scheduler) or _lost_reports(state, later)
+        if exchange == Exchange():
+            continue
         try:
-            if exchange.jobs:
-                state = with_jobs(state, exchange.jobs)
-            for report in exchange.reports:
-                state = scheduler.tell(state, report)
-        except (KeyError, IndexError):
+            history.append(exchange)
+        except CorruptJournal:
             raise CorruptJournal(
                 f"line {number} of the journal does not follow from the lines before it; too much "
                 "is lost to repair the run: restore a copy of the journal, or start a new run"
             ) from None
-        if exchange != Exchange():
-            repaired.append(exchange)
+        repaired.append(exchange)
     return repaired
 
 

@@ -1,6 +1,7 @@
 """The settings of a run in `run.toml`: enough to read it without the task's code."""
 
 import datetime
+import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -22,7 +23,10 @@ FORMAT = 1
 _DOMAINS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Grid, LogGrid, Ordinal, Categorical, Float, Int)
 }
-_KEYS = ("format", "mopbt", "created", "seed", "storage", "algorithm", "engine", "task")
+_KEYS = (
+    *("format", "mopbt", "run_id", "created", "seed", "storage"),
+    *("algorithm", "engine", "task"),
+)
 _TASK_KEYS = (
     *("name", "interval", "steps", "task_reference", "task_fingerprint"),
     *("constraints", "objectives", "reference", "space"),
@@ -42,6 +46,7 @@ class RunConfig:
         engine: The engine at the start. A run may be resumed on another one.
         task_fingerprint: The result of `task_fingerprint` at the start; empty if unknown.
         storage: Where checkpoints are kept; empty for the run's directory.
+        run_id: The unique id of the run; empty before it is created.
     """
 
     problem: Problem
@@ -51,6 +56,7 @@ class RunConfig:
     engine: Mapping[str, Any] = field(default_factory=dict)
     task_fingerprint: str = ""
     storage: str = ""
+    run_id: str = ""
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
@@ -60,6 +66,7 @@ class RunConfig:
         data: dict[str, Any] = {
             "format": FORMAT,
             "mopbt": __version__,
+            "run_id": self.run_id,
             "created": datetime.datetime.now(datetime.UTC).replace(microsecond=0),
             "seed": self.seed,
         }
@@ -102,7 +109,8 @@ class RunConfig:
                 "start a new run in another directory"
             )
         try:
-            return _from_data(data)
+            # A run.toml without an id identifies its run by its content.
+            return _from_data({"run_id": _checksum(text), **data})
         except KeyError as error:
             why = f"{error} is missing"
         except ValueError as error:
@@ -169,7 +177,12 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
         engine=data.get("engine", {}),
         task_fingerprint=task.get("task_fingerprint", ""),
         storage=data.get("storage", ""),
+        run_id=data["run_id"],
     )
+
+
+def _checksum(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _object_in_file(task_reference: str) -> tuple[str, ...]:

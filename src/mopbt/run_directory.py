@@ -1,25 +1,123 @@
 """The directory of a run: read its settings, open, check and lock it."""
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
-from mopbt.filesystem import write_atomically
+from mopbt.filesystem import remove, write_atomically
 from mopbt.history import History, read_history
+from mopbt.ownership import Owner, claim_storage
 from mopbt.run_config import RunConfig
-from mopbt.stores.directory import DirectoryStore, Repair
+from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, Repair
 from mopbt.stores.fsspec import checkpoints_at
 from mopbt.stores.journal import read_lines
 
 FILES = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
 
 
+class RunDirectory:
+    """A run's directory while this process holds its lock, with its settings as recorded.
+
+    The settings are read once, under the lock. `open` checks them, or records those of a new run.
+
+    Args:
+        path: The directory; it is created if needed.
+        durable: If false, writes do not wait for the disk.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        _check_place(path)
+        self.path = path
+        self.store = DirectoryStore(path, durable=durable)
+        try:
+            has_settings = (path / "run.toml").exists()
+            self.recorded = read_run_config(path) if has_settings else None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the lock."""
+        self.store.close()
+
+    def storage(self, given: Path | str | None) -> str:
+        """Return where checkpoints are: as recorded or given; empty for the run's directory."""
+        recorded = None if self.recorded is None else self.recorded.storage
+        if given is None:
+            return recorded or ""
+        place = absolute_storage(given)
+        if recorded is not None and place != recorded:
+            raise RunMismatch(
+                f"{self.path} keeps its checkpoints {recorded or 'in its own directory'}, got "
+                f"`storage` {place}; leave it out, or use another directory"
+            )
+        return place
+
+    def open(self, settings: RunConfig, *, repair: Repair | None = None) -> "OpenRun":
+        """Start a new run, or resume one with the same settings; the lock stays with the caller.
+
+        A run without reports restarts with the new settings. `repair` rebuilds a damaged journal.
+        """
+        recorded = self.recorded
+        if recorded is None:
+            return self._start(replace(settings, run_id=uuid.uuid4().hex))
+        if repair is not None:
+            # Before anything is repaired by the rules of another task.
+            _check_same(self.path, recorded, settings)
+            self.store.repair(repair)
+        history = read_history(recorded.problem, self.store.lines(), self.store.journal)
+        if len(history.reports) or not recorded.differences(settings):
+            _check_same(self.path, recorded, settings)
+            self._claim(recorded, is_new=False)
+            return OpenRun(self.store, history, recorded)
+        self._claim(recorded, is_new=False)
+        self.store.clear()
+        restarted = replace(settings, run_id=recorded.run_id, storage=recorded.storage)
+        return self._record(restarted)
+
+    def _start(self, settings: RunConfig) -> "OpenRun":
+        if next(self.store.lines(), None) is not None:
+            raise RunMismatch(
+                f"{self.path} has a journal but no run.toml; restore it, or use another directory"
+            )
+        # The settings come first: a storage with an owner's record always has an owner.
+        run = self._record(settings)
+        try:
+            self._claim(settings, is_new=True)
+        except BaseException:
+            remove(self.path / "run.toml")
+            raise
+        return run
+
+    def _record(self, settings: RunConfig) -> "OpenRun":
+        write_atomically(self.path / "run.toml", settings.to_toml().encode())
+        self.recorded = settings
+        return OpenRun(self.store, History(settings.problem), settings)
+
+    def _claim(self, settings: RunConfig, *, is_new: bool) -> None:
+        """Check that the storage is this run's, before anything in it is written or removed."""
+        if settings.storage:
+            self.store.checkpoints = checkpoints_at(settings.storage)
+        checkpoints = self.store.checkpoints
+        claim_storage(
+            checkpoints,
+            settings.storage or str(self.path / "checkpoints"),
+            Owner.of(settings.run_id, self.path),
+            is_new=is_new,
+            is_shared=bool(settings.storage),
+        )
+        if isinstance(checkpoints, DirectoryCheckpoints):
+            checkpoints.remove_leftovers()
+
+
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that this process may execute: its locked store, and what its journal says."""
+    """A run that this process may execute: its locked store, its history and its settings."""
 
     store: DirectoryStore
     history: History
+    settings: RunConfig
 
     def close(self) -> None:
         """Release the lock."""
@@ -60,17 +158,17 @@ def open_run(
 
     `repair` rebuilds a damaged journal. A run that is not `durable` never waits for the disk.
     """
-    _check_place(path)
-    if repair is not None and (path / "run.toml").exists():
-        # Before anything is repaired by the rules of another task.
-        _check_same(path, read_run_config(path), settings)
-    checkpoints = checkpoints_at(settings.storage) if settings.storage else None
-    store = DirectoryStore(path, repair=repair, durable=durable, checkpoints=checkpoints)
+    directory = RunDirectory(path, durable=durable)
     try:
-        return OpenRun(store, _start_or_resume(store, settings))
+        return directory.open(settings, repair=repair)
     except BaseException:
-        store.close()
+        directory.close()
         raise
+
+
+def absolute_storage(place: Path | str) -> str:
+    """Return a folder as an absolute path, and a URL as it is."""
+    return str(place) if "://" in str(place) else str(Path(place).absolute())
 
 
 def _check_place(path: Path) -> None:
@@ -95,34 +193,6 @@ def _check_place(path: Path) -> None:
             f"{path} is not a run and not empty (it has {other[0]!r}); use another directory for "
             "`out`"
         )
-
-
-def _start_or_resume(store: DirectoryStore, settings: RunConfig) -> History:
-    """Write the settings of a new run, or check those of an existing one; return its history.
-
-    A run without reports restarts with the new settings.
-    """
-    path, config = store.path, (settings.to_toml()).encode()
-    if not (path / "run.toml").exists():
-        if next(store.lines(), None) is not None:
-            raise RunMismatch(
-                f"{path} has a journal but no run.toml; restore it, or use another directory"
-            )
-        if settings.storage and checkpoints_at(settings.storage).kept():
-            raise RunMismatch(
-                f"{settings.storage} holds the checkpoints of another run; give each run its own "
-                "storage"
-            )
-        write_atomically(path / "run.toml", config)
-        return History(settings.problem)
-    recorded = read_run_config(path)
-    history = read_history(recorded.problem, store.lines(), store.journal)
-    if len(history.reports) or not recorded.differences(settings):
-        _check_same(path, recorded, settings)
-        return history
-    store.clear()
-    write_atomically(path / "run.toml", config)
-    return History(settings.problem)
 
 
 def _check_same(path: Path, recorded: RunConfig, settings: RunConfig) -> None:

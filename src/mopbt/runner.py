@@ -3,9 +3,9 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,6 @@ from mopbt.algorithms import (
 )
 from mopbt.engines.auto import ENGINES, EngineSpec, check_stackable, engine_spec
 from mopbt.engines.base import Engine, InProcessEngine, RunContext, StackingEngine
-from mopbt.errors import RunMismatch
 from mopbt.fingerprint import code_of
 from mopbt.function_task import TrainingFunction, as_task
 from mopbt.history import History
@@ -31,11 +30,12 @@ from mopbt.progress import Outcome, Progress, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
-from mopbt.run_directory import open_run, read_run_config
+from mopbt.run_directory import RunDirectory, absolute_storage, open_run
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget, Session
 from mopbt.space import Domain
 from mopbt.stores.directory import DirectoryStore, Repair
+from mopbt.stores.fsspec import check_reachable
 from mopbt.stores.memory import MemoryStore
 
 EngineName = Literal["auto", "local", "pool", "vectorized", "ray", "simulated"]
@@ -138,34 +138,37 @@ def execute_run(
     _check_before_training(task, algorithm)
     scheduler = algorithm.scheduler(settings.problem)
     budget, budget_note = _bounded(budget, scheduler, settings.problem)
-    settings = replace(settings, storage=_resolve_storage(out, storage))
     sizes = {"workers": workers, "cost": cost, "address": address}
-    driver, spec = _make_engine(engine, sizes, task, algorithm.max_parallel, out)
-    if spec is not None:
-        settings = replace(settings, engine=spec.to_dict())
-    rules = partial(repair_journal, scheduler=scheduler, seed=settings.seed) if repair else None
-    store, history = _open(out, settings, driver, rules)
-    notes = [budget_note, _note_changed_code(store, settings), _note_engine(spec)]
+    choose_engine = _engine_choice(engine, sizes, task, algorithm.max_parallel)
+    rules = None
+    if repair:
+        problem = settings.problem
+        rules = partial(repair_journal, problem=problem, scheduler=scheduler, seed=settings.seed)
+    opened = _open(out, storage, settings, choose_engine, rules)
+    notes = [budget_note, _note_changed_code(opened, settings), _note_engine(opened.spec)]
     display = _make_display(notes) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
     outcome: Outcome = "interrupted"
+    session: Session | None = None
     with ExitStack() as stack:
         if display is not None:
             stack.callback(
                 lambda: display.finish(
-                    outcome, _closing_note(outcome, out, resume_hint, worked=session.worked)
+                    outcome, _closing_note(outcome, out, resume_hint, worked=_has_worked(session))
                 )
             )
             stack.enter_context(display)
-        session = stack.enter_context(
-            open_session(task, scheduler, settings, store, history, driver, budget, watch)
-        )
+        session = stack.enter_context(opened.session(task, scheduler, budget, watch))
         try:
             outcome = session.drive()
         except Exception:
             outcome = "failed"
             raise
-    return _make_results(store, settings, task, outcome)
+    return opened.results(task, outcome)
+
+
+def _has_worked(session: Session | None) -> bool:
+    return session is not None and session.worked
 
 
 @contextmanager
@@ -209,54 +212,79 @@ def _check_before_training(task: Task[Any], algorithm: Algorithm) -> None:
         algorithm.check()
 
 
-def _open(
-    out: Path | str | None, settings: RunConfig, engine: Engine, repair: Repair | None
-) -> tuple[AnyStore, History]:
-    """Open the store of a run: its directory, memory, or a temporary directory for workers."""
-    if out is not None:
-        run = open_run(Path(out).absolute(), settings, repair=repair)
-        return run.store, run.history
-    if settings.storage:
-        raise ValueError(
-            f"`storage` needs `out` as well, got {settings.storage!r} and None: the journal in "
-            "`out` says what the checkpoints are; give `out` a directory"
+@dataclass(frozen=True)
+class _Opened:
+    """A run that is about to be executed: where it is recorded, and by what it is trained."""
+
+    store: AnyStore
+    history: History
+    settings: RunConfig  # as recorded
+    driver: Engine
+    spec: EngineSpec | None
+
+    def session(
+        self, task: Task[Any], scheduler: Scheduler, budget: Budget, watch: Watch
+    ) -> AbstractContextManager[Session]:
+        store, history = self.store, self.history
+        return open_session(
+            task, scheduler, self.settings, store, history, self.driver, budget, watch
         )
-    if isinstance(engine, InProcessEngine) and engine.in_process:
-        return MemoryStore(), History(settings.problem)
+
+    def results(self, task: Task[Any], outcome: Outcome) -> Results:
+        path = self.store.path if isinstance(self.store, DirectoryStore) else None
+        results = Results(self.settings, self.store.checkpoints, path, task, outcome)
+        results.history = self.history
+        return results
+
+
+def _open(
+    out: Path | str | None,
+    storage: Path | str | None,
+    settings: RunConfig,
+    choose_engine: "_EngineChoice",
+    repair: Repair | None,
+) -> _Opened:
+    """Open the store of a run: its directory, memory, or a temporary directory for workers."""
+    if out is None:
+        return _open_unkept(storage, settings, choose_engine)
+    if storage is not None:
+        # An unknown file system is an error before anything is written.
+        check_reachable(absolute_storage(storage))
+    directory = RunDirectory(Path(out).absolute())
+    try:
+        recorded = directory.recorded
+        driver, spec = choose_engine({} if recorded is None else recorded.engine)
+        run = directory.open(
+            _with_engine(settings, spec, directory.storage(storage)), repair=repair
+        )
+    except BaseException:
+        directory.close()
+        raise
+    return _Opened(run.store, run.history, run.settings, driver, spec)
+
+
+def _open_unkept(
+    storage: Path | str | None, settings: RunConfig, choose_engine: "_EngineChoice"
+) -> _Opened:
+    if storage is not None:
+        raise ValueError(
+            f"`storage` needs `out` as well, got {str(storage)!r} and None: the journal in `out` "
+            "says what the checkpoints are; give `out` a directory"
+        )
+    driver, spec = choose_engine({})
+    settings = _with_engine(settings, spec, "")
+    if isinstance(driver, InProcessEngine) and driver.in_process:
+        return _Opened(MemoryStore(), History(settings.problem), settings, driver, spec)
     path = Path(tempfile.mkdtemp(prefix="mopbt-"))
     run = open_run(path, settings, durable=False)
     # The directory goes with its checkpoints, which the results hold.
     weakref.finalize(run.store.checkpoints, shutil.rmtree, path, ignore_errors=True)
-    return run.store, run.history
+    return _Opened(run.store, run.history, run.settings, driver, spec)
 
 
-def _resolve_storage(out: Path | str | None, storage: Path | str | None) -> str:
-    """Return where the checkpoints are: as recorded, as given, or empty for the run's directory."""
-    recorded = None
-    if out is not None and (Path(out) / "run.toml").is_file():
-        recorded = read_run_config(Path(out)).storage
-    if storage is None:
-        return recorded or ""
-    place = str(storage) if "://" in str(storage) else str(Path(storage).absolute())
-    if recorded is not None and place != recorded:
-        raise RunMismatch(
-            f"{out} keeps its checkpoints {recorded or 'in its own directory'}, got `storage` "
-            f"{place}; leave it out, or use another directory"
-        )
-    return place
-
-
-def _make_results(
-    store: AnyStore, settings: RunConfig, task: Task[Any], outcome: Outcome
-) -> Results:
-    if isinstance(store, DirectoryStore):
-        settings = read_run_config(store.path)
-        results = Results(settings, store.checkpoints, store.path, task, outcome)
-        results.refresh()
-    else:
-        results = Results(settings, store.checkpoints, None, task, outcome)
-        results.history.extend(store.lines())
-    return results
+def _with_engine(settings: RunConfig, spec: EngineSpec | None, storage: str) -> RunConfig:
+    engine = settings.engine if spec is None else spec.to_dict()
+    return replace(settings, engine=engine, storage=storage)
 
 
 def _bounded(budget: Budget, scheduler: Scheduler, problem: Problem) -> tuple[Budget, str]:
@@ -271,11 +299,9 @@ def _bounded(budget: Budget, scheduler: Scheduler, problem: Problem) -> tuple[Bu
     return Budget(jobs=jobs), note
 
 
-def _note_changed_code(store: AnyStore, settings: RunConfig) -> str:
+def _note_changed_code(opened: _Opened, settings: RunConfig) -> str:
     """Return a note if a run is resumed with changed code of its task."""
-    if not isinstance(store, DirectoryStore):
-        return ""
-    before = read_run_config(store.path).task_fingerprint
+    before = opened.settings.task_fingerprint
     if not before or not settings.task_fingerprint or before == settings.task_fingerprint:
         return ""
     return (
@@ -315,27 +341,23 @@ def _ignore(progress: Progress) -> None:
     """Show nothing."""
 
 
-def _make_engine(
-    engine: Engine | EngineName,
-    sizes: Mapping[str, Any],
-    task: Any,
-    parallel: int,
-    out: Path | str | None,
-) -> tuple[Engine, EngineSpec | None]:
-    """Return the engine, and its specification if it was named.
+# Returns the engine, and its specification if it was named, given the recorded specification.
+_EngineChoice = Callable[[Mapping[str, Any]], tuple[Engine, EngineSpec | None]]
 
-    A resumed run keeps what "auto" chose for it.
+
+def _engine_choice(
+    engine: Engine | EngineName, sizes: Mapping[str, Any], task: Any, parallel: int
+) -> _EngineChoice:
+    """Check the engine, and return how it is made.
+
+    A resumed run keeps what "auto" chose for it, so that choice waits until the run is locked.
     """
     if isinstance(engine, str):
-        is_automatic = engine == "auto" and set(sizes.values()) == {None}
-        recorded: Mapping[str, Any] = {}
-        if is_automatic and out is not None and (Path(out) / "run.toml").is_file():
-            recorded = read_run_config(Path(out)).engine
-        if recorded:
-            spec = EngineSpec.from_dict(recorded)
-        else:
-            spec = engine_spec(engine, task, parallel, **sizes)
-        return spec.engine(), spec
+        if engine == "auto" and set(sizes.values()) == {None}:
+            return partial(_automatic_engine, task, parallel)
+        spec = engine_spec(engine, task, parallel, **sizes)
+        made: tuple[Engine, EngineSpec | None] = (spec.engine(), spec)
+        return lambda recorded: made
     if isinstance(engine, type) or not isinstance(engine, Engine):
         remedy = f"; pass {engine.__name__}()" if isinstance(engine, type) else ""
         names = f"'auto', {', '.join(map(repr, ENGINES))}"
@@ -344,7 +366,14 @@ def _make_engine(
         )
     if isinstance(engine, StackingEngine) and engine.stack > 1:
         check_stackable(task)
-    return engine, None
+    return lambda recorded: (engine, None)
+
+
+def _automatic_engine(
+    task: Any, parallel: int, recorded: Mapping[str, Any]
+) -> tuple[Engine, EngineSpec | None]:
+    spec = EngineSpec.from_dict(recorded) if recorded else engine_spec("auto", task, parallel)
+    return spec.engine(), spec
 
 
 def _choose_algorithm(

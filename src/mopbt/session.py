@@ -11,7 +11,7 @@ from mopbt.errors import Stalled, TaskFailed
 from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
-from mopbt.schedulers.base import Scheduler
+from mopbt.schedulers.base import PopulationScheduler, Scheduler
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
 from mopbt.stores.base import Exchange, Store
 
@@ -224,8 +224,9 @@ class Session:
         ever reported a finite metric.
         """
         total, failures = len(self.history.reports), self.history.failures
-        default = min(len(self.state.trials), POPULATION)
-        population = getattr(self.scheduler, "population", default)
+        population = min(len(self.state.trials), POPULATION)
+        if isinstance(self.scheduler, PopulationScheduler):
+            population = self.scheduler.population
         diverged = [report.scores for report in reports if report.objectives is not None]
         never_finite = total == failures + self.history.diverged
         if diverged and never_finite and total >= max(FEWEST_DIVERGED, population):
@@ -259,7 +260,9 @@ class Session:
         if not self.worked or (is_over and len(self.history.reports) == self.scheduler.total_jobs):
             return
         now = self.elapsed if is_over else self._session_began + self.engine.elapsed()
-        self.store.append(Exchange(stopped=max(self.elapsed, now), done=done))
+        exchange = Exchange(stopped=max(self.elapsed, now), done=done)
+        self.store.append(exchange)
+        self.history.append(exchange)
 
     def _show(self, reports: Sequence[Report]) -> None:
         self.watch(

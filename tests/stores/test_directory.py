@@ -246,6 +246,8 @@ def test_leftovers_of_a_killed_writer_are_removed(tmp_path):
     DirectoryStore(tmp_path / "run").close()
     for folder in (tmp_path / "run" / "checkpoints", far.path):
         (folder / "3.ckpt.99.tmp").write_bytes(b"half")
+        DirectoryCheckpoints(folder).remove_leftovers()
+    (tmp_path / "run" / "journal.jsonl.99.tmp").write_bytes(b"half")
     store = DirectoryStore(tmp_path / "run", checkpoints=far)
     assert not list(tmp_path.rglob("*.tmp"))
     assert store.checkpoints.kept() == frozenset()

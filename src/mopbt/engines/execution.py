@@ -15,7 +15,7 @@ from typing import Any
 
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.seeding import global_seeds, seed_globals
-from mopbt.errors import CannotStack, CorruptCheckpoint, MopbtError, TaskError
+from mopbt.errors import CannotStack, CorruptCheckpoint, MopbtError, StoreError, TaskError
 from mopbt.objectives import signed, total_violation
 from mopbt.problem import FunctionalTask, Hyperparameters, Problem, StackableTask, Task
 from mopbt.rng import derived_seed
@@ -106,7 +106,7 @@ def save(context: RunContext, trained: TrainedJob) -> Report:
     if trained.error:
         return Report(trained.job.id, duration=trained.seconds, error=trained.error)
     began = time.perf_counter()
-    checksum = context.checkpoints.save(trained.job.id, trained.data)
+    checksum = _save_checkpoint(context, trained)
     return Report(
         trained.job.id,
         objectives=signed(context.problem.objectives, trained.scores),
@@ -117,16 +117,22 @@ def save(context: RunContext, trained: TrainedJob) -> Report:
     )
 
 
+def _save_checkpoint(context: RunContext, trained: TrainedJob) -> str:
+    """Write a checkpoint; if the storage refuses it, the run stops instead of failing a member."""
+    try:
+        return context.checkpoints.save(trained.job.id, trained.data)
+    except MopbtError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"cannot write checkpoint {trained.job.id} ({type(error).__name__}: {error}); nothing "
+            "reported is lost: restore access to the storage, then rerun to resume"
+        ) from error
+
+
 def save_stack(context: RunContext, stack: list[TrainedJob]) -> Answer:
-    """Write the checkpoints of trained jobs; those that the storage refuses have failed."""
-    reports = []
-    for trained in stack:
-        try:
-            reports.append(save(context, trained))
-        except OSError:
-            error = traceback.format_exc()
-            reports.append(Report(trained.job.id, duration=trained.seconds, error=error))
-    return Answer(reports, stack[0].stack_error)
+    """Write the checkpoints of trained jobs."""
+    return Answer([save(context, trained) for trained in stack], stack[0].stack_error)
 
 
 def warn_about_stack(problem: Problem, error: str) -> None:

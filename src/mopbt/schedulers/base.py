@@ -1,7 +1,7 @@
 """The `Scheduler` protocol and the jobs that all schedulers order."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mopbt.problem import Problem
 from mopbt.state import Job, Report, State, Trial
@@ -39,6 +39,15 @@ class Scheduler(Protocol):
 
     def done(self, state: State) -> bool:
         """Return whether no job is left to order."""
+
+
+@runtime_checkable
+class PopulationScheduler(Protocol):
+    """A scheduler with a fixed number of members, which train side by side."""
+
+    @property
+    def population(self) -> int:
+        """Return the number of members."""
 
 
 def next_intervals(state: State, trials: Iterable[Trial], problem: Problem) -> tuple[Job, ...]:

@@ -4,13 +4,17 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mopbt.errors import CorruptCheckpoint, StoreError
 from mopbt.state import Job, Report
 
-# Seconds between two attempts to read a checkpoint.
+# Seconds between two attempts to reach a storage.
 RETRY_PAUSES = (0.05, 0.25, 1.0)
+# The name of the record in a storage that says which run it belongs to.
+OWNER = "owner.json"
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,11 @@ class Checkpoints(Protocol):
     """
 
     def save(self, id: int, data: bytes) -> str:
-        """Make the checkpoint of a job durable and return its checksum."""
+        """Make the checkpoint of a job durable and return its checksum.
+
+        A storage that cannot be written is a StoreError, which stops the run instead of failing a
+        member.
+        """
 
     def load(self, id: int, checksum: str) -> bytes:
         """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong.
@@ -65,6 +73,16 @@ class Checkpoints(Protocol):
 
     def kept(self) -> frozenset[int]:
         """Return the ids of all checkpoints."""
+
+    def owner(self) -> bytes | None:
+        """Return the record of the run that the storage belongs to; None if there is none."""
+
+    def record_owner(self, record: bytes, *, replace: bool = False) -> None:
+        """Record the owner of the storage, unless there is one; with `replace`, in any case.
+
+        It is exclusive where the storage can: of two runs that record themselves at the same time,
+        both read the same record afterwards.
+        """
 
 
 class Store(Protocol):
@@ -98,27 +116,35 @@ def checksum_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def read_with_retries(place: object, read: Callable[[], bytes]) -> bytes | None:
-    """Read a checkpoint in a few attempts; None if it does not exist.
+def with_retries(action: str, attempt: Callable[[], Answer]) -> Answer:
+    """Reach a storage in a few attempts; FileNotFoundError and our own errors pass at once.
 
-    Any error but FileNotFoundError may be transient, such as a lost connection, and says nothing
-    about the checkpoint. If it persists, it is a StoreError, which stops the run: a failed
-    interval would change the result.
+    Any other error may be transient, such as a lost connection, and says nothing about a
+    checkpoint. If it persists, it is a StoreError, which stops the run: a failed interval would
+    change the result.
     """
     cause: Exception | None = None
     for pause in (*RETRY_PAUSES, 0.0):
         try:
-            return read()
-        except FileNotFoundError:
-            return None
+            return attempt()
+        except (FileNotFoundError, StoreError):
+            raise
         except Exception as error:
             cause = error
             time.sleep(pause)
     raise StoreError(
-        f"cannot read checkpoint {place} after {len(RETRY_PAUSES) + 1} attempts "
+        f"cannot {action} after {len(RETRY_PAUSES) + 1} attempts "
         f"({type(cause).__name__}: {cause}); nothing reported is lost: restore access to it, then "
         "rerun to resume"
     ) from cause
+
+
+def read_with_retries(place: object, read: Callable[[], bytes]) -> bytes | None:
+    """Read a file of a storage in a few attempts; None if it does not exist."""
+    try:
+        return with_retries(f"read {place}", read)
+    except FileNotFoundError:
+        return None
 
 
 def verify_checkpoint(place: object, id: int, data: bytes | None, checksum: str) -> bytes:

@@ -15,6 +15,7 @@ from mopbt.errors import RunLocked, StoreError
 from mopbt.filesystem import (
     AppendOnlyFile,
     cannot_write,
+    create_exclusively,
     open_lock_file,
     remove,
     replace_text,
@@ -23,6 +24,7 @@ from mopbt.filesystem import (
     write_quickly,
 )
 from mopbt.stores.base import (
+    OWNER,
     Checkpoints,
     Exchange,
     checksum_of,
@@ -72,6 +74,22 @@ class DirectoryCheckpoints:
         """Return the ids of all checkpoints."""
         return frozenset(int(f.stem) for f in self.path.glob(f"*{SUFFIX}") if f.stem.isdecimal())
 
+    def owner(self) -> bytes | None:
+        """Return the record of the run that the folder belongs to; None if there is none."""
+        return read_with_retries(self.path / OWNER, (self.path / OWNER).read_bytes)
+
+    def record_owner(self, record: bytes, *, replace: bool = False) -> None:
+        """Record the owner of the folder, unless there is one; with `replace`, in any case."""
+        if replace:
+            write_atomically(self.path / OWNER, record)
+        else:
+            create_exclusively(self.path / OWNER, record)
+
+    def remove_leftovers(self) -> None:
+        """Remove temporary files of a process that was killed while it wrote."""
+        for leftover in self.path.glob(f"*{SUFFIX}.*.tmp"):
+            remove(leftover)
+
     def file(self, id: int) -> Path:
         """Return the file of a job's checkpoint."""
         return self.path / f"{id}{SUFFIX}"
@@ -104,16 +122,18 @@ class DirectoryStore:
             )
         except OSError as error:
             raise cannot_write(error, self.path) from error
+        self._durable = durable
         try:
             if repair is not None:
-                self._repair(repair)
-            length = intact_length(self.journal)
-            self._journal_file = AppendOnlyFile(self.journal, length, durable=durable)
+                self._rewrite(repair)
+            self._journal_file = self._open_journal()
         except BaseException:
             self._lock.release()
             raise
         self.checkpoints = checkpoints or DirectoryCheckpoints(folder, durable=durable)
-        self._remove_leftovers()
+        for pattern in ("run.toml.*.tmp", "journal.*.tmp"):
+            for leftover in self.path.glob(pattern):
+                remove(leftover)
         sync(self.path)
 
     @property
@@ -150,8 +170,17 @@ class DirectoryStore:
         self._journal_file.close()
         self._lock.release()
 
-    def _repair(self, repair: Repair) -> None:
+    def repair(self, repair: Repair) -> None:
         """Rewrite a damaged journal, and keep the damaged file beside it."""
+        self._rewrite(repair)
+        self._journal_file.close()
+        self._journal_file = self._open_journal()
+
+    def _open_journal(self) -> AppendOnlyFile:
+        length = intact_length(self.journal)
+        return AppendOnlyFile(self.journal, length, durable=self._durable)
+
+    def _rewrite(self, repair: Repair) -> None:
         lines = read_damaged(self.journal)
         if None not in lines:
             return
@@ -160,19 +189,6 @@ class DirectoryStore:
         # The copy comes first, so that a crash loses neither file.
         write_atomically(self.path / f"journal.damaged-{number}", self.journal.read_bytes())
         write_atomically(self.journal, repaired)
-
-    def _remove_leftovers(self) -> None:
-        """Remove temporary files of a process that was killed while it wrote."""
-        patterns = [
-            (self.path, "run.toml.*.tmp"),
-            (self.path, "journal.*.tmp"),
-            (self.path / "checkpoints", f"*{SUFFIX}.*.tmp"),
-        ]
-        if isinstance(self.checkpoints, DirectoryCheckpoints):
-            patterns.append((self.checkpoints.path, f"*{SUFFIX}.*.tmp"))
-        for folder, pattern in patterns:
-            for leftover in folder.glob(pattern):
-                remove(leftover)
 
 
 class Lock:

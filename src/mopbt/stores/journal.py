@@ -7,7 +7,7 @@ the last line. An incomplete last line is ignored. Damage anywhere else is an er
 import json
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,27 +97,6 @@ def intact_length(path: Path) -> int:
             return end if end and parse_line(file.read(end - 1 - start)) is not None else start
     except FileNotFoundError:
         return 0
-
-
-def check_order(exchanges: Sequence[Exchange], path: Path) -> None:
-    """Raise CorruptJournal where lines are missing, duplicated or out of order."""
-    jobs, trials, outstanding, done = 0, 0, set[int](), set[int | None]({None})
-    for number, exchange in enumerate(exchanges, 1):
-        reported, before = {report.job for report in exchange.reports}, jobs
-        follows = reported <= outstanding
-        outstanding -= reported
-        done |= reported
-        for job in exchange.jobs:
-            # A repaired journal may leave out ids.
-            follows &= job.id >= jobs and job.trial <= trials and job.start in done
-            jobs, trials = job.id + 1, max(trials, job.trial + 1)
-            outstanding.add(job.id)
-        if not follows:
-            raise CorruptJournal(
-                f"line {number} of {path} does not follow from the lines before it "
-                f"({before} jobs so far); a line was lost, duplicated or moved: restore the "
-                "original file"
-            )
 
 
 def _raw_lines(path: Path) -> Iterator[bytes]:

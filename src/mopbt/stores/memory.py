@@ -12,6 +12,7 @@ class MemoryCheckpoints:
 
     def __init__(self) -> None:
         self._data: dict[int, bytes] = {}
+        self._owner: bytes | None = None
 
     def save(self, id: int, data: bytes) -> str:
         """Keep the checkpoint of a job and return its checksum."""
@@ -36,6 +37,15 @@ class MemoryCheckpoints:
     def kept(self) -> frozenset[int]:
         """Return the ids of all checkpoints."""
         return frozenset(self._data)
+
+    def owner(self) -> bytes | None:
+        """Return the record of the run that the storage belongs to; None if there is none."""
+        return self._owner
+
+    def record_owner(self, record: bytes, *, replace: bool = False) -> None:
+        """Record the owner of the storage, unless there is one; with `replace`, in any case."""
+        if self._owner is None or replace:
+            self._owner = record
 
 
 class MemoryStore:
