@@ -43,7 +43,8 @@ def write_quickly(path: Path, data: bytes) -> None:
 
 def create_exclusively(path: Path, data: bytes) -> None:
     """Write a complete file, unless it exists; of several processes, only one succeeds."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # Processes on several machines may have the same number.
+    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
     try:
         write_quickly(temporary, data)
         sync(temporary)

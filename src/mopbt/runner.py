@@ -268,8 +268,8 @@ def _open_unkept(
 ) -> _Opened:
     if storage is not None:
         raise ValueError(
-            f"`storage` needs `out` as well, got {str(storage)!r} and None: the journal in `out` "
-            "says what the checkpoints are; give `out` a directory"
+            f"`storage` needs `out` as well, got {absolute_storage(storage)!r} and None: the "
+            "journal in `out` says what the checkpoints are; give `out` a directory"
         )
     driver, spec = choose_engine({})
     settings = _with_engine(settings, spec, "")

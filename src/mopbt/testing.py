@@ -373,6 +373,19 @@ class StoreConformance:
         assert store.checkpoints.kept() == {11}
         store.close()
 
+    def test_has_one_owner(self) -> None:
+        """The first record of an owner stays until it is replaced, and is no checkpoint."""
+        store = self.make()
+        assert store.checkpoints.owner() is None
+        store.checkpoints.record_owner(b"first")
+        store = self.reopen(store)
+        store.checkpoints.record_owner(b"second")
+        assert store.checkpoints.owner() == b"first"
+        store.checkpoints.record_owner(b"third", replace=True)
+        assert store.checkpoints.owner() == b"third"
+        assert store.checkpoints.kept() == frozenset()
+        store.close()
+
     def test_detects_a_missing_or_wrong_checkpoint(self) -> None:
         """A missing checkpoint or a wrong checksum raises CorruptCheckpoint."""
         store = self.make()

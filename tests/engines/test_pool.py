@@ -361,15 +361,11 @@ def saving(tmp_path, error):
     return engine
 
 
-def test_a_remote_storage_that_does_not_answer_fails_the_job(tmp_path):
-    engine = saving(tmp_path, ConnectionResetError("the bucket is away"))
-    assert "the bucket is away" in collect(engine, 1)[0].error
-    engine.close()
-
-
-def test_an_unexpected_error_of_the_store_ends_the_run(tmp_path):
-    engine = saving(tmp_path, RuntimeError("no connection"))
-    with pytest.raises(WorkerFailed, match="cannot save a checkpoint: RuntimeError: no connection"):
+@pytest.mark.parametrize("error", [ConnectionResetError("away"), RuntimeError("away")])
+def test_a_storage_that_refuses_a_checkpoint_stops_the_run(tmp_path, error):
+    engine = saving(tmp_path, error)
+    name = type(error).__name__
+    with pytest.raises(StoreError, match=rf"checkpoint 0 \({name}: away\); nothing reported is"):
         engine.collect(60)
     engine.close()
 

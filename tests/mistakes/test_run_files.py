@@ -46,7 +46,7 @@ COMMANDS = [
     ),
     Command(
         *("resume done", 1),
-        *("it has 'sead'", "knows format, mopbt, created, seed", "restore the run.toml"),
+        *("it has 'sead'", "knows format, mopbt, run_id, created, seed", "restore the run.toml"),
         edit("done/run.toml", "seed =", "sead ="),
     ),
     Command(

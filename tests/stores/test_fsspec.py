@@ -14,7 +14,7 @@ from mopbt.errors import CorruptCheckpoint, MissingExtra, StoreError
 from mopbt.stores import base
 from mopbt.stores.base import checksum_of
 from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore
-from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
+from mopbt.stores.fsspec import RemoteCheckpoints, check_reachable, checkpoints_at
 from mopbt.tasks.toy import ToyTask
 from mopbt.testing import StoreConformance
 
@@ -99,12 +99,42 @@ def test_a_lost_connection_is_retried_and_is_not_a_damaged_checkpoint(monkeypatc
     assert not isinstance(caught.value, CorruptCheckpoint)
 
 
+@pytest.mark.parametrize("error", [TimeoutError("slow"), PermissionError("no"), RuntimeError("s")])
+def test_a_save_is_retried_and_then_stops_the_run_without_a_failed_interval(
+    tmp_path, monkeypatch, error
+):
+    monkeypatch.setattr(base, "RETRY_PAUSES", (0.0, 0.0))
+    files = fsspec.filesystem("memory")
+    real, attempts, broken = files.pipe_file, [], {5: 2, 9: 3}
+
+    def pipe_file(path, data, **options):
+        number = path.rpartition("/")[2].removesuffix(".ckpt")
+        attempts.append(number)
+        if number.isdecimal() and broken.get(int(number), 0) > 0:
+            broken[int(number)] -= 1
+            raise error
+        return real(path, data, **options)
+
+    monkeypatch.setattr(files, "pipe_file", pipe_file)
+    options = {"storage": f"memory://{uuid.uuid4().hex}", "population": 6, "engine": "local"}
+    with pytest.raises(StoreError, match=r"9\.ckpt after 3 attempts .*nothing reported is lost"):
+        mopbt.run(ToyTask(), out=tmp_path / "run", progress=False, **options)
+    assert attempts.count("5") == 3
+    stopped = mopbt.Results.open(tmp_path / "run", ToyTask())
+    assert not stopped.failures()
+    assert len(stopped) == 9
+    resumed = mopbt.run(ToyTask(), out=tmp_path / "run", progress=False, **options)
+    options["storage"] = None
+    undisturbed = mopbt.run(ToyTask(), out=tmp_path / "other", progress=False, **options)
+    assert [p.scores for p in resumed.front()] == [p.scores for p in undisturbed.front()]
+
+
 def test_an_unknown_file_system_is_an_error_before_anything_is_written(tmp_path):
     with pytest.raises(
         ValueError,
         match=r"fsspec knows, got 'foo://x' \(Protocol not known: foo\); use a place such as /mnt",
     ):
-        checkpoints_at("foo://x")
+        check_reachable("foo://x")
     with pytest.raises(ValueError, match="`storage` must be a folder, or a URL"):
         mopbt.run(
             ToyTask(steps=2),
@@ -204,7 +234,7 @@ class TestOnS3(Remote):
             for path in fsspec.filesystem("s3").find(self.url.removeprefix("s3://"))
         }
         assert (
-            objects
+            objects - {"owner.json"}
             == {f"{id}.ckpt" for id in results.checkpoints.kept()}
             >= {f"{p.job}.ckpt" for p in results.front()}
         )

@@ -62,7 +62,7 @@ class DirectoryCheckpoints:
 
     def load(self, id: int, checksum: str) -> bytes:
         """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
-        data = read_with_retries(self.file(id), self.file(id).read_bytes)
+        data = read_with_retries(f"checkpoint {self.file(id)}", self.file(id).read_bytes)
         return verify_checkpoint(self.file(id), id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:

@@ -62,14 +62,14 @@ class RemoteCheckpoints:
         """Make the checkpoint of a job durable and return its checksum."""
         files = self.file_system()
         path = self._path(id)
-        with_retries(f"write {self.file(id)}", lambda: _write(files, path, data))
+        with_retries(f"write checkpoint {self.file(id)}", lambda: _write(files, path, data))
         return checksum_of(data)
 
     def load(self, id: int, checksum: str) -> bytes:
         """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
         files = self.file_system()
         path = self._path(id)
-        data = read_with_retries(self.file(id), lambda: bytes(files.cat_file(path)))
+        data = read_with_retries(f"checkpoint {self.file(id)}", lambda: bytes(files.cat_file(path)))
         return verify_checkpoint(self.file(id), id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:
