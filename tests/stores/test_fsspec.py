@@ -121,7 +121,7 @@ def test_a_save_is_retried_and_then_stops_the_run_without_a_failed_interval(
         mopbt.run(ToyTask(), out=tmp_path / "run", progress=False, **options)
     assert attempts.count("5") == 3
     stopped = mopbt.Results.open(tmp_path / "run", ToyTask())
-    assert not stopped.failures()
+    assert not stopped.failures
     assert len(stopped) == 9
     resumed = mopbt.run(ToyTask(), out=tmp_path / "run", progress=False, **options)
     options["storage"] = None
