@@ -402,12 +402,15 @@ def test_no_cycles_between_modules():
 # What other modules than `filesystem` write is not a file of a run.
 WRITERS = {
     "compare.report": "removes figures of an earlier report",
+    "compare.reuse": "copies the directory of a finished run",
+    "compare.single_run": "removes the directory of a run that is started again",
     "engines.supervisor": "opens the null device",
     "export": "writes exported models where the user asks",
     "html.follower": "opens journals for reading, without following links",
     "html.report": "writes a page where the user asks",
     "tasks.registry": "keeps downloaded data sets",
-    "trackers.base": "marks the folder of a tracker",
+    "trackers.tensorboard": "removes events of a tracker that was killed",
+    "trackers.wandb": "removes W&B runs of a tracker that was killed",
 }
 WRITING_METHODS = {"write_text", "write_bytes", "unlink", "truncate", "touch"}
 WRITING_CALLS = {
@@ -416,7 +419,7 @@ WRITING_CALLS = {
         *("open", "write", "pwrite", "replace", "rename", "truncate", "ftruncate", "fsync"),
         *("remove", "unlink"),
     )
-}
+} | {f"shutil.{name}" for name in ("rmtree", "move", "copy", "copyfile", "copytree")}
 
 
 def writes(node):
@@ -439,6 +442,7 @@ def writes(node):
     [
         *('open(path, "w")', 'open(path, "ab")', 'path.open("wb")', 'open(path, mode="r+")'),
         *("os.open(path, 0)", "os.replace(a, b)", "os.ftruncate(fd, 3)", "os.pwrite(fd, b, 0)"),
+        "shutil.rmtree(path)",
         *("path.write_text(text)", "self.file(3).write_bytes(data)", "path.unlink()"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_tracker_that_fails_is_a_warning_and_does_not_affect_the_run(tmp_path)
 
 def test_a_follower_that_is_killed_is_a_warning(tmp_path):
     following = follow(tmp_path / "run", Recorder(tmp_path / "log")).__enter__()
-    following._process.kill()
+    following._worker.kill()
     results = mopbt.run(
         ToyTask(steps=4), out=tmp_path / "run", population=4, engine="local", progress=False
     )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mopbt.trackers import mlflow as tracker
 from mopbt.trackers import to_mlflow
 from mopbt.trackers.base import evaluations_of
+from trackers.dying import SECOND, log_and_die
 from trackers.expected import branches, expected_curves
 
 
@@ -48,3 +49,38 @@ def test_tags_params_and_metrics_are_those_of_the_run(results, tmp_path):
     assert float(run.data.params["lr"]) == first.hp["lr"]
     shown = {m.step: m.value for m in client.get_metric_history(run.info.run_id, "near")}
     assert shown == expected_curves(results, first.branch.name)["near"]
+
+
+# At these calls the process is killed: when the new position is saved, and when the metrics of the
+# population are logged, which are the last ones.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "killing",
+    [
+        "set_tag = tracker._set_tag; "
+        "tracker._set_tag = lambda name, value: (set_tag if name.endswith('pending') else die)"
+        "(name, value)",
+        "log = tracker._client.log_batch; "
+        "tracker._client.log_batch = lambda run, **batch: (die if run == tracker._parent else log)"
+        "(run, **batch)",
+    ],
+    ids=["position", "metrics"],
+)
+def test_reports_are_logged_once_if_the_tracker_is_killed(results, tmp_path, killing):
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    log_and_die(results.path, f"MLflow({uri!r})", killing)
+    to_mlflow(results, uri)
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("mopbt").experiment_id
+    runs = {run.info.run_name: run.info for run in client.search_runs([experiment])}
+    history = client.get_metric_history(runs.pop("toy").run_id, "hypervolume")
+    assert sorted(metric.step for metric in history) == list(range(1, len(results) + 1))
+    assert len(results) > SECOND
+    assert set(runs) == set(branches(results))
+    for name, run in runs.items():
+        for score, curve in expected_curves(results, name).items():
+            history = client.get_metric_history(run.run_id, score)
+            assert sorted(metric.step for metric in history) == sorted(curve)

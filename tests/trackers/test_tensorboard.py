@@ -8,6 +8,7 @@ import mopbt
 from mopbt.tasks.toy import ToyTask
 from mopbt.trackers import TensorBoard, tensorboard, to_tensorboard, track
 from mopbt.trackers.base import evaluations_of
+from trackers.dying import FIRST, log_and_die, log_parts
 from trackers.expected import branches, expected_curves
 
 pytest.importorskip("tensorboard")
@@ -70,3 +71,45 @@ def test_the_number_of_open_files_is_limited(results, tmp_path, monkeypatch):
         if "scores/near" in run.Tags()["scalars"]
     )
     assert shown == sum(len(expected_curves(results, name)["near"]) for name in branches(results))
+
+
+def check_each_report_once(results, runs):
+    steps = [event.step for event in runs["population"].Scalars("hypervolume")]
+    assert steps == list(range(1, len(results) + 1))
+    for name in branches(results):
+        for score, curve in expected_curves(results, name).items():
+            shown = [event.step for event in runs[name].Scalars(f"scores/{score}")]
+            assert shown == list(curve)
+
+
+@pytest.mark.slow
+def test_reports_are_logged_once_if_the_tracker_is_killed_before_it_saves_its_position(
+    results, tmp_path
+):
+    log_and_die(
+        results.path,
+        f"TensorBoard({str(tmp_path)!r})",
+        "import mopbt.trackers.base as base; base.LogPosition.commit = die",
+    )
+    assert len(read(tmp_path)["population"].Scalars("front")) > FIRST
+    to_tensorboard(results, tmp_path)
+    check_each_report_once(results, read(tmp_path))
+
+
+def test_reports_are_logged_once_if_writing_them_fails_midway(results, tmp_path, monkeypatch):
+    tracker = TensorBoard(tmp_path)
+    write = tracker._write_evaluation
+    written = []
+
+    def fail_midway(evaluation):
+        write(evaluation)
+        written.append(evaluation)
+        if len(written) == FIRST + 4:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(tracker, "_write_evaluation", fail_midway)
+    with pytest.raises(OSError, match="no space left"):
+        list(log_parts(results.path, tracker))
+    tracker.end()
+    to_tensorboard(results, tmp_path)
+    check_each_report_once(results, read(tmp_path))

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mopbt.trackers import to_wandb
+from trackers.dying import log_and_die
 from trackers.expected import branches, expected_curves
 
 
@@ -68,3 +69,16 @@ def test_histories_and_configs_are_those_of_the_run(results, tmp_path):
         if branch.fork:
             assert config["forked_from"] == runs[branch.fork.branch.name][0]
             assert config["forked_at_step"] == branch.fork.step
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_reports_are_logged_once_if_the_tracker_is_killed(results, tmp_path):
+    pytest.importorskip("wandb")
+    log_and_die(results.path, f"WandB({str(tmp_path)!r})")
+    assert list(tmp_path.rglob("run-*.wandb"))
+    to_wandb(results, tmp_path)
+    files = [file.name for file in tmp_path.rglob("run-*.wandb")]
+    assert len(files) == len(set(files))
+    _, _, rows = read(tmp_path)["population"]
+    assert [row["_step"] for row in rows] == list(range(1, len(results) + 1))

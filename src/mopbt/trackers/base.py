@@ -11,9 +11,6 @@ tracker that fails does not affect the run.
 import hashlib
 import importlib
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -28,16 +25,14 @@ from typing import Any, Protocol
 import cloudpickle
 
 from mopbt.archive import Archive, entry_of
+from mopbt.engines.supervisor import Supervisor, open_channel, receive, send
 from mopbt.errors import MissingExtra, MopbtError
+from mopbt.filesystem import write_atomically
 from mopbt.results import Results
 
 MAX_LOAD = 0.05  # fraction of a core's time that reading a journal may take
 POSITION_FILE = "mopbt.json"
-
-FOLLOWER = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from mopbt.trackers import base; base.run_follower()"
-)
+STOP = b"stop"
 
 
 @dataclass(frozen=True)
@@ -234,20 +229,9 @@ class follow:
         self._arguments = cloudpickle.dumps((Path(run).absolute(), trackers, every))
 
     def __enter__(self) -> "follow":
-        path = json.dumps([os.path.abspath(entry) for entry in sys.path])
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", FOLLOWER, path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # In a session of its own, so that Ctrl-C interrupts only the run.
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        # If the process has died, `__exit__` reports it.
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(len(self._arguments).to_bytes(8, "little"))
-            self._process.stdin.write(self._arguments)
-            self._process.stdin.flush()
+        self._supervisor = Supervisor()
+        self._worker = self._supervisor.spawn("mopbt.trackers.base:run_follower", {})
+        self._worker.send(self._arguments)
         return self
 
     def __exit__(
@@ -256,37 +240,39 @@ class follow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # This closes the input of the process, which is its signal to finish.
-        output, _ = self._process.communicate()
-        failures = json.loads(output or b"[]")
-        if self._process.returncode:
+        self._worker.send(STOP)
+        event = self._supervisor.receive()
+        assert event is not None
+        _, answer = event
+        failures = json.loads(answer or b"[]")
+        code = self._supervisor.reap(self._worker)
+        if code or answer is None:
             failures.append(
-                f"the process that follows the run died (exit code {self._process.returncode}); "
-                "the run is not affected"
+                f"the process that follows the run died (exit code {code}); the run is not affected"
             )
         for failure in failures:
             warnings.warn(failure, stacklevel=2)
 
 
 def run_follower() -> None:
-    """Run the process that `follow` starts, until its input ends; print failures as JSON."""
-    answer = os.fdopen(os.dup(1), "w")
-    # Whatever a tracker prints goes to standard error, because the answer is on standard output.
-    os.dup2(2, 1)
-    size = int.from_bytes(sys.stdin.buffer.read(8), "little")
-    run, trackers, every = cloudpickle.loads(sys.stdin.buffer.read(size))
+    """Run the process that `follow` starts, until it is stopped, and answer with the failures."""
+    source, sink = open_channel()
+    arguments = receive(source)
+    # The process that started this one may end before it sends anything.
+    if arguments is None:
+        return
+    run, trackers, every = cloudpickle.loads(arguments)
     follower = _Follower(run, every)
     threads = [threading.Thread(target=follower.follow, args=(tracker,)) for tracker in trackers]
     for thread in threads:
         thread.start()
-    # This returns when the other process closes the pipe or ends, however it ends.
-    sys.stdin.buffer.read()
+    # This returns at the message to stop, and when the other process ends, however it ends.
+    receive(source)
     follower.stop.set()
     for thread in threads:
         thread.join()
     with suppress(BrokenPipeError):
-        json.dump(follower.failures, answer)
-        answer.close()
+        send(sink, json.dumps(follower.failures).encode())
 
 
 class _Follower:
@@ -344,11 +330,17 @@ class _Follower:
 
 @dataclass(frozen=True)
 class LogPosition:
-    """The run that a directory of logs belongs to, and how many of its reports it holds."""
+    """The run that a directory of logs belongs to, and how many of its reports it holds.
+
+    A tracker saves what it is about to write as `pending`, writes, and saves the new position. If
+    it dies in between, the next one finds `pending` and removes what was written after it, so a
+    report is never logged twice.
+    """
 
     directory: Path
     key: str
     logged: int = 0
+    pending: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def read(directory: Path, results: Results) -> "LogPosition":
@@ -364,12 +356,18 @@ class LogPosition:
             )
         return position
 
-    def advance(self, reports: int) -> "LogPosition":
-        """Record that the log holds further reports and return the new position."""
-        position = replace(self, logged=self.logged + reports)
-        data = json.dumps({"key": position.key, "logged": position.logged})
+    def begin_write(self, pending: Mapping[str, Any]) -> "LogPosition":
+        """Save what is needed to remove the reports that are written next."""
+        return self._save(replace(self, pending=pending))
+
+    def commit(self, reports: int) -> "LogPosition":
+        """Save that the log holds further reports, and that nothing is pending."""
+        return self._save(replace(self, logged=self.logged + reports, pending={}))
+
+    def _save(self, position: "LogPosition") -> "LogPosition":
+        content = {"key": position.key, "logged": position.logged, "pending": position.pending}
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / POSITION_FILE).write_text(data, encoding="utf-8")
+        write_atomically(self.directory / POSITION_FILE, json.dumps(content).encode())
         return position
 
 

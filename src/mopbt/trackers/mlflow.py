@@ -35,28 +35,25 @@ class MLflow:
         """Open the log of a run and return the number of reports it already holds."""
         self._entities = import_package("mlflow.entities", "mlflow")
         self._client = import_package("mlflow", "mlflow").MlflowClient(self._uri)
-        self._started = time.time() - results.seconds
         self._experiment = self._find_experiment()
-        key = run_key(results)
-        runs = self._search(f"tags.`mopbt.run` = '{key}'")
-        if runs:
-            self._parent = runs[0].info.run_id
-            logged = int(runs[0].data.tags.get("mopbt.logged", 0))
-        else:
-            params = {"task": results.problem.name, "seed": results.settings.seed}
-            for name, value in results.settings.algorithm.items():
-                params[f"algorithm.{name}"] = value
-            self._parent = self._create_run(run_name(results), {"mopbt.run": key}, params)
-            logged = 0
+        tags = self._find_parent(results)
+        # Timestamps do not depend on the session, so that a metric can be found again.
+        self._started = float(tags["mopbt.started"])
+        self._logged = int(tags["mopbt.logged"])
+        self._pending = int(tags["mopbt.pending"])
         self._client.update_run(self._parent, status="RUNNING")
         children = self._search(f"tags.`mlflow.parentRunId` = '{self._parent}'")
         self._children = {int(run.data.tags["mopbt.branch"]): run.info.run_id for run in children}
-        return logged
+        return self._logged
 
     def write(
         self, evaluations: Sequence[Evaluation], population: Sequence[PopulationMetrics]
     ) -> None:
         """Add metrics, in batches for each run."""
+        # A process that died may have written some of the reports up to `mopbt.pending`.
+        is_repeated = self._pending > self._logged
+        end = self._logged + len(evaluations)
+        self._set_tag("mopbt.pending", max(end, self._pending))
         by_run: dict[str, list[Any]] = {}
         for e in evaluations:
             by_run.setdefault(self._open_child(e), []).extend(self._metrics_of(e))
@@ -65,10 +62,11 @@ class MLflow:
             for name, value in row.metrics.items():
                 by_run[self._parent].append(self._metric(name, value, row.seconds, row.reports))
         for run, metrics in by_run.items():
-            for batch in _batches(metrics, BATCH):
+            new = self._without_known(run, metrics) if is_repeated else metrics
+            for batch in _batches(new, BATCH):
                 self._client.log_batch(run, metrics=batch)
-        logged = int(self._client.get_run(self._parent).data.tags.get("mopbt.logged", 0))
-        self._client.set_tag(self._parent, "mopbt.logged", str(logged + len(evaluations)))
+        self._set_tag("mopbt.logged", end)
+        self._logged = end
 
     def end(self) -> None:
         """Mark all runs as finished."""
@@ -81,6 +79,35 @@ class MLflow:
         if experiment:
             return str(experiment.experiment_id)
         return str(self._client.create_experiment(self._experiment_name))
+
+    def _find_parent(self, results: Results) -> dict[str, str]:
+        """Find or create the run of the population and return its tags."""
+        key = run_key(results)
+        runs = self._search(f"tags.`mopbt.run` = '{key}'")
+        if runs:
+            self._parent = str(runs[0].info.run_id)
+            tags: dict[str, str] = dict(runs[0].data.tags)
+        else:
+            started = time.time() - results.seconds
+            tags = {"mopbt.run": key, "mopbt.started": repr(started)}
+            tags |= {"mopbt.logged": "0", "mopbt.pending": "0"}
+            self._parent = self._create_run(run_name(results), tags)
+        params = {"task": results.problem.name, "seed": results.settings.seed}
+        for name, value in results.settings.algorithm.items():
+            params[f"algorithm.{name}"] = value
+        self._log_params(self._parent, params)
+        return tags
+
+    def _set_tag(self, name: str, value: int) -> None:
+        self._client.set_tag(self._parent, name, str(value))
+
+    def _without_known(self, run: str, metrics: Sequence[Any]) -> list[Any]:
+        """Return the metrics that a run does not hold yet."""
+        known = set()
+        for key in {metric.key for metric in metrics}:
+            for metric in self._client.get_metric_history(run, key):
+                known.add((key, metric.step, metric.timestamp))
+        return [m for m in metrics if (m.key, m.step, m.timestamp) not in known]
 
     def _search(self, query: str) -> Any:
         return self._client.search_runs([self._experiment], query, max_results=MAX_RUNS)
@@ -97,20 +124,21 @@ class MLflow:
             if branch.fork is not None:
                 tags["mopbt.forked_from"] = self._children[branch.fork.branch.id]
                 tags["mopbt.forked_at_step"] = str(branch.fork.step)
-            params = {"trial": branch.trial, **e.hp}
-            self._children[branch.id] = self._create_run(branch.name, tags, params)
+            self._children[branch.id] = self._create_run(branch.name, tags)
+        if e.is_first:
+            self._log_params(self._children[branch.id], {"trial": branch.trial, **e.hp})
         return self._children[branch.id]
 
-    def _create_run(self, name: str, tags: Mapping[str, str], params: Mapping[str, Any]) -> str:
+    def _create_run(self, name: str, tags: Mapping[str, str]) -> str:
         run = self._client.create_run(self._experiment, run_name=name, tags=dict(tags))
-        self._client.log_batch(
-            run.info.run_id,
-            params=[
-                self._entities.Param(_replace_invalid(key), str(value))
-                for key, value in params.items()
-            ],
-        )
         return str(run.info.run_id)
+
+    def _log_params(self, run: str, params: Mapping[str, Any]) -> None:
+        """Log parameters; the same ones may be logged again."""
+        entities = [
+            self._entities.Param(_replace_invalid(key), str(value)) for key, value in params.items()
+        ]
+        self._client.log_batch(run, params=entities)
 
     def _metrics_of(self, e: Evaluation) -> Iterator[Any]:
         fork = e.branch.fork

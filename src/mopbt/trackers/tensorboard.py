@@ -1,5 +1,6 @@
 """TensorBoard as a tracker."""
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from mopbt.trackers.base import (
 )
 
 MAX_OPEN_FILES = 64
+EVENT_FILES = "events.out.tfevents.*"
 
 
 class TensorBoard:
@@ -35,6 +37,8 @@ class TensorBoard:
         import_package("tensorboard", "tensorboard")
         self._writer_type = import_package("torch.utils.tensorboard", "tensorboard").SummaryWriter
         self._position = LogPosition.read(self._directory, results)
+        if self._position.pending:
+            self._remove_pending()
         self._started = time.time() - results.seconds
         return self._position.logged
 
@@ -42,19 +46,36 @@ class TensorBoard:
         self, evaluations: Sequence[Evaluation], population: Sequence[PopulationMetrics]
     ) -> None:
         """Add scalars and texts; a fork begins with the metrics of its donor."""
+        runs = {"population", *(evaluation.branch.name for evaluation in evaluations)}
+        self._position = self._position.begin_write({run: self._sizes(run) for run in runs})
         for evaluation in evaluations:
             self._write_evaluation(evaluation)
         for row in population:
             self._add_scalars("population", row.metrics, row.reports, row.seconds)
         for writer in self._writers.values():
             writer.flush()
-        self._position = self._position.advance(len(evaluations))
+        self._position = self._position.commit(len(evaluations))
 
     def end(self) -> None:
         """Close all files."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
+
+    def _sizes(self, run: str) -> dict[str, int]:
+        """Return the size of each event file of a run."""
+        files = (self._directory / run).glob(EVENT_FILES)
+        return {file.name: file.stat().st_size for file in files}
+
+    def _remove_pending(self) -> None:
+        """Remove what a process wrote that died before it saved its position."""
+        for run, sizes in self._position.pending.items():
+            for file in (self._directory / run).glob(EVENT_FILES):
+                if file.name in sizes:
+                    os.truncate(file, sizes[file.name])
+                else:
+                    file.unlink()
+        self._position = self._position.commit(0)
 
     def _write_evaluation(self, e: Evaluation) -> None:
         run = e.branch.name

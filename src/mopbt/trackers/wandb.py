@@ -1,5 +1,6 @@
 """Weights & Biases as a tracker."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from mopbt.trackers.base import (
     run_name,
     track,
 )
+
+OFFLINE_RUNS = "offline-run-*"
 
 
 class WandB:
@@ -39,6 +42,11 @@ class WandB:
         self._wandb = import_package("wandb", "wandb")
         self._directory.mkdir(parents=True, exist_ok=True)
         self._position = LogPosition.read(self._directory, results)
+        if self._position.pending:
+            self._remove_pending()
+        self._position = self._position.begin_write({"known": self._offline_runs()})
+        self._written = 0
+        self._is_writing = False
         self._group = run_name(results)
         config = {
             "task": results.problem.name,
@@ -52,6 +60,7 @@ class WandB:
         self, evaluations: Sequence[Evaluation], population: Sequence[PopulationMetrics]
     ) -> None:
         """Add rows to the histories of the branches and of the population."""
+        self._is_writing = True
         for e in evaluations:
             run = self._open(e)
             fork = e.branch.fork
@@ -66,14 +75,30 @@ class WandB:
         for after in population:
             row = {**after.metrics, "seconds": after.seconds}
             self._population.log(row, step=after.reports)
-        self._position = self._position.advance(len(evaluations))
+        self._written += len(evaluations)
+        self._is_writing = False
 
     def end(self) -> None:
         """Finish all runs."""
         for run in (self._population, *self._runs.values()):
             run.finish()
+        # W&B writes to the disk at some later time, and everything only when a run is finished.
+        if not self._is_writing:
+            self._position = self._position.commit(self._written)
         self._runs.clear()
         self._branches.clear()
+
+    def _offline_runs(self) -> list[str]:
+        """Return the names of the directories that the offline mode has written."""
+        return sorted(path.name for path in (self._directory / "wandb").glob(OFFLINE_RUNS))
+
+    def _remove_pending(self) -> None:
+        """Remove the runs of a session that died; the next one logs its reports again.
+
+        Online, nothing is removed: W&B ignores rows at steps that a resumed run already has.
+        """
+        for name in set(self._offline_runs()) - set(self._position.pending["known"]):
+            shutil.rmtree(self._directory / "wandb" / name)
 
     def _open(self, e: Evaluation) -> Any:
         """Return the run of a branch; finish the run of the trial's previous branch."""
