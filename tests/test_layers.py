@@ -73,6 +73,7 @@ WITH_TORCH = {
     f"torch.{name}"
     for name in (
         "data",
+        "device",
         "validation",
         "layers",
         "optimizers",

@@ -131,11 +131,8 @@ generator = random.Random(7)
 get_rng_state, set_rng_state = generator.getstate, generator.setstate
 class default_generator:
     manual_seed = staticmethod(generator.seed)
-class cuda:
+class accelerator:
     is_available = staticmethod(lambda: False)
-class backends:
-    mps = cuda
-xpu = cuda
 def rand(shape):
     return generator.random()
 """

@@ -25,7 +25,7 @@ from mopbt.device import assign_device
 from mopbt.errors import MissingScore, TaskError, UnreadHyperparameter
 from mopbt.testing import TaskConformance
 from mopbt.torch import SGD, AdamW, Batches, Dropout, Hyperparameter, TorchTask
-from mopbt.torch.program import find_device
+from mopbt.torch.device import find_device
 
 
 class TestTorchTask(TaskConformance):

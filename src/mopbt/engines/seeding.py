@@ -26,6 +26,7 @@ def global_seeds(seed: int) -> Iterator[None]:
     python_state = random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002
     torch_state = torch.get_rng_state() if torch else None
+    device_states = _device_states() if torch else []
     if not torch and not _open_seeds:
         sys.meta_path.insert(0, _seed_late)
     _open_seeds.append(seed)
@@ -38,6 +39,7 @@ def global_seeds(seed: int) -> Iterator[None]:
         np.random.set_state(numpy_state)  # noqa: NPY002
         if torch:
             torch.set_rng_state(torch_state)
+            _restore_devices(device_states)
         else:
             _leave_without_torch()
 
@@ -55,15 +57,38 @@ def seed_globals(seed: int) -> None:
 def _seed_torch(seed: int) -> None:
     torch = sys.modules["torch"]
     # `torch.manual_seed` takes milliseconds, because it also queues the seed for accelerators.
-    (torch.manual_seed if _has_accelerator() else torch.default_generator.manual_seed)(seed)
+    (torch.manual_seed if _accelerator() else torch.default_generator.manual_seed)(seed)
 
 
 @cache
-def _has_accelerator() -> bool:
+def _accelerator() -> Any:
+    """Return PyTorch's module for the accelerator of this machine, such as torch.cuda, or None."""
     torch = sys.modules["torch"]
-    return bool(
-        torch.cuda.is_available() or torch.backends.mps.is_available() or torch.xpu.is_available()
-    )
+    return torch.get_device_module() if torch.accelerator.is_available() else None
+
+
+def _device_states() -> list[Any]:
+    """Return the generator states of all accelerators, without initializing any."""
+    module = _accelerator()
+    if module is None or not getattr(module, "is_initialized", lambda: True)():
+        return []
+    if module.__name__ == "torch.mps":
+        return [module.get_rng_state()]
+    return [module.get_rng_state(index) for index in range(module.device_count())]
+
+
+def _restore_devices(states: Sequence[Any]) -> None:
+    """Restore generator states; accelerators without one return to the enclosing seed."""
+    module = _accelerator()
+    if module is None:
+        return
+    if not states and _open_seeds:
+        module.manual_seed_all(_open_seeds[-1])
+    for index, state in enumerate(states):
+        if module.__name__ == "torch.mps":
+            module.set_rng_state(state)
+        else:
+            module.set_rng_state(state, index)
 
 
 class _SeedLateImport(MetaPathFinder):

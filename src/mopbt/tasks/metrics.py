@@ -58,15 +58,18 @@ def robustness(
     """Return the accuracy on images (n, ...) with and without a PGD attack.
 
     Images are in [0, 1]. `seed` sets the random start of the attack, which is the same for every
-    model.
+    model and on every device. The images may be on another device than the model.
     """
-    generator = torch.Generator(x.device).manual_seed(seed)
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
     natural: list[Tensor] = []
     robust: list[Tensor] = []
+    y = y.to(device)
     batches = zip(torch.split(x, BATCH_SIZE), torch.split(y, BATCH_SIZE), strict=True)
     with evaluation_mode(model), torch.no_grad():
-        for rows, labels in batches:
-            uniform = torch.rand(rows.shape, generator=generator, device=x.device, dtype=rows.dtype)
+        for part, labels in batches:
+            rows = part.to(device)
+            uniform = torch.rand(rows.shape, generator=generator, dtype=rows.dtype).to(device)
             start = rows + epsilon * (uniform * 2 - 1)
             attacked = pgd(model, rows, labels, start, epsilon=epsilon, step=step, steps=steps)
             natural.append(model(rows))

@@ -91,7 +91,8 @@ class Batches:
             own_seeds = [0] * len(seeds) if self.shared else seeds
             own_orders = [self._draw_order(*own) for own in zip(own_seeds, steps, strict=True)]
             orders = torch.stack(own_orders, dim=1)
-        for rows in orders:
+        # PyTorch's `index_select` takes indices on the device of the data only.
+        for rows in orders.to(self.tensors[0].device):
             yield tuple(
                 t.index_select(0, rows.reshape(-1)).view(*rows.shape, *t.shape[1:])
                 for t in self.tensors

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mopbt.device import assigned_device
 from mopbt.errors import TaskError
 from mopbt.torch.data import Augment, Batch
 from mopbt.torch.hyperparameters import without_tracking
@@ -87,34 +86,3 @@ class Program:
             if isinstance(part, Hyperparameter) and part.was_read:
                 for own in hp:
                     own[part.name]
-
-
-def find_device(name: str) -> torch.device:
-    """Return a device by name; "auto" is the one that the engine assigned.
-
-    Without an assigned device, "auto" is a GPU if there is one, and the CPU otherwise. In a worker
-    that sees only its own device, an index in `name` counts among the devices of the driver.
-    """
-    assigned = assigned_device()
-    automatic = assigned or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(automatic if name == "auto" else name)
-        if assigned:
-            _check_assigned(device, torch.device(assigned))
-            device = torch.device(assigned)
-        # PyTorch accepts names of devices that are missing until something is placed on them.
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(
-            f"`device` must be 'auto' or a device that PyTorch finds on this machine, such as "
-            f"{automatic!r}, got {name!r}: {str(error).splitlines()[0]}"
-        ) from None
-    return device
-
-
-def _check_assigned(device: torch.device, assigned: torch.device) -> None:
-    if device.type != assigned.type:
-        raise TaskError(
-            f"the task sets device={str(device)!r}, but the engine assigned {str(assigned)!r} to "
-            f"this worker; leave `device` at 'auto', or choose the engine's `devices`"
-        )

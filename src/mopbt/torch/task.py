@@ -27,12 +27,13 @@ from mopbt.rng import stream
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
 from mopbt.torch.data import Batch, Batches
+from mopbt.torch.device import find_device
 from mopbt.torch.evaluation import Metrics, compute_outputs, evaluate_models, evaluate_outputs
 from mopbt.torch.gradients import GradientMethod, LoopGradients, StackedGradients
 from mopbt.torch.layers import Hyperparameter
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolve_rates
 from mopbt.torch.probe import Probe, one_thread, peak_memory
-from mopbt.torch.program import Loss, Program, find_device
+from mopbt.torch.program import Loss, Program
 from mopbt.torch.stack import Layout, Stack, Tree
 from mopbt.torch.validation import check_evaluation, check_parts, check_tensors
 from mopbt.torch.vectorize import cannot_stack, stacking
