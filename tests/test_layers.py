@@ -92,7 +92,7 @@ HEAVY = {
     "gpytorch": {"proposals.botorch"},
     "linear_operator": {"proposals.botorch"},
     "torch": {
-        *("proposals.botorch", "serialization"),
+        *("proposals.botorch", "serialization", "integrations.lightning"),
         *WITH_TORCH,
         *(
             "tasks.networks",

@@ -2,10 +2,11 @@
 
 import ast
 import hashlib
+import inspect
 import os
-import sys
 import sysconfig
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,13 @@ def code_of(task: Any) -> str:
 
     Only the program's own files count: those of the task's class and of the functions it holds.
     """
-    parts = [type(task)]
-    if hasattr(task, "__dict__"):
-        parts += [part for part in vars(task).values() if callable(part)]
     digests = set()
-    for part in parts:
-        module = sys.modules.get(getattr(getattr(part, "func", part), "__module__", None) or "")
-        file = Path(getattr(module, "__file__", None) or "")
-        if module is None or file.suffix != ".py" or not file.is_file():
+    for part in (type(task), *_functions_of(task)):
+        module = inspect.getmodule(part.func if isinstance(part, partial) else part)
+        if module is None:
+            continue
+        file = Path(vars(module).get("__file__") or "")
+        if file.suffix != ".py" or not file.is_file():
             continue
         if not _is_installed(file.resolve()):
             depth = 0 if module.__name__ == "__main__" else module.__name__.count(".")
@@ -30,6 +30,16 @@ def code_of(task: Any) -> str:
     if len(digests) < 2:
         return "".join(digests)
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
+
+
+def _functions_of(task: Any) -> list[Any]:
+    """Return the functions and other callables that an object holds."""
+    try:
+        held = vars(task)
+    # An object with slots has no dictionary.
+    except TypeError:
+        return []
+    return [part for part in held.values() if callable(part)]
 
 
 def digest(file: Path, depth: int) -> str:

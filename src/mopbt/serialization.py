@@ -217,10 +217,11 @@ def _decode_array(leaf: Leaf) -> Any:
 def _decode_tensor(leaf: Leaf) -> Any:
     import torch
 
-    dtype, shape, data = leaf
+    name, shape, data = leaf
+    dtype = getattr(torch, name)
     if not data:
-        return torch.empty(shape, dtype=getattr(torch, dtype))
-    return torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype)).reshape(shape)
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
 
 
 def _describe(path: str) -> str:

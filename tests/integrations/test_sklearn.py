@@ -342,6 +342,7 @@ def test_a_parameter_that_matters_for_some_values_of_another_is_allowed(rows):
             r"`scoring` must be a list of scorer names, such as .* got 'accuracy'",
         ),
         (classifier(validation=2), "`validation` must be a fraction between 0 and 1, .* got 2"),
+        (classifier(validation="0.2"), "`validation` must be a fraction .* got '0.2'"),
         (classifier(n_jobs=0), "`n_jobs` must be an integer other than 0 .*, got 0"),
         (classifier(rule="f1"), "`best` must be an objective"),
         (classifier(steps=3, interval=2), "`steps` must be a multiple of `interval`"),

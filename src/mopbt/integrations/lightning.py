@@ -26,6 +26,7 @@ from mopbt.space import Domain
 try:
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
     from lightning.pytorch.plugins.io import CheckpointIO
+    from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
 except ImportError:
     raise MissingExtra("LightningTask needs Lightning: pip install 'mopbt[lightning]'") from None
 
@@ -253,7 +254,7 @@ def _schedule_settings(schedule: Any) -> dict[str, Any]:
         for name, value in schedule.state_dict().items()
         if is_plain(value) and name not in ("base_lrs", "_last_lr")
     }
-    parts = [_schedule_settings(part) for part in getattr(schedule, "_schedulers", ())]
+    parts = [_schedule_settings(part) for part in _parts_of(schedule)]
     return {"state": state, "parts": parts, "settings": hyperparameters_of(schedule)}
 
 
@@ -262,9 +263,17 @@ def _apply_changes(schedule: Any, new: Mapping[str, Any], old: Mapping[str, Any]
     for name, value in new["state"].items():
         if value != old["state"].get(name, value):
             setattr(schedule, name, value)
-    parts = getattr(schedule, "_schedulers", ())
-    for part, new_part, old_part in zip(parts, new["parts"], old["parts"], strict=True):
+    for part, new_part, old_part in zip(
+        _parts_of(schedule), new["parts"], old["parts"], strict=True
+    ):
         _apply_changes(part, new_part, old_part)
+
+
+def _parts_of(schedule: Any) -> list[Any]:
+    """Return the schedules that a schedule of PyTorch combines."""
+    if isinstance(schedule, ChainedScheduler | SequentialLR):
+        return list(schedule._schedulers)
+    return []
 
 
 @contextmanager

@@ -7,12 +7,12 @@ optimizers and random states. They are loaded only from where the search itself 
 
 import inspect
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +39,18 @@ try:
     from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 except ImportError:
     raise MissingExtra("MOPBTSearch needs scikit-learn: pip install 'mopbt[sklearn]'") from None
+
+
+@runtime_checkable
+class Splitter(Protocol):
+    """A splitter of scikit-learn, such as `KFold`, or an object like one."""
+
+    def split(self, x: Any, y: Any) -> Iterable[tuple[Any, Any]]:
+        """Yield the indices of the rows for training and for validation."""
+
+    def get_n_splits(self, x: Any, y: Any) -> int:
+        """Return the number of splits."""
+
 
 Rule = str | Mapping[str, float] | Callable[[Front], Point]
 
@@ -170,13 +182,13 @@ class EstimatorTask:
 
 def _update_optimizer(model: Any) -> None:
     """Pass new rates to the optimizer that a perceptron creates in its first step."""
-    optimizer: Any = getattr(model, "_optimizer", None)
+    optimizer: Any = vars(model).get("_optimizer")
     if optimizer is None:
         return
     for name, value in model.get_params(deep=False).items():
         if name not in vars(optimizer) or isinstance(value, str):
             continue
-        if getattr(optimizer, name) != value:
+        if vars(optimizer)[name] != value:
             setattr(optimizer, name, value)
             if name == "learning_rate_init":
                 optimizer.learning_rate = value
@@ -202,7 +214,8 @@ def _best_has(method: str) -> Callable[["MOPBTSearch"], bool]:
     """Build the check of whether the picked or the given estimator has a method."""
 
     def check(search: "MOPBTSearch") -> bool:
-        estimator = getattr(search, "best_estimator_", search.estimator)
+        estimator = vars(search).get("best_estimator_", search.estimator)
+        # scikit-learn shows the AttributeError as the reason.
         getattr(estimator, method)
         return True
 
@@ -338,16 +351,13 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        own = get_tags(self.estimator)
-        for name in (
-            "estimator_type",
-            "classifier_tags",
-            "regressor_tags",
-            "transformer_tags",
-            "target_tags",
-            "input_tags",
-        ):
-            setattr(tags, name, deepcopy(getattr(own, name)))
+        own = deepcopy(get_tags(self.estimator))
+        tags.estimator_type = own.estimator_type
+        tags.classifier_tags = own.classifier_tags
+        tags.regressor_tags = own.regressor_tags
+        tags.transformer_tags = own.transformer_tags
+        tags.target_tags = own.target_tags
+        tags.input_tags = own.input_tags
         return tags
 
     @property
@@ -438,7 +448,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
 
     def _split(self, x: Any, y: Any, seed: int) -> tuple[Any, Any]:
         """Return the indices of the rows for training and for validation."""
-        if hasattr(self.validation, "split"):
+        if isinstance(self.validation, Splitter):
             train, validation = next(iter(self.validation.split(x, y)))
             return train, validation
         if not isinstance(self.validation, float) or not 0 < self.validation < 1:
@@ -470,7 +480,8 @@ def _hash(part: Any) -> str:
         return str(joblib.hash(part))
     # Functions that are defined inside functions raise one of these.
     except (pickle.PicklingError, AttributeError, TypeError):
-        return str(getattr(part, "__qualname__", type(part).__qualname__))
+        named = part if inspect.isroutine(part) or inspect.isclass(part) else type(part)
+        return str(named.__qualname__)
 
 
 def _parse_scoring(scoring: Any) -> dict[str, Callable[..., float]]:

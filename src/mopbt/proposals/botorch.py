@@ -600,7 +600,7 @@ def _disable_compilation() -> Iterator[None]:
 
     wanted = {"_load_attempted": True, "_C": None}
     # BoTorch before 0.18 does not compile and has neither attribute.
-    before = {name: getattr(logei, name) for name in wanted if hasattr(logei, name)}
+    before = {name: vars(logei)[name] for name in wanted if name in vars(logei)}
     try:
         for name in before:
             setattr(logei, name, wanted[name])

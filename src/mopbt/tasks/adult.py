@@ -70,7 +70,7 @@ class Adult:
             raise ValueError(
                 f"`part` must be one of {', '.join(map(repr, get_args(Part)))}, got {part!r}"
             )
-        rows: Rows = getattr(self, part)
+        rows: Rows = vars(self)[part]
         return rows
 
 

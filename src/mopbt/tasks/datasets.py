@@ -1,6 +1,6 @@
 """Represent prepared data sets as arrays in three parts, and draw smaller subsets."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,10 +89,8 @@ def subset(part: Rows, n: int, seed: int) -> Rows:
         for group, quota in _quotas(groups, n)
     ]
     chosen = np.sort(np.concatenate(rows))
-    columns = {field.name: getattr(part, field.name) for field in fields(part)}
-    return replace(
-        part, **{name: column[chosen] for name, column in columns.items() if column is not None}
-    )
+    columns = {name: column[chosen] for name, column in vars(part).items() if column is not None}
+    return replace(part, **columns)
 
 
 def _quotas(groups: Ints, n: int) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from mopbt.messages import did_you_mean
 from mopbt.objectives import Direction
 from mopbt.space import Domain, Grid, LogGrid
 from mopbt.tasks import registry
-from mopbt.tasks.datasets import PARTS, ImageRows, Images, Tabular, TabularRows, subset
+from mopbt.tasks.datasets import ImageRows, Images, Tabular, TabularRows, subset
 
 ScaleName = Literal["paper", "small", "smoke"]
 
@@ -377,8 +377,9 @@ def _sgd(scale: Scale) -> Any:
 def _parts(data: Tabular | Images, scale: Scale) -> list[Any]:
     """Return the training, validation and test rows, as many as the scale has."""
     parts = []
-    for name, n in zip(PARTS, (scale.rows, scale.validation, scale.test), strict=True):
-        part = getattr(data, name)
+    complete: list[Any] = [data.train, data.validation, data.test]
+    sizes = (scale.rows, scale.validation, scale.test)
+    for part, n in zip(complete, sizes, strict=True):
         size = len(part.target if isinstance(part, TabularRows) else part.y)
         parts.append(subset(part, n, seed=0) if 0 < n < size else part)
     return parts

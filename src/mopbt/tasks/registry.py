@@ -269,11 +269,9 @@ def _save(target: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def _write_cache(path: Path, data: Tabular | Images) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     for part in PARTS:
-        rows = getattr(data, part)
-        for field in fields(rows):
-            column = getattr(rows, field.name)
+        for name, column in vars(vars(data)[part]).items():
             if column is not None:
-                arrays[f"{part}.{field.name}"] = column
+                arrays[f"{part}.{name}"] = column
     if isinstance(data, Tabular):
         arrays["cardinalities"] = np.array(data.cardinalities, np.int64)
         arrays["substituted"] = np.array(data.substituted)

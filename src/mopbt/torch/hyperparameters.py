@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mopbt.problem import Hyperparameters
 from mopbt.torch.vectorize import cannot_stack
 
 
@@ -84,7 +85,7 @@ class _MemberHyperparameters(Mapping[str, Any]):
 
 def without_tracking(hp: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return each member's hyperparameters without the record of what is read."""
-    return [getattr(own, "plain", own) for own in hp]
+    return [own.plain if isinstance(own, Hyperparameters) else own for own in hp]
 
 
 def _is_number(value: Any) -> bool:

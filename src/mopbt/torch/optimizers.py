@@ -7,7 +7,7 @@ PyTorch's fused kernels, one row at a time.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -61,6 +61,7 @@ class Steps:
         return float(self.factor ** sum(position >= at for at in self.at))
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """An update rule with named slots of state, each with one value per parameter."""
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mopbt.engines.execution import check_scores
 from mopbt.errors import TaskError
 from mopbt.torch.data import Batches
+from mopbt.torch.optimizers import Optimizer
 
 
 def check_parts(model: Any, loss: Any, data: Any, optimizer: Any) -> None:
@@ -18,7 +19,7 @@ def check_parts(model: Any, loss: Any, data: Any, optimizer: Any) -> None:
             f"`model` must be a function that builds the model, because each member has its own "
             f"weights, got {_describe(model)}; write model=lambda: ..."
         )
-    if isinstance(optimizer, type) or not hasattr(optimizer, "rates"):
+    if isinstance(optimizer, type) or not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"`optimizer` must be one of mopbt.torch (AdamW, SGD), because one object updates all "
             f'members, got {_describe(optimizer)}; write AdamW(lr="lr") to tune the learning rate'
