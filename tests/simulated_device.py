@@ -2,7 +2,8 @@
 
 It computes real values, so results can be compared with those of the CPU. See
 `simulated_device.cpp` for the rules, which follow CUDA. `load()` compiles it once, in about ten
-seconds, and keeps the library in the user's cache.
+seconds, and keeps the library in the user's cache. It must be called before the first backward pass
+of a process, when PyTorch starts a thread for each device.
 """
 
 import fcntl
@@ -113,7 +114,7 @@ def _device_module() -> ModuleType:
 
     functions = {
         "is_available": lambda: controls.is_available(),
-        "device_count": lambda: 2,
+        "device_count": lambda: 2 if controls.is_available() else 0,
         "current_device": index,
         "set_device": lambda device: controls.set_device(index(device)),
         "is_initialized": lambda: True,

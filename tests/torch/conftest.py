@@ -14,10 +14,6 @@ def accelerator():
     import simulated_device
     from mopbt.engines import seeding
 
-    try:
-        simulated_device.load()
-    except simulated_device.Unavailable as reason:
-        pytest.skip(str(reason))
     seeding._accelerator.cache_clear()
     with simulated_device.enabled() as device:
         yield device

@@ -16,14 +16,14 @@ from mopbt.engines.seeding import global_seeds, seed_globals
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.torch import SGD, AdamW, Batches
 
+# PyTorch prepares for devices at the first backward pass of a process, so the device is registered
+# when tests are collected.
+try:
+    from tests.torch.device_nets import normalized_task
+except simulated_device.Unavailable as reason:
+    pytest.skip(str(reason), allow_module_level=True)
+
 pytestmark = pytest.mark.usefixtures("accelerator")
-
-
-def normalized_task(*arguments, **options):
-    """Build the task of `device_nets`, whose import needs the device."""
-    from tests.torch import device_nets
-
-    return device_nets.normalized_task(*arguments, **options)
 
 
 def train(task, stacked):

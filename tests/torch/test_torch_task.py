@@ -26,6 +26,7 @@ from mopbt.errors import MissingScore, TaskError, UnreadHyperparameter
 from mopbt.testing import TaskConformance
 from mopbt.torch import SGD, AdamW, Batches, Dropout, Hyperparameter, TorchTask
 from mopbt.torch.device import find_device
+from mopbt.torch.memory import limits_of
 
 
 class TestTorchTask(TaskConformance):
@@ -192,10 +193,14 @@ def test_evaluation_in_parts_gives_the_same_metrics(monkeypatch):
     task = dropping_task()
     members = [task.init(i) for i in range(3)]
     complete = task.evaluate_many(members)
-    monkeypatch.setattr("mopbt.torch.evaluation.ROWS_PER_CALL", 10)
-    for a, b in zip(task.evaluate_many(members), complete, strict=True):
+    monkeypatch.setattr("mopbt.torch.memory.CPU_BYTES", 2000)
+    in_parts = dropping_task()
+    for a, b in zip(in_parts.evaluate_many(members), complete, strict=True):
         assert a == pytest.approx(b, abs=1e-6)
-    assert task.evaluate(members[0]) == pytest.approx(complete[0], abs=1e-6)
+    assert in_parts.evaluate(members[0]) == pytest.approx(complete[0], abs=1e-6)
+    limits = limits_of(in_parts._program.module)._limits
+    assert all(rows < 64 for rows in limits.values())
+    assert len(limits) == 2
 
 
 def test_a_checkpoint_is_a_safetensors_file_of_model_and_optimizer():

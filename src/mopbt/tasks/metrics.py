@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mopbt.tasks.losses import EPSILON, EVALUATION_STEPS, STEP, evaluation_mode, gap, pgd
+from mopbt.torch.memory import map_rows
 
+# Rows whose random starts are drawn together.
 BATCH_SIZE = 500
 
 
@@ -62,20 +64,30 @@ def robustness(
     """
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
-    natural: list[Tensor] = []
-    robust: list[Tensor] = []
-    y = y.to(device)
-    batches = zip(torch.split(x, BATCH_SIZE), torch.split(y, BATCH_SIZE), strict=True)
+
+    def logits_of(rows: Tensor, labels: Tensor, start: Tensor) -> Tensor:
+        attacked = pgd(model, rows, labels, start, epsilon=epsilon, step=step, steps=steps)
+        return torch.stack([model(rows), model(attacked)])
+
+    parts: list[Tensor] = []
     with evaluation_mode(model), torch.no_grad():
-        for part, labels in batches:
-            rows = part.to(device)
-            uniform = torch.rand(rows.shape, generator=generator, dtype=rows.dtype).to(device)
-            start = rows + epsilon * (uniform * 2 - 1)
-            attacked = pgd(model, rows, labels, start, epsilon=epsilon, step=step, steps=steps)
-            natural.append(model(rows))
-            robust.append(model(attacked))
-    natural_logits = torch.cat(natural)
-    robust_logits = torch.cat(robust)
+        for rows, labels in zip(
+            torch.split(x, BATCH_SIZE), torch.split(y, BATCH_SIZE), strict=True
+        ):
+            uniform = torch.rand(rows.shape, generator=generator, dtype=rows.dtype)
+            start = rows.cpu() + epsilon * (uniform * 2 - 1)
+            parts.append(
+                map_rows(
+                    logits_of,
+                    [rows, labels, start],
+                    module=model,
+                    device=device,
+                    kind=("attack", steps),
+                    dim=1,
+                )
+            )
+    natural_logits, robust_logits = torch.cat(parts, dim=1)
+    y = y.to(device)
     scores = {
         "accuracy": accuracy(natural_logits, y),
         "robust_accuracy": accuracy(robust_logits, y),

@@ -3,19 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from mopbt.torch.memory import attempt, map_rows
 from mopbt.torch.program import Program
 from mopbt.torch.stack import Stack, swap_parameters
 from mopbt.torch.validation import check_metrics
 from mopbt.torch.vectorize import stacking
 
 Metrics = Callable[..., Mapping[str, float]]
-
-# Rows times members that a model computes in one call.
-ROWS_PER_CALL = 2**16
 
 # With so many rows one member keeps a CPU core busy, and stacking only adds a third for copies.
 ROWS_TO_LOOP = 1024
@@ -33,10 +30,9 @@ def evaluate_outputs(
     A member with a NaN or infinite parameter gets `nan_metrics()`. Metrics such as the accuracy
     would turn its outputs into finite numbers, and others raise an exception.
     """
-    inputs = data[0].to(program.device)
     targets = [t.to(program.device) for t in data[1:]]
     measured = []
-    for i, outputs in enumerate(compute_outputs(program, stack, inputs)):
+    for i, outputs in enumerate(compute_outputs(program, stack, data[0])):
         if stack.is_finite(i):
             measured.append(check_metrics(metrics(outputs, *targets), "metrics"))
         else:
@@ -64,16 +60,28 @@ def evaluate_models(
 
 
 def compute_outputs(program: Program, stack: Stack, inputs: Tensor) -> list[Tensor]:
-    """Compute each member's outputs on the same inputs, a limited part at a time."""
-    n = len(stack)
-    if n == 1 or (program.device.type == "cpu" and len(inputs) >= ROWS_TO_LOOP):
-        outputs = []
-        for i in range(n):
-            program.layout.attach(program.module, stack, i)
-            parts = [program.module(part) for part in torch.split(inputs, ROWS_PER_CALL)]
-            outputs.append(torch.cat(parts))
-        return outputs
+    """Compute each member's outputs on the same inputs, a part that fits into memory at a time.
 
+    The inputs may be on another device than the model.
+    """
+    n = len(stack)
+    on_cpu = program.device.type == "cpu"
+    if n > 1 and not (on_cpu and len(inputs) >= ROWS_TO_LOOP):
+        with stacking(program.device):
+            together = attempt(lambda: _compute_together(program, stack, inputs), program.device)
+        if together is not None:
+            return together
+    outputs = []
+    for i in range(n):
+        program.layout.attach(program.module, stack, i)
+        outputs.append(
+            map_rows(program.module, [inputs], module=program.module, device=program.device)
+        )
+    return outputs
+
+
+def _compute_together(program: Program, stack: Stack, inputs: Tensor) -> list[Tensor]:
+    """Compute the outputs of all members with `vmap`."""
     cells = program.layout.cells(program.module)
 
     def member_outputs(state: Mapping[str, Tensor], part: Tensor) -> Any:
@@ -82,8 +90,12 @@ def compute_outputs(program: Program, stack: Stack, inputs: Tensor) -> list[Tens
 
     state = program.layout.by_name(stack.parameters) | stack.others
     outputs_of = vmap(member_outputs, in_dims=(0, None), randomness="different")
-    with stacking(program.device):
-        parts = [
-            outputs_of(state, part) for part in torch.split(inputs, max(ROWS_PER_CALL // n, 1))
-        ]
-    return list(torch.cat(parts, dim=1))
+    outputs = map_rows(
+        lambda part: outputs_of(state, part),
+        [inputs],
+        module=program.module,
+        device=program.device,
+        kind=len(stack),
+        dim=1,
+    )
+    return list(outputs)

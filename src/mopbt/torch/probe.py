@@ -6,11 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 
 @dataclass(frozen=True)
 class Probe:
@@ -20,7 +15,7 @@ class Probe:
         loop: Seconds per update of a member that trains alone.
         stack: Seconds per update of a member in a stack.
         disagreement: Largest difference between the gradients, relative to the largest gradient.
-        bytes_per_member: Memory that a stack needs for each member.
+        bytes_per_member: Memory of the device that a stack needs for each member.
     """
 
     loop: float
@@ -41,8 +36,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def peak_memory() -> int:
-    """Return this process's peak memory in bytes, or 0 if it is not available."""
-    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

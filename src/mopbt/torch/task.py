@@ -31,8 +31,9 @@ from mopbt.torch.device import find_device
 from mopbt.torch.evaluation import Metrics, compute_outputs, evaluate_models, evaluate_outputs
 from mopbt.torch.gradients import GradientMethod, LoopGradients, StackedGradients
 from mopbt.torch.layers import Hyperparameter
+from mopbt.torch.memory import live_bytes, map_members
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolve_rates
-from mopbt.torch.probe import Probe, one_thread, peak_memory
+from mopbt.torch.probe import Probe, one_thread
 from mopbt.torch.program import Loss, Program
 from mopbt.torch.stack import Layout, Stack, Tree
 from mopbt.torch.validation import check_evaluation, check_parts, check_tensors
@@ -136,9 +137,27 @@ class TorchTask:
         begins: Sequence[int],
         seeds: Sequence[int],
     ) -> list[Tree]:
-        """Train several members for one interval as a stack."""
-        with stacking(self._program.device):
-            return self._train(models, hp, begins, seeds, self.interval, StackedGradients)
+        """Train several members for one interval, as one stack if it fits into memory."""
+        program = self._program
+
+        def train_part(part: slice) -> list[Tree]:
+            with stacking(program.device):
+                return self._train(
+                    models[part],
+                    hp[part],
+                    begins[part],
+                    seeds[part],
+                    self.interval,
+                    StackedGradients,
+                )
+
+        return map_members(
+            train_part,
+            len(models),
+            module=program.module,
+            device=program.device,
+            measure=self._bytes_per_member,
+        )
 
     def evaluate(self, model: Tree) -> Mapping[str, float]:
         """Measure one member."""
@@ -180,12 +199,13 @@ class TorchTask:
         problem = problem_of(self)
         with global_seeds(0):
             members = [self.init(0), self.init(1)]
-            batch = self._built_data.head(self.data.batch_size)
+            batch = next(self._built_data.iter_batches([0], [0]))
             # Stacking the members checks that their shapes are equal.
             self._stack(members)
             stack = self._stack(members[:1], self.optimizer.slots)
             self._program.module.train()
-            gradients = LoopGradients(self._program, stack, hp)(batch, shared=True)
+            shared = self.data.is_shared([0])
+            gradients = LoopGradients(self._program, stack, hp)(batch, shared=shared)
             self._update(stack, gradients, resolve_rates(self.optimizer.rates(), hp), [0.0])
             measured = self.evaluate(stack.members()[0])
         for role, names in (
@@ -210,8 +230,8 @@ class TorchTask:
                     self._time_update(members, hp, StackedGradients, min_updates=1)
                 self._program.module.eval()
                 if self.validation is not None:
-                    inputs = self.validation[0][:16].to(self._program.device)
                     with torch.no_grad():
+                        inputs = self.validation[0][:16]
                         compute_outputs(self._program, self._stack(members), inputs)
         except MopbtError:
             raise
@@ -233,14 +253,25 @@ class TorchTask:
             # A stack takes at most about as long as its members one by one.
             size = max(2, min(members, round(seconds / loop)))
             trees = [self.init(i) for i in range(size)]
-            before = peak_memory()
             with stacking(self._program.device):
                 stacked = self._time_update(
                     trees, hp[:size], StackedGradients, min_seconds=seconds / 5
                 )
-            bytes_per_member = max((peak_memory() - before) // size, 0)
+            bytes_per_member = self._bytes_per_member()
             disagreement = self._compare_gradients(trees[:2], hp[:2])
             return Probe(loop, stacked / size, disagreement, bytes_per_member)
+
+    def _bytes_per_member(self) -> int:
+        """Return the memory in bytes that an update needs for each member of a stack."""
+        hp = self._sample_hp(2)
+        members = [self.init(0), self.init(1)]
+        peaks = []
+        with global_seeds(0), stacking(self._program.device):
+            for n in (1, 2):
+                with live_bytes() as counted:
+                    self._time_update(members[:n], hp[:n], StackedGradients, min_updates=1)
+                peaks.append(counted.peak)
+        return max(peaks[1] - peaks[0], 1)
 
     @cached_property
     def _built_program(self) -> Program:

@@ -1,0 +1,256 @@
+"""Compute in parts that fit into memory, and continue when memory runs out."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from tests.torch.nets import dropping_task, make_task, mlp
+from torch import nn
+
+import simulated_device
+from mopbt.engines.seeding import global_seeds
+from mopbt.torch import AdamW, memory
+from mopbt.torch.device import free_memory, is_out_of_memory
+from mopbt.torch.memory import limits_of, live_bytes, map_members, map_rows
+
+try:
+    simulated_device.load()
+    MISSING = ""
+except simulated_device.Unavailable as reason:
+    MISSING = str(reason)
+
+needs_device = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+CPU = torch.device("cpu")
+
+
+class Recorder(nn.Module):
+    """Doubles its inputs, records the sizes of calls and fails above a number of rows."""
+
+    def __init__(self, limit=math.inf, error="CUDA out of memory. Tried to allocate 2 GiB"):
+        super().__init__()
+        self.limit, self.error, self.sizes = limit, error, []
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        if len(x) > self.limit:
+            raise RuntimeError(self.error)
+        return x * 2
+
+
+def in_parts(module, x):
+    return map_rows(module, [x], module=module, device=CPU)
+
+
+class TestLiveBytes:
+    def test_counts_what_lives_at_the_same_time(self):
+        x = torch.ones(1000)
+        with live_bytes() as counted:
+            y = x + 1
+            z = y * 2
+            del y
+            (z.view(10, 100) + 0).sum()
+            x.add_(1)
+        assert 8000 <= counted.peak <= 8010
+        assert counted._now == 4000
+
+    def test_counts_what_a_backward_pass_needs(self):
+        layer = nn.Linear(100, 100, bias=False)
+        x = torch.ones(50, 100)
+        with torch.no_grad(), live_bytes() as forward:
+            layer(layer(layer(x)))
+        with live_bytes() as both:
+            layer(layer(layer(x))).sum().backward()
+        assert forward.peak == 2 * x.nbytes
+        # Three activations and the gradient of the weight.
+        assert both.peak >= 3 * x.nbytes + layer.weight.nbytes
+
+    @needs_device
+    def test_agrees_with_the_memory_of_a_device(self, accelerator):
+        network = mlp(64).to(accelerator)
+        x = torch.ones(200, 6, device=accelerator)
+        for _ in range(2):
+            before = simulated_device.used_bytes()
+            simulated_device.peak_bytes(reset=True)
+            network.zero_grad()
+            with live_bytes() as counted:
+                network(x).square().sum().backward()
+        assert counted.peak == pytest.approx(simulated_device.peak_bytes() - before, rel=0.1)
+
+
+class TestRows:
+    def test_a_call_takes_as_many_rows_as_fit(self, monkeypatch):
+        # A row of 1000 floats needs 4000 bytes for its result.
+        x = torch.rand(100, 1000)
+        module = Recorder()
+        monkeypatch.setattr(memory, "CPU_BYTES", 4000 * 40)
+        assert torch.equal(in_parts(module, x), x * 2)
+        assert module.sizes == [8, 16, 32, 32, 32, 4]
+        module.sizes.clear()
+        in_parts(module, x[:20])
+        assert module.sizes == [20]
+
+    def test_little_free_memory_makes_small_parts(self, monkeypatch):
+        module = Recorder()
+        monkeypatch.setattr(memory, "free_memory", lambda device: 4000 * 4 * 20)
+        in_parts(module, torch.rand(100, 1000))
+        assert max(module.sizes) == 16
+
+    def test_much_memory_makes_one_part(self):
+        module = Recorder()
+        in_parts(module, torch.rand(100, 1000))
+        assert module.sizes == [8, 16, 100]
+
+    def test_out_of_memory_halves_the_part_and_is_reported_once(self):
+        x = torch.rand(100, 3)
+        module = Recorder(limit=30)
+        with pytest.warns(RuntimeWarning, match="ran out of memory with 100") as caught:
+            assert torch.equal(in_parts(module, x), x * 2)
+        assert len(caught) == 1
+        assert module.sizes == [8, 16, 100, 50, 25, 25, 25, 25]
+        module.sizes.clear()
+        assert torch.equal(in_parts(module, x), x * 2)
+        assert module.sizes == [25] * 4
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+            RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate "
+                         "memory: you tried to allocate 40000000000000 bytes."),
+            torch.OutOfMemoryError("HIP out of memory"),
+            MemoryError(),
+        ],
+    )  # fmt: skip
+    def test_errors_for_want_of_memory_are_recognized(self, error):
+        assert is_out_of_memory(error)
+
+    def test_a_real_one_on_the_cpu_is_recognized(self):
+        with pytest.raises(RuntimeError) as caught:
+            torch.empty(2**60)
+        assert is_out_of_memory(caught.value)
+
+    def test_other_errors_are_raised(self):
+        with pytest.raises(RuntimeError, match="size mismatch"):
+            in_parts(Recorder(limit=30, error="size mismatch"), torch.rand(100, 3))
+
+    def test_a_row_that_does_not_fit_is_an_error(self):
+        module = Recorder(limit=0)
+        with pytest.warns(RuntimeWarning), pytest.raises(RuntimeError, match="out of memory"):
+            in_parts(module, torch.rand(100, 3))
+        assert module.sizes[-1] == 1
+
+    def test_no_rows(self):
+        assert in_parts(Recorder(), torch.rand(0, 3)).shape == (0, 3)
+
+    def test_measuring_draws_no_random_numbers_of_the_run(self):
+        class Noisy(nn.Module):
+            def forward(self, x):
+                return x + torch.rand(())
+
+        x = torch.zeros(100, 3)
+        with global_seeds(1):
+            expected = torch.rand(())
+        with global_seeds(1):
+            assert torch.equal(in_parts(Noisy(), x), x + expected)
+
+
+class TestMembers:
+    def test_a_stack_that_does_not_fit_is_halved(self):
+        sizes = []
+
+        def train(part):
+            members = list(range(10))[part]
+            sizes.append(len(members))
+            if len(members) > 3:
+                raise torch.OutOfMemoryError("out of memory")
+            return members
+
+        module = nn.Identity()
+
+        def train_all():
+            return map_members(train, 10, module=module, device=CPU, measure=lambda: 1)
+
+        with pytest.warns(RuntimeWarning, match="as a stack ran out of memory with 10") as caught:
+            assert train_all() == list(range(10))
+        assert len(caught) == 1
+        assert sizes == [10, 5, 2, 2, 2, 2, 2]
+        sizes.clear()
+        assert train_all() == list(range(10))
+        assert sizes == [2] * 5
+
+    def test_members_that_would_not_fit_are_not_stacked(self, monkeypatch):
+        monkeypatch.setattr(memory, "free_memory", lambda device: 1000.0)
+        sizes = []
+
+        def train(part):
+            members = list(range(10))[part]
+            sizes.append(len(members))
+            return members
+
+        with pytest.warns(RuntimeWarning, match="a stack of 10 members needs about"):
+            map_members(train, 10, module=nn.Identity(), device=CPU, measure=lambda: 120)
+        assert sizes == [4, 4, 2]
+
+    def test_parts_of_a_stack_train_as_the_whole(self, monkeypatch):
+        task = make_task(optimizer=AdamW(lr="lr"))
+        members = [task.init(i) for i in range(5)]
+        hp = task._sample_hp(5)
+        whole = task.train_many(members, hp, [0] * 5, range(5))
+        limits_of(task._program.module)._limits["stack"] = 2
+        for one, other in zip(task.train_many(members, hp, [0] * 5, range(5)), whole, strict=True):
+            for name, tensor in other["model"].items():
+                torch.testing.assert_close(one["model"][name], tensor)
+
+
+@needs_device
+class TestDevice:
+    def test_free_memory_is_that_of_the_device(self, accelerator):
+        with simulated_device.enabled(memory=10**9):
+            used = simulated_device.used_bytes()
+            assert free_memory(accelerator) == 10**9 - used
+        assert free_memory(CPU) > 10**6
+
+    @pytest.mark.parametrize("members", [1, 3])
+    def test_evaluation_continues_when_the_device_is_full(self, accelerator, members):
+        inputs = torch.randn(900, 6)
+        validation = (inputs, (inputs[:, 0] > 0).long())
+        trees = [dropping_task().init(i) for i in range(members)]
+        whole = dropping_task(device="sim", validation=validation).evaluate_many(trees)
+        task = dropping_task(device="sim", validation=validation)
+        task.evaluate_many(trees)
+        simulated_device.set_memory(simulated_device.used_bytes() + 900 * 16 * 4)
+        with pytest.warns(RuntimeWarning, match="Computing rows ran out of memory") as caught:
+            measured = task.evaluate_many(trees)
+        assert len(caught) == 1
+        assert measured == whole
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert task.evaluate_many(trees) == whole
+
+    def test_training_continues_when_the_device_is_full(self, accelerator):
+        def make():
+            return make_task(lambda: mlp(128), device="sim", optimizer=AdamW(lr="lr"))
+
+        task = make()
+        hp = task._sample_hp(8)
+        members = [task.init(i) for i in range(8)]
+        whole = task.train_many(members, hp, [0] * 8, range(8))
+        expected = [task.evaluate(member)["loss"] for member in whole]
+        del whole
+        task = make()
+        task.train_many(members, hp, [0] * 8, range(8))
+        needed = task._bytes_per_member()
+        simulated_device.set_memory(simulated_device.used_bytes() + 5 * needed)
+        with pytest.warns(RuntimeWarning, match="as a stack ran out of memory with 8"):
+            trained = task.train_many(members, hp, [0] * 8, range(8))
+        assert [task.evaluate(m)["loss"] for m in trained] == pytest.approx(expected, rel=1e-4)
+
+    def test_a_stack_is_sized_by_the_memory_of_the_device(self, accelerator):
+        task = make_task(lambda: mlp(128), device="sim")
+        members = [task.init(i) for i in range(8)]
+        needed = task._bytes_per_member()
+        simulated_device.set_memory(simulated_device.used_bytes() + 9 * needed)
+        with pytest.warns(RuntimeWarning, match="a stack of 8 members needs about"):
+            task.train_many(members, task._sample_hp(8), [0] * 8, range(8))
+        assert limits_of(task._program.module)._limits["stack"] == 4
