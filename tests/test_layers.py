@@ -74,6 +74,7 @@ WITH_TORCH = {
     for name in (
         "data",
         "device",
+        "memory",
         "validation",
         "layers",
         "optimizers",
