@@ -83,7 +83,8 @@ class Archive:
             # Of equally infeasible entries, one is enough.
             self._reset([min(self._entries[0], entry, key=lambda e: e.job)])
             return
-        points, new = self._points[: len(self._entries)], np.array(entry.objectives)
+        points = self._points[: len(self._entries)]
+        new = np.array(entry.objectives)
         worse = (points <= new).all(axis=1)
         better = (points >= new).all(axis=1)
         alike = np.flatnonzero(worse & better)

@@ -68,7 +68,8 @@ def reference_point(fronts: Iterable[ArrayLike], rho: float = RHO) -> NDArray[np
         rho: The distance from the worst values, as a share of each objective's range.
     """
     points = _concatenate(fronts, "fronts")
-    worst, best = points.min(axis=0), points.max(axis=0)
+    worst = points.min(axis=0)
+    best = points.max(axis=0)
     return np.asarray(worst - rho * (best - worst))
 
 
@@ -227,19 +228,24 @@ def _gains_2d(points: Objectives) -> list[float]:
     """
     # The archive is a staircase with ascending x and descending y. Dominated steps are removed, so
     # each point enters and leaves once.
-    xs, ys = [0.0, math.inf], [math.inf, 0.0]
+    xs = [0.0, math.inf]
+    ys = [math.inf, 0.0]
     gains = []
     for x, y in points.tolist():
         right = bisect_right(xs, x)
         left = right - 1
-        gain, edge, floor = 0.0, x, ys[right]
+        gain = 0.0
+        edge = x
+        floor = ys[right]
         # Steps below the new point are dominated. Each one bounds a rectangle of the new area.
         while ys[left] <= y:
             gain += (edge - xs[left]) * (y - floor)
-            edge, floor = xs[left], ys[left]
+            edge = xs[left]
+            floor = ys[left]
             left -= 1
         gains.append(gain + (edge - xs[left]) * (y - floor))
-        xs[left + 1 : right], ys[left + 1 : right] = [x], [y]
+        xs[left + 1 : right] = [x]
+        ys[left + 1 : right] = [y]
     return gains
 
 
@@ -250,7 +256,8 @@ def _gains(points: Objectives) -> list[float]:
     """
     costs = -points
     origin = np.zeros(points.shape[1])
-    archive, clipped = np.empty_like(costs), np.empty_like(costs)
+    archive = np.empty_like(costs)
+    clipped = np.empty_like(costs)
     size = 0
     gains = []
     for cost, volume in zip(costs, points.prod(axis=1).tolist(), strict=True):

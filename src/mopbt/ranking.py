@@ -49,7 +49,8 @@ def dominates(a: ArrayLike, b: ArrayLike) -> bool:
 
     It does if it is nowhere worse and somewhere better.
     """
-    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    a = np.asarray(a, dtype=float)
+    b = np.asarray(b, dtype=float)
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"`a` and `b` must have the same shape (K,), got {a.shape} and {b.shape}")
     return bool((a >= b).all() and (a > b).any())
@@ -384,7 +385,8 @@ def _scatter_all(points: Objectives, ends: list[int]) -> Order:
     # An overflow to infinity is harmless: it is a large distance.
     with np.errstate(over="ignore"):
         for fronts in _group_fronts(_spans(ends)):
-            begin, end = fronts[0][0], fronts[-1][1]
+            begin = fronts[0][0]
+            end = fronts[-1][1]
             here = columns[:, begin:end]
             # Alg. 1 measures distances to all points ranked so far, earlier fronts included.
             nearest = _nearest_squares(here, columns[:, :begin])

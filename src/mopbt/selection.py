@@ -17,7 +17,8 @@ _TIE_BREAK = 1e-6
 
 def scaled(front: Array) -> Array:
     """Scale larger-is-better objectives (n, K) to [0, 1], worst to best on the front."""
-    low, high = front.min(axis=0), front.max(axis=0)
+    low = front.min(axis=0)
+    high = front.max(axis=0)
     span = np.where(high > low, high - low, 1.0)
     result: Array = np.where(high > low, (front - low) / span, 1.0)
     return result

@@ -306,7 +306,8 @@ class Int(_Ranged):
         return _clip(math.floor(point + 0.5), self.lo, self.hi)
 
     def _share_of(self, position: Position) -> float:
-        lo, hi = self.lo - 0.5, self.hi + 0.5
+        lo = self.lo - 0.5
+        hi = self.hi + 0.5
         if self.log:
             return math.log(position / lo) / math.log(hi / lo)
         return (position - lo) / (hi - lo)

@@ -109,7 +109,8 @@ class SchedulerConformance:
 
     def test_survives_failures_and_nan(self) -> None:
         """A run with failures and NaN finishes without using their checkpoints."""
-        fails, nans = set(range(0, 2000, 5)), set(range(1, 2000, 7))
+        fails = set(range(0, 2000, 5))
+        nans = set(range(1, 2000, 7))
         for state in self.play(4, fails=fails, nans=nans):
             assert not required_checkpoints(state) & fails
             starts = {t.checkpoint for t in state.trials if t.status == "ready" and t.step}
@@ -127,7 +128,9 @@ class SchedulerConformance:
 
     def test_folding_the_exchanges_gives_the_same_state(self) -> None:
         """Folding the recorded jobs and reports rebuilds the state of the run."""
-        scheduler, live, exchanges = self.make(), State(0), []
+        scheduler = self.make()
+        live = State(0)
+        exchanges = []
         while not scheduler.done(live):
             jobs = scheduler.ask(live, 3 - len(live.outstanding))
             live = with_jobs(live, jobs)
@@ -260,7 +263,8 @@ class EngineConformance:
         return reports
 
     def _execute(self, waves: list[list[Job]], task: Task[Any]) -> tuple[dict[int, Report], Any]:
-        engine, checkpoints = self.make(), self.checkpoints()
+        engine = self.make()
+        checkpoints = self.checkpoints()
         reports: dict[int, Report] = {}
         engine.start(RunContext(task, problem_of(task), 0, checkpoints))
         try:
@@ -289,7 +293,8 @@ class EngineConformance:
     def test_result_depends_on_the_job_alone(self) -> None:
         """A job gives the same metrics and bytes whichever jobs run beside it."""
         jobs = [Job(i, i, (i, 3), None, 0, 2) for i in range(4)]
-        together, alone = self.execute(jobs), self.execute(jobs[2:3])
+        together = self.execute(jobs)
+        alone = self.execute(jobs[2:3])
         assert together[2].checksum == alone[2].checksum
         assert together[2].objectives == alone[2].objectives
 
@@ -364,7 +369,8 @@ class StoreConformance:
     def test_keeps_and_drops_checkpoints(self) -> None:
         """Checkpoints load until they are dropped; dropping a missing one is harmless."""
         store = self.make()
-        first, second = store.checkpoints.save(0, b"zero"), store.checkpoints.save(11, b"")
+        first = store.checkpoints.save(0, b"zero")
+        second = store.checkpoints.save(11, b"")
         store = self.reopen(store)
         assert store.checkpoints.load(0, first) == b"zero"
         assert store.checkpoints.load(11, second) == b""

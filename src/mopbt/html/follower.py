@@ -118,8 +118,11 @@ class Follower:
 
     def _start_over(self, file: tuple[int, int]) -> None:
         """Forget everything: this journal was not seen before, or was repaired."""
-        self._file, self._size, self._offset = file, -1, 0
-        self._tail, self._trouble = b"", ""
+        self._file = file
+        self._size = -1
+        self._offset = 0
+        self._tail = b""
+        self._trouble = ""
         settings = read_run_config(self.path)
         self._run = RunData(settings, History(settings.problem), name=self.name, path=self._shown)
 

@@ -83,7 +83,8 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 def read_run(path: Path) -> RunData:
     """Read the run in a directory."""
-    settings, journal = read_run_config(path), path / "journal.jsonl"
+    settings = read_run_config(path)
+    journal = path / "journal.jsonl"
     history = read_history(settings.problem, read_lines(journal), journal)
     return RunData(settings, history, name=path.resolve().name, path=str(path))
 

@@ -90,7 +90,8 @@ class RunData:
         """Return how the models of the front were trained, in segments."""
         jobs = self.history.jobs
         ends = {entry.job for entry in self.history.front}
-        seen, pending = set(ends), sorted(ends)
+        seen = set(ends)
+        pending = sorted(ends)
         while pending:
             job = pending.pop()
             parent = jobs.start(job)
@@ -138,7 +139,8 @@ class RunData:
 
     def data(self, *, driver: str = "", trouble: str = "") -> dict[str, Any]:
         """Return everything a page needs."""
-        segments, views = self.segments(), self._views()
+        segments = self.segments()
+        views = self._views()
         trials = self._shown_trials({segment.trial for segment in segments})
         exploits = self._exploits()
         reference = unsigned(self.problem.objectives, self.history.reference().tolist())
@@ -163,10 +165,8 @@ class RunData:
         }
 
     def _finite_rows(self) -> NDArray[np.int64]:
-        objectives, violations = (
-            self.history.reports.objectives(),
-            self.history.reports.violations(),
-        )
+        objectives = self.history.reports.objectives()
+        violations = self.history.reports.violations()
         return np.flatnonzero(np.isfinite(objectives).all(axis=1) & np.isfinite(violations))
 
     def _scores(self, rows: NDArray[np.int64]) -> Array:
@@ -175,7 +175,8 @@ class RunData:
         return np.asarray(self.history.reports.objectives()[rows] * signs)
 
     def _point(self, entry: Entry) -> dict[str, Any]:
-        job, report = self.history.job(entry.job), self.history.report(entry.job)
+        job = self.history.job(entry.job)
+        report = self.history.report(entry.job)
         scores = {
             name: score if math.isfinite(score) else repr(score)
             for name, score in report.scores.items()
@@ -195,7 +196,8 @@ class RunData:
         rows = self._finite_rows()
         jobs = self.history.reports.jobs()[rows]
         beside = np.flatnonzero(~np.isin(jobs, [entry.job for entry in self.history.front]))
-        shown, scores = beside[sample(jobs[beside], MOST_DRAWN)], self._scores(rows)
+        shown = beside[sample(jobs[beside], MOST_DRAWN)]
+        scores = self._scores(rows)
         lowest, highest = np.array(views).T
         in_view = ((scores >= lowest) & (scores <= highest)).all(axis=1)
         violations = self.history.reports.violations()[rows]
@@ -217,7 +219,8 @@ class RunData:
 
     def _histograms(self, views: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
         """Return where evaluations fell, for each pair of up to three objectives."""
-        scores, histograms = self._scores(self._finite_rows()), []
+        scores = self._scores(self._finite_rows())
+        histograms = []
         for x, y in combinations(range(min(len(views), 3)), 2):
             counts = np.histogram2d(
                 scores[:, x], scores[:, y], bins=BINS, range=[views[x], views[y]]
@@ -228,11 +231,13 @@ class RunData:
 
     def _visits(self) -> list[NDArray[np.int64]]:
         """Return how often each level of a hyperparameter was trained, by time."""
-        steps, interval = self.problem.steps, self.problem.interval
+        steps = self.problem.steps
+        interval = self.problem.interval
         columns = min(math.ceil(steps / interval), BINS)
         jobs = self.history.reports.jobs()
         at = np.clip((self.history.jobs.ends()[jobs] - 1) * columns // steps, 0, columns - 1)
-        configs, visits = self.history.jobs.configs()[jobs], []
+        configs = self.history.jobs.configs()[jobs]
+        visits = []
         for k, domain in enumerate(self.problem.space.values()):
             counts = np.zeros((columns, levels_of(domain)), dtype=np.int64)
             positions, inverse = np.unique(configs[:, k], return_inverse=True)
@@ -249,11 +254,9 @@ class RunData:
 
     def _spans(self, trials: Sequence[int]) -> list[list[int]]:
         """Return the first and the last step of trials."""
-        of, begins, ends = (
-            self.history.jobs.trials(),
-            self.history.jobs.begins(),
-            self.history.jobs.ends(),
-        )
+        of = self.history.jobs.trials()
+        begins = self.history.jobs.begins()
+        ends = self.history.jobs.ends()
         known = of >= 0
         first = np.full(self.history.trials, np.iinfo(np.int64).max)
         last = np.zeros(self.history.trials, dtype=np.int64)
@@ -263,7 +266,8 @@ class RunData:
 
     def _exploits(self) -> NDArray[np.int64]:
         """Return the jobs that start from another trial's checkpoint."""
-        starts, trials = self.history.jobs.start_ids(), self.history.jobs.trials()
+        starts = self.history.jobs.start_ids()
+        trials = self.history.jobs.trials()
         started = np.flatnonzero(starts >= 0)
         return np.asarray(started[trials[starts[started]] != trials[started]])
 
@@ -274,7 +278,8 @@ class RunData:
         for job in jobs[sample(jobs, MOST_DRAWN)].tolist():
             start = columns.start(job)
             assert start is not None, "an exploit starts from a checkpoint"
-            donor, taker = columns.trial(start), columns.trial(job)
+            donor = columns.trial(start)
+            taker = columns.trial(job)
             if donor in trials and taker in trials:
                 edges.append([donor, columns.end(start), taker, columns.begin(job)])
         return edges
@@ -297,7 +302,8 @@ class RunData:
 def compared(runs: Sequence[RunData]) -> dict[str, Any]:
     """Return runs of one problem next to each other, under one common reference point."""
     check_comparable(runs)
-    objectives, fronts = runs[0].problem.objectives, [run.points() for run in runs]
+    objectives = runs[0].problem.objectives
+    fronts = [run.points() for run in runs]
     reference = common_reference([run.problem for run in runs], fronts)
     joint = np.concatenate(fronts)
     best = joint[non_dominated(joint)]
@@ -371,9 +377,11 @@ def view_of(objective: Objective, scores: Array, front: Array) -> tuple[float, f
         return 0.0, 1.0
     best_first = np.sort(objective.sign * scores)[::-1] * objective.sign
     most = np.concatenate([front, best_first[: max(1, round(len(scores) * SHOWN_SHARE))]])
-    lo, hi = float(most.min()), float(most.max())
+    lo = float(most.min())
+    hi = float(most.max())
     if float(np.ptp(scores)) <= LONGEST_STRETCH * (hi - lo):
-        lo, hi = float(scores.min()), float(scores.max())
+        lo = float(scores.min())
+        hi = float(scores.max())
     margin = 0.04 * (hi - lo) or 0.04 * abs(hi) or 1.0
     return lo - margin, hi + margin
 

@@ -35,11 +35,13 @@ class Experiment:
     def open(experiment: ResultGrid | Path | str) -> "Experiment":
         """Open an experiment: what `Tuner.fit` returned, or its folder or URL."""
         if isinstance(experiment, ResultGrid):
-            files, path = experiment.filesystem, experiment.experiment_path
+            files = experiment.filesystem
+            path = experiment.experiment_path
         elif "://" in str(experiment):
             files, path = pyarrow.fs.FileSystem.from_uri(str(experiment))
         else:
-            files, path = pyarrow.fs.LocalFileSystem(), str(Path(experiment).absolute())
+            files = pyarrow.fs.LocalFileSystem()
+            path = str(Path(experiment).absolute())
         log = Log(files, path)
         settings = log.settings()
         if settings is None:

@@ -163,7 +163,8 @@ def bin_edges(values: Array) -> Array:
     low = max(finite.min(), low - reach)
     high = min(finite.max(), high + reach)
     if low == high:
-        low, high = low - 0.5, high + 0.5
+        low -= 0.5
+        high += 0.5
     return np.linspace(low, high, BINS + 1)
 
 

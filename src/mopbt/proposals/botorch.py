@@ -227,10 +227,12 @@ def _to_unit_range(objectives: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     # Differences of the scaled values cannot overflow.
     scaled = objectives / (4 * STRETCH)
-    best, median = scaled.max(axis=0), np.median(scaled, axis=0)
+    best = scaled.max(axis=0)
+    median = np.median(scaled, axis=0)
     clipped = np.maximum(scaled, best - STRETCH * (best - median))
     scaled = np.where(best > median, clipped, scaled)
-    low, span = scaled.min(axis=0), np.ptp(scaled, axis=0)
+    low = scaled.min(axis=0)
+    span = np.ptp(scaled, axis=0)
     return np.asarray((scaled - low) / np.where(span > 0, span, 1.0))
 
 

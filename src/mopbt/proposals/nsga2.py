@@ -43,7 +43,8 @@ class NSGA2Proposal:
     crossover: float = 0.9
 
     def __post_init__(self) -> None:
-        population, crossover = self.population, self.crossover
+        population = self.population
+        crossover = self.crossover
         if not isinstance(population, int) or isinstance(population, bool) or population < 2:
             raise ValueError(
                 f"`population` must be a whole number of at least 2, got {population!r}"
@@ -99,7 +100,8 @@ def select_survivors(trials: Trials, population: int) -> list[int]:
         generation = range(begin, min(begin + population, len(trials.configs)))
         rows = survivors + [i for i in generation if trials.results[i].is_finite]
         if len(rows) > population:
-            objectives, violations = trials.objectives(rows), trials.violations(rows)
+            objectives = trials.objectives(rows)
+            violations = trials.violations(rows)
             order = crowded_order(objectives, violations, cuts=(population,))
             rows = [rows[i] for i in order[:population]]
         survivors = rows

@@ -103,7 +103,8 @@ class FullTraining:
         if end <= n:
             return []
         if self.asynchronous and n >= self.first:
-            begin, end = n, min(end, n + slots)
+            begin = n
+            end = min(end, n + slots)
         elif not all(_is_over(t) for t in state.trials[:begin]):
             return []
         known = self._known_trials(state.trials[:begin])
@@ -113,7 +114,8 @@ class FullTraining:
     def _block(self, n: int) -> tuple[int, int]:
         """Return the first row and the end of the block that contains row `n`."""
         if n < self.first:
-            begin, end = 0, self.first
+            begin = 0
+            end = self.first
         else:
             begin = self.first + (n - self.first) // self.batch * self.batch
             end = begin + self.batch

@@ -110,8 +110,10 @@ def _smooth(images: Tensor) -> Tensor:
 def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
     """Rotate counterclockwise around the center."""
     angle = -torch.deg2rad(degrees)
-    cos, sin = angle.cos(), angle.sin()
-    x, y = width / 2, height / 2
+    cos = angle.cos()
+    sin = angle.sin()
+    x = width / 2
+    y = height / 2
     maps = torch.stack([cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y], dim=1)
     return maps.view(-1, 2, 3)
 
@@ -223,7 +225,8 @@ def apply_operations(images: Tensor, operations: Tensor, strengths: Tensor) -> T
     if ends[0] == len(images):
         return images
     order = operations.argsort()
-    images, strengths = images.index_select(0, order), strengths[order]
+    images = images.index_select(0, order)
+    strengths = strengths[order]
     slices = [slice(begin, end) for begin, end in pairwise(ends)]
     done = [images[: ends[0]]]
     for color_operation, part in zip(COLORS.values(), slices, strict=False):
