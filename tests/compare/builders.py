@@ -94,7 +94,10 @@ def table_of(values, name="hypervolume", *, only=None, first=None):
     measured = [
         MeasuredTask(
             name=task,
+            title=task,
+            slug=task,
             problem=problem_of(task),
+            signs=np.ones(2),
             reference=np.zeros(2),
             best=1.0,
             best_test=None,

@@ -35,6 +35,9 @@ def test_the_command_runs_and_its_report_can_be_made_again(place, tmp_path, monk
         in done.stdout
     )
     assert "4/4 runs" in done.stderr
+    table = done.stdout.splitlines()
+    assert table[0].startswith("Hypervolume × 100 on validation data: mean ± standard deviation")
+    assert [line.split()[0] for line in table[2:5]] == ["toy", "MO-PBT", "MO-ASHA"]
     assert (out / "experiment.toml").read_text() == small.to_toml()
     assert (out / "figures" / "final.png").exists()
     assert json.loads((out / "about.json").read_text())["sessions"][0]["command"].endswith(

@@ -16,6 +16,8 @@ from mopbt.compare.measures import (
     measuring_times,
     rows_once_on_front,
 )
+from mopbt.problem import make_problem
+from mopbt.space import Grid
 
 
 class TestMeasures:
@@ -136,6 +138,26 @@ class TestMeasures:
         )
         front = task.runs["MO-PBT"][0].front
         assert runs[0].objectives[front, 0].tolist() == kept
+
+    def test_the_reference_point_of_the_task_is_used(self):
+        runs = [run_of("a", "MO-PBT", 0, [[1, 3], [3, 1]])]
+        own = make_problem(
+            name="a",
+            space={"x0": Grid(0, 1, 3)},
+            objectives={"gain": "max", "loss": "min"},
+            constraints=(),
+            interval=1,
+            steps=10,
+            reference={"gain": -1, "loss": 2},
+        )
+        (task,) = measure(comparison_of(runs, problems={"a": own}))
+        assert task.reference.tolist() == [-1, -2]
+        assert task.signs.tolist() == [1, -1]
+        # Rectangles from (-1, -2) to (1, 3) and (3, 1), which overlap in 2 x 3.
+        assert task.runs["MO-PBT"][0].hypervolumes[-1] == 2 * 5 + 4 * 3 - 2 * 3
+        assert task.best == 16
+        (free,) = measure(comparison_of(runs))
+        assert free.reference.tolist() != [-1, -2]
 
     @pytest.mark.parametrize("first", ["free", "bound"])
     def test_constraints_of_a_single_algorithm_do_not_count(self, first):

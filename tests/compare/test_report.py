@@ -255,7 +255,7 @@ def test_real_runs_make_a_whole_report(tmp_path):
     entries |= {"MO-ASHA": {"name": "mo-asha", "time_of": "MO-PBT"}}
     runs = []
     for label, seed in itertools.product(algorithms, range(2)):
-        budget = Budget(seconds=20.0) if label == "MO-ASHA" else Budget()
+        budget = Budget(seconds=40.0) if label == "MO-ASHA" else Budget()
         options = {
             "algorithm": algorithms[label],
             "seed": seed,

@@ -22,6 +22,7 @@ from mopbt.compare.table_formats import (
     to_csv,
     to_latex,
     to_markdown,
+    to_text,
 )
 
 
@@ -50,6 +51,33 @@ class TestRenderings:
             for text, task in zip(row[1:], table.tasks, strict=False):
                 self.check(text, table, task, label, r"\*\*", "±", r"\((.)\)")
             assert float(row[3].strip("*")) == pytest.approx(table.overall[label].rank, abs=0.005)
+
+    @pytest.mark.parametrize("width", [60, 80, 240])
+    def test_text_says_the_same_and_fits_the_terminal(self, width):
+        values = self.values()
+        values["a task with a name that is much longer than any number"] = values["task_0"]
+        table = table_of(values)
+        lines = to_text(table, width).splitlines()
+        assert max(map(len, lines)) <= width
+        found = {label: "" for label in table.algorithms}
+        for line in lines:
+            for label in table.algorithms:
+                if line.startswith(label):
+                    found[label] += line.removeprefix(label)
+        for label, text in found.items():
+            for task in table.tasks:
+                if (task, label) not in table.cells:
+                    assert "–" in text
+                    continue
+                cell = table.cells[task, label]
+                numbers = f"{100 * cell.mean:.2f} ± {100 * cell.deviation:.2f}"
+                star = "*" if table.is_best(task, label) else ""
+                sign = rf" +\({re.escape(cell.sign)}\)" if cell.sign else r"(  |$)"
+                assert re.search(re.escape(numbers + star) + sign, text)
+            if not math.isnan(table.overall[label].rank):
+                assert f"{table.overall[label].rank:.2f}" in text
+        # In a narrow terminal the table is continued below.
+        assert sum(line.startswith("MO-PBT") for line in lines) == {60: 4, 80: 2, 240: 1}[width]
 
     def test_latex_says_the_same_and_escapes_names(self):
         table = table_of(self.values())

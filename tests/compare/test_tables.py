@@ -19,6 +19,7 @@ from mopbt.compare.table_formats import (
     caption,
     to_latex,
     to_markdown,
+    to_text,
 )
 from mopbt.compare.tables import LEVEL, build_tables
 
@@ -173,9 +174,47 @@ class TestTables:
             for table in build_tables(measure(comparison_of(runs)))
             if table.name == "hypervolume"
         )
-        assert "Virtual seconds differ on a: MO-PBT 50, rival 33.5, slower 50." in caption(table)
-        assert "on b" not in caption(table)
-        assert "Virtual seconds differ on a" in to_latex(table)
+        assert "On a, the algorithms had different virtual times" in caption(table)
+        head, _, *rows = to_markdown(table).splitlines()[:5]
+        assert head.startswith("|  | a (unequal times) | b |")
+        cells = {cell[1].strip(): cell[2:4] for cell in (row.split("|") for row in rows)}
+        assert [cells[label][0].partition(" in ")[2] for label in ends] == [
+            "50 s ",
+            "33.5 s ",
+            "50 s ",
+        ]
+        assert "**" not in "".join(a for a, _ in cells.values())
+        assert "**" in cells["MO-PBT"][1]
+        assert "in " not in cells["MO-PBT"][1]
+        assert "a (unequal times) & b" in to_latex(table)
+        assert to_latex(table).count(r"\mathbf") == 2  # both on b
+        assert "$ in 33.5 s" in to_latex(table)
+
+    def test_no_average_rank_is_bold_if_times_differ_on_a_ranked_task(self):
+        def markdown(rival_end):
+            ends = {"MO-PBT": 50.0, "rival": rival_end}
+            runs = [
+                run_of(task, label, seed, [[1 + (label == "rival"), 2]], seconds=[ends[label]])
+                for task in "ab"
+                for label in ends
+                for seed in range(20)
+            ]
+            return to_markdown(build_tables(measure(comparison_of(runs)))[0])
+
+        assert "**1.00**" in markdown(50.0)
+        assert "**" not in markdown(100.0).partition("\n\n")[0]
+
+    def test_tasks_have_their_own_names(self):
+        """The experiment names a task by its place, such as folder/file.py:task."""
+        places = {"x/one.py:task": "first", "x/two.py:task": "second", "y/two.py:task": "second"}
+        runs = [run_of(place, "MO-PBT", 0, [[1, 2]]) for place in places]
+        problems = {place: problem_of(name) for place, name in places.items()}
+        table = build_tables(measure(comparison_of(runs, problems=problems)))[0]
+        for text in (to_markdown(table), to_latex(table).replace("\\_", "_"), to_text(table, 80)):
+            assert "first" in text
+            assert "x/one.py:task" not in text
+            assert "x/two.py:task" in text
+            assert "y/two.py:task" in text
 
     def test_the_caption_says_that_some_algorithms_have_no_average_rank(self):
         values = {"a": {"MO-PBT": seeds(2), "rival": seeds(1)}, "b": {"rival": seeds(1)}}

@@ -83,7 +83,8 @@ def compare_algorithms(
     Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
     """
     from mopbt.compare import Experiment, compare, recompute
-    from mopbt.compare.report import write_report
+    from mopbt.compare.measures import measure
+    from mopbt.compare.report import tables_as_text, write_report
 
     plan = Experiment.read(experiment)
     if only_report:
@@ -98,11 +99,14 @@ def compare_algorithms(
             comparison = recompute(plan, **where)
         else:
             comparison = compare(plan, **where, **options, progress=not quiet)
-        files = write_report(comparison, directory, figures=draws) if comparison.runs else []
+        files = []
+        if comparison.runs:
+            measured = measure(comparison)
+            out.print(tables_as_text(measured, out.width), soft_wrap=True, markup=False)
+            files = write_report(comparison, directory, figures=draws, measured=measured)
+            _print_files(comparison, directory, files, draws=draws)
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
-    if files:
-        _print_files(comparison, directory, files, draws=draws)
     without = "--task" if task else ""
     _print_problems(comparison, without="--only-report" if only_report else without, quiet=quiet)
 

@@ -3,6 +3,7 @@
 All runs of a task share one reference point and one HV*. Tables and figures show the measures.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,8 +11,16 @@ import moocore
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt import metrics
-from mopbt.compare import AlgorithmEntry, Comparison, RunData
+from mopbt.compare.collect import Comparison, RunData
+from mopbt.compare.plan import AlgorithmEntry, slug
+from mopbt.metrics import (
+    best_hypervolume,
+    coverage,
+    coverage_units,
+    hypervolume,
+    non_dominated,
+    own_reference,
+)
 from mopbt.problem import Problem
 
 Array = NDArray[np.float64]
@@ -53,8 +62,11 @@ class MeasuredTask:
 
     Attributes:
         name: The task, as in the experiment.
+        title: The task's own name, or `name` if another task has the same.
+        slug: The title as part of a file name.
         problem: The problem without constraints of single algorithms.
-        reference: Reference point (K,), larger is better.
+        signs: 1 for each objective to maximize and -1 for each to minimize, (K,).
+        reference: Reference point (K,), larger is better: the task's own, or else that of all runs.
         best: HV*, the hypervolume of all runs together.
         best_test: The same on test data. None if the task has no test scores.
         times: Times (T,) at which hypervolumes are measured.
@@ -65,7 +77,10 @@ class MeasuredTask:
     """
 
     name: str
+    title: str
+    slug: str
     problem: Problem
+    signs: Array
     reference: Array
     best: float
     best_test: float | None
@@ -79,12 +94,16 @@ class MeasuredTask:
 def measure(comparison: Comparison) -> tuple[MeasuredTask, ...]:
     """Measure all runs of a comparison; skip tasks without a valid evaluation."""
     entries = comparison.experiment.entries
+    slugs = Counter(slug(problem.name) for problem in comparison.problems.values())
     measured = []
     for task, problem in comparison.problems.items():
         runs = [run for run in comparison.runs if run.task == task]
         if any(np.isfinite(valid_objectives(run, problem)).all(axis=1).any() for run in runs):
+            is_unique = slugs[slug(problem.name)] == 1
+            of_task = measure_task(task, problem, runs, entries)
+            title = problem.name if is_unique else task
             complete = all(run.task != task for run in comparison.missing)
-            measured.append(replace(measure_task(task, problem, runs, entries), complete=complete))
+            measured.append(replace(of_task, title=title, slug=slug(title), complete=complete))
     return tuple(measured)
 
 
@@ -95,10 +114,12 @@ def measure_task(
     points = [valid_objectives(run, problem) for run in runs]
     once = [rows_once_on_front(own, run.seconds) for own, run in zip(points, runs, strict=True)]
     fronts = [own[rows] for own, rows in zip(points, once, strict=True)]
-    reference = metrics.own_reference(np.concatenate(fronts))
+    reference = own_reference(np.concatenate(fronts))
+    if problem.reference is not None:
+        reference = np.array(problem.reference)
     units = np.ones(2)
     if len(reference) == 2:
-        units = metrics.coverage_units(np.concatenate(fronts), reference)
+        units = coverage_units(np.concatenate(fronts), reference)
     times = measuring_times([run.seconds for run in runs])
     by_label: dict[str, list[MeasuredRun]] = {label: [] for label in entries}
     tests = []
@@ -108,10 +129,13 @@ def measure_task(
             tests.append(run.test[rows])
     return MeasuredTask(
         name=name,
+        title=name,
+        slug=slug(name),
         problem=problem,
+        signs=np.array([float(objective.sign) for objective in problem.objectives]),
         reference=reference,
-        best=metrics.best_hypervolume(fronts, reference),
-        best_test=metrics.hypervolume(np.concatenate(tests), reference) if tests else None,
+        best=best_hypervolume(fronts, reference),
+        best_test=hypervolume(np.concatenate(tests), reference) if tests else None,
         times=times,
         runs={
             label: tuple(sorted(of_label, key=lambda run: run.data.seed))
@@ -173,17 +197,17 @@ def _measure_run(
     for i, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
         if begin < end:
             candidates = np.concatenate([front, once[begin:end]])
-            front = candidates[metrics.non_dominated(points[candidates])]
-            hypervolumes[i] = metrics.hypervolume(points[front], reference)
+            front = candidates[non_dominated(points[candidates])]
+            hypervolumes[i] = hypervolume(points[front], reference)
             if run.test is not None:
-                tests[i] = metrics.hypervolume(run.test[front], reference)
+                tests[i] = hypervolume(run.test[front], reference)
         elif i:
             hypervolumes[i] = hypervolumes[i - 1]
             tests[i] = tests[i - 1]
-    coverage = None
+    covered = None
     if points.shape[1] == 2:
-        coverage = metrics.coverage(points[front], reference, units=units)
-    return MeasuredRun(run, front, hypervolumes, None if run.test is None else tests, coverage)
+        covered = coverage(points[front], reference, units=units)
+    return MeasuredRun(run, front, hypervolumes, None if run.test is None else tests, covered)
 
 
 def final_hypervolumes(runs: Sequence[MeasuredRun]) -> Array:

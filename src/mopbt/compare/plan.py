@@ -107,6 +107,11 @@ class AlgorithmEntry:
         check_count("seed_offset", self.seed_offset, 0)
         parse_constraints(self.constraints)
 
+    @cached_property
+    def has_population(self) -> bool:
+        """Return whether the algorithm has a population, whose size is an option."""
+        return "population" in options_with_defaults(type(algorithm_of(dict(self.options))))
+
     def algorithm(self, population: int = POPULATION) -> Algorithm:
         """Build the algorithm, with `population` in place of the paper's default size."""
         defaults = options_with_defaults(type(algorithm_of(dict(self.options))))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mopbt.algorithms import check_choice
-from mopbt.compare import Comparison
-from mopbt.compare.collect import evaluations_to_csv
+from mopbt.compare.collect import Comparison, evaluations_to_csv
 from mopbt.compare.measures import MeasuredTask, keep_fronts, measure
 from mopbt.compare.table_formats import (
     runs_to_csv,
@@ -16,6 +15,7 @@ from mopbt.compare.table_formats import (
     to_csv,
     to_latex,
     to_markdown,
+    to_text,
 )
 from mopbt.compare.tables import build_tables
 from mopbt.filesystem import cannot_write, write_atomically
@@ -31,7 +31,13 @@ DPI = 200
 COLORS = 256
 
 
-def write_report(comparison: Comparison, out: Path | str, *, figures: bool = True) -> list[Path]:
+def write_report(
+    comparison: Comparison,
+    out: Path | str,
+    *,
+    figures: bool = True,
+    measured: Sequence[MeasuredTask] | None = None,
+) -> list[Path]:
     """Write the tables and figures of a comparison, and return the files.
 
     The files are tables.md, tables.tex, tables.csv, runs.csv, tasks.csv, fronts.csv.gz and
@@ -43,13 +49,14 @@ def write_report(comparison: Comparison, out: Path | str, *, figures: bool = Tru
         comparison: The comparison, complete or not.
         out: Directory of the report.
         figures: Whether to draw figures, which needs matplotlib.
+        measured: The measures of the comparison, if they are already known.
     """
     out = Path(out)
-    measured = measure(comparison)
+    measured = measure(comparison) if measured is None else measured
     files = _write_tables(comparison, measured, out)
     if figures:
         for name in comparison.experiment.figures or DEFAULT_FIGURES:
-            for stem, figure in draw(name, measured).items():
+            for stem, figure in _draw(name, measured).items():
                 files += _save(figure, out / "figures" / stem)
     _remove_stale_figures(out / "figures", files)
     return files
@@ -61,8 +68,17 @@ def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     The result is empty if the comparison has no data for them.
     """
     check_choice("figures", name, tuple(FIGURES))
+    return _draw(name, measured)
+
+
+def _draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     with styled():
         return FIGURES[name](measured)
+
+
+def tables_as_text(measured: Sequence[MeasuredTask], width: int) -> str:
+    """Format all tables of a comparison for a terminal of `width` columns."""
+    return "\n\n".join(to_text(table, width) for table in build_tables(measured))
 
 
 def _write_tables(

@@ -1,15 +1,18 @@
-"""Write the tables of a comparison as Markdown, LaTeX and CSV."""
+"""Format the tables of a comparison as Markdown, LaTeX, text for a terminal, and CSV."""
 
 import csv
 import io
 import math
+import textwrap
 import unicodedata
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from mopbt.compare.measures import MeasuredTask
 from mopbt.compare.tables import LEVEL, Cell, Table
+from mopbt.messages import counted
 
 LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -22,6 +25,9 @@ LATEX = str.maketrans(
     }
     | {"ε": r"$\varepsilon$", "λ": r"$\lambda$"}
 )
+# Characters of a label, and of the head of a narrow column, in text for a terminal.
+LABEL_WIDTH = 28
+HEAD_WIDTH = 20
 TABLE_COLUMNS = (
     "table",
     "task",
@@ -53,7 +59,7 @@ TASK_COLUMNS = ("task", "objective", "direction", "reference", "best_hypervolume
 
 def to_markdown(table: Table) -> str:
     """Format a table as Markdown, with its caption below it."""
-    tasks = [task + _unit_suffix(table, task, " (in 1e{})") for task in table.tasks]
+    tasks = [_head(table, task, "in 1e{}") for task in table.tasks]
     heads = tasks + _overall_heads(table, "p")
     rows = [["", *heads], ["---", *["---:"] * len(heads)]]
     for label in table.algorithms:
@@ -65,10 +71,9 @@ def to_markdown(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """Format a table as LaTeX for the package booktabs."""
-    tasks = [
-        task.translate(LATEX) + _unit_suffix(table, task, " (in $10^{{{}}}$)")
-        for task in table.tasks
-    ]
+    titles = {task: title.translate(LATEX) for task, title in table.titles.items()}
+    escaped = replace(table, titles=titles)
+    tasks = [_head(escaped, task, "in $10^{{{}}}$") for task in table.tasks]
     rows = [["", *tasks, *_overall_heads(table, "$p$")]]
     for label in table.algorithms:
         # LaTeX reads a bracket after `\\` as its optional argument.
@@ -102,11 +107,11 @@ def _markdown_cell(table: Table, task: str, label: str) -> str:
         return "–"
     cell = table.cells[task, label]
     text = " ± ".join(_format_numbers(table, task, cell))
-    if table.is_best(task, label):
+    if table.leads(task, label):
         text = f"**{text}**"
     if cell.sign:
         text += f" ({cell.sign})"
-    return text + _count_if_fewer(table, cell)
+    return text + _remarks(table, task, label)
 
 
 def _latex_cell(table: Table, task: str, label: str) -> str:
@@ -114,11 +119,11 @@ def _latex_cell(table: Table, task: str, label: str) -> str:
         return "--"
     cell = table.cells[task, label]
     text = r" \pm ".join(_format_numbers(table, task, cell))
-    if table.is_best(task, label):
+    if table.leads(task, label):
         text = rf"\mathbf{{{text}}}"
     if cell.sign:
         text += f"^{{({cell.sign.replace('−', '-')})}}"
-    return f"${text}${_count_if_fewer(table, cell)}"
+    return f"${text}${_remarks(table, task, label)}"
 
 
 def _format_numbers(table: Table, task: str, cell: Cell) -> tuple[str, str]:
@@ -149,20 +154,34 @@ def _exponent(table: Table, task: str) -> int:
     return math.floor(math.log10(largest))
 
 
-def _unit_suffix(table: Table, task: str, template: str) -> str:
-    """Return the unit for the head of a task's column; "" if it is 1/100."""
-    exponent = _exponent(table, task)
-    return template.format(exponent - 2) if exponent else ""
+def _head(table: Table, task: str, unit: str) -> str:
+    """Return the head of a task's column."""
+    return " ".join([table.titles[task], *(f"({n})" for n in _head_notes(table, task, unit))])
+
+
+def _head_notes(table: Table, task: str, unit: str) -> list[str]:
+    """Return what a task's head says besides its name: the unit if it is not 1/100, and times."""
+    notes = []
+    if exponent := _exponent(table, task):
+        notes.append(unit.format(exponent - 2))
+    if task in table.unequal_seconds:
+        notes.append("unequal times")
+    return notes
 
 
 def _most_runs(table: Table) -> int:
     return max(len(cell.values) for cell in table.cells.values())
 
 
-def _count_if_fewer(table: Table, cell: Cell) -> str:
-    """Return the number of runs of a cell if other cells have more."""
-    runs = len(cell.values)
-    return "" if runs == _most_runs(table) else f" ({runs} run{'s' * (runs > 1)})"
+def _remarks(table: Table, task: str, label: str) -> str:
+    """Return the time of a cell if times differ, and its number of runs if others have more."""
+    remarks = ""
+    if task in table.unequal_seconds:
+        remarks += f" in {table.unequal_seconds[task][label]:.4g} s"
+    runs = len(table.cells[task, label].values)
+    if runs < _most_runs(table):
+        remarks += f" ({counted(runs, 'run')})"
+    return remarks
 
 
 def _overall_heads(table: Table, p: str) -> list[str]:
@@ -175,13 +194,8 @@ def _overall_cells(table: Table, label: str, bold: str) -> list[str]:
     overall = table.overall[label]
     cells = []
     if len(table.tasks) > 1:
-        if math.isnan(overall.rank):
-            rank = "–"
-        else:
-            rank = f"{overall.rank:.2f}"
-            if not any(other.rank < overall.rank for other in table.overall.values()):
-                rank = bold.format(rank)
-        cells.append(rank)
+        rank = "–" if math.isnan(overall.rank) else f"{overall.rank:.2f}"
+        cells.append(bold.format(rank) if table.leads_overall(label) else rank)
     if len(table.algorithms) > 1:
         p = "" if math.isnan(overall.corrected) else f"{overall.corrected:.2g}"
         if overall.sign:
@@ -190,13 +204,90 @@ def _overall_cells(table: Table, label: str, bold: str) -> list[str]:
     return cells
 
 
+# Text for a terminal
+
+
+def to_text(table: Table, width: int) -> str:
+    """Format a table as text of at most `width` columns, in several parts if it is wider.
+
+    A star marks what is bold in other formats.
+    """
+    labels = [_shorten(label, LABEL_WIDTH) for label in table.algorithms]
+    label_width = max(map(len, labels))
+    parts: list[list[list[str]]] = [[]]
+    room = width - label_width
+    columns = _text_columns(table, room)
+    n = len(table.tasks)
+    # The columns over all tasks stay together.
+    for group in [*([column] for column in columns[:n]), columns[n:]]:
+        if parts[-1] and sum(len(column[0]) for column in [*parts[-1], *group]) > room:
+            parts.append([])
+        parts[-1] += group
+    lines = textwrap.wrap(_text_caption(table), width)
+    for part in parts:
+        lines.append("")
+        for label, *cells in zip(["", "", *labels], *part, strict=True):
+            if label or any(cell.strip() for cell in cells):
+                lines.append("".join([label.ljust(label_width), *cells]).rstrip())
+    return "\n".join(lines)
+
+
+def _text_columns(table: Table, room: int) -> list[list[str]]:
+    """Return two lines of head and the cells of all columns, aligned to their widths."""
+    columns = []
+    for task in table.tasks:
+        notes = _head_notes(table, task, "in 1e{}")
+        cells = [_text_cell(table, task, label) for label in table.algorithms]
+        columns.append([table.titles[task], ", ".join(notes), *cells])
+    overall = [_overall_cells(table, label, "{}*") for label in table.algorithms]
+    for i, head in enumerate(_overall_heads(table, "p")):
+        columns.append([head, "", *(cells[i] for cells in overall)])
+    aligned = []
+    for head, *others in columns:
+        longest = max(map(len, others))
+        shown = _shorten(head, min(max(longest, HEAD_WIDTH), room - 2))
+        width = max(longest, len(shown)) + 2
+        aligned.append([text.rjust(width) for text in (shown, *others)])
+    return aligned
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _text_cell(table: Table, task: str, label: str) -> str:
+    if (task, label) not in table.cells:
+        return "–"
+    cell = table.cells[task, label]
+    text = " ± ".join(_format_numbers(table, task, cell))
+    # Marks that other cells of the column have are left blank, so that numbers are aligned.
+    others = {other: cell for (place, other), cell in table.cells.items() if place == task}
+    if any(table.leads(task, other) for other in others):
+        text += "*" if table.leads(task, label) else " "
+    if any(other.sign for other in others.values()):
+        text += f" ({cell.sign})" if cell.sign else "    "
+    return text + _remarks(table, task, label)
+
+
+def _text_caption(table: Table) -> str:
+    runs = counted(_most_runs(table), "run")
+    sentences = [f"{table.measure}: mean ± standard deviation over {runs}."]
+    if any(table.leads(task, label) for task, label in table.cells):
+        sentences.append("A star marks the best.")
+    if any(cell.sign for cell in table.cells.values()):
+        sentences.append(f"(−) and (+): significantly worse or better than {table.baseline}.")
+    if len(table.algorithms) > 1:
+        sentences.append(f"p: test against {table.baseline}.")
+    return " ".join(sentences)
+
+
 # Captions
 
 
 def caption(table: Table) -> str:
     """Explain the numbers, marks and tests of a table."""
     most = _most_runs(table)
-    runs = f"{most} run{'s' * (most > 1)}"
+    runs = counted(most, "run")
     if any(len(cell.values) < most for cell in table.cells.values()):
         runs += " (or the number given in the cell)"
     sentences = [
@@ -209,7 +300,7 @@ def caption(table: Table) -> str:
     if len(table.algorithms) > 1:
         sentences += _explain_tests(table)
     if len(table.tasks) > max(len(table.ranked), 1):
-        ranked = ", ".join(table.ranked) or "none yet"
+        ranked = ", ".join(table.titles[task] for task in table.ranked) or "none yet"
         sentences.append(f"The average rank is over the tasks whose runs are complete ({ranked}).")
     without_rank = any(math.isnan(overall.rank) for overall in table.overall.values())
     if len(table.ranked) > 1 and without_rank:
@@ -226,21 +317,24 @@ def _explain_tests(table: Table) -> list[str]:
     if _lacks_power(table):
         pairs = _baseline_runs(table)
         sentences.append(
-            f"With {pairs} run{'s' * (pairs != 1)} per algorithm, no difference on a single task "
+            f"With {counted(pairs, 'run')} per algorithm, no difference on a single task "
             "can be significant."
         )
     over = " over all tasks on which an algorithm was run" if len(table.tasks) > 1 else ""
     sentences.append(f"p: the same test{over}, with Holm's correction over the algorithms.")
     for first in dict.fromkeys(table.related.values()):
-        group = [task for task, other in table.related.items() if other == first]
+        group = [table.titles[task] for task, other in table.related.items() if other == first]
         if len(group) > 1:
             sentences.append(
                 f"The runs of {' and '.join(group)} start from the same models, so p counts them "
                 "as one task."
             )
-    for task, seconds in table.unequal_seconds.items():
-        times = ", ".join(f"{label} {time:.4g}" for label, time in seconds.items())
-        sentences.append(f"Virtual seconds differ on {task}: {times}.")
+    if table.unequal_seconds:
+        unequal = " and ".join(table.titles[task] for task in table.unequal_seconds)
+        sentences.append(
+            f"On {unequal}, the algorithms had different virtual times, which the cells give, so "
+            "nothing is bold there."
+        )
     return sentences
 
 
@@ -316,9 +410,9 @@ def tasks_to_csv(measured: Iterable[MeasuredTask]) -> str:
     write = csv.writer(text, lineterminator="\n").writerow
     write(TASK_COLUMNS)
     for task in measured:
-        for objective, value in zip(task.problem.objectives, task.reference.tolist(), strict=True):
-            reference = objective.sign * value
-            write([task.name, objective.name, objective.direction, reference, task.best])
+        reference = (task.signs * task.reference).tolist()
+        for objective, value in zip(task.problem.objectives, reference, strict=True):
+            write([task.name, objective.name, objective.direction, value, task.best])
     return text.getvalue()
 
 

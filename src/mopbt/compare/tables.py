@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mopbt import metrics
 from mopbt.compare.measures import MeasuredRun, MeasuredTask, baseline_of, labels_of, unequal_times
 from mopbt.compare.significance import average_ranks, holm, paired_differences, sign_flip_test
+from mopbt.metrics import mean_and_deviation
 
 LEVEL = 0.05
 
@@ -79,7 +79,8 @@ class Table:
         name: Name of the table in files.
         measure: What the numbers are, as the start of a caption.
         baseline: Label of the algorithm that the others are tested against.
-        tasks: Tasks that have values.
+        tasks: Tasks that have values, as in the experiment.
+        titles: The tasks' own names.
         algorithms: Labels of the algorithms that have values.
         cells: Cells by task and algorithm. An algorithm that was not run on a task has none there.
         overall: Comparison over all tasks, by algorithm.
@@ -93,6 +94,7 @@ class Table:
     measure: str
     baseline: str
     tasks: tuple[str, ...]
+    titles: Mapping[str, str]
     algorithms: tuple[str, ...]
     cells: Mapping[tuple[str, str], Cell]
     overall: Mapping[str, Overall]
@@ -105,13 +107,25 @@ class Table:
         means = [cell.mean for (other, _), cell in self.cells.items() if other == task]
         return self.cells[task, algorithm].mean == max(means)
 
+    def leads(self, task: str, algorithm: str) -> bool:
+        """Return whether an algorithm is the best on a task, and all had the same time."""
+        return task not in self.unequal_seconds and self.is_best(task, algorithm)
+
+    def leads_overall(self, algorithm: str) -> bool:
+        """Return whether no average rank is better, and all had the same time on all tasks."""
+        if not self.unequal_seconds.keys().isdisjoint(self.ranked):
+            return False
+        own = self.overall[algorithm].rank
+        # A comparison with NaN is False.
+        return own == own and not any(other.rank < own for other in self.overall.values())
+
 
 def build_tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
     """Build a table for each measure: hypervolume, hypervolume on test data, coverage.
 
     A measure that no task has gets no table.
     """
-    scaled = ", ".join(task.name for task in measured if task.scaled)
+    scaled = ", ".join(task.title for task in measured if task.scaled)
     units = ""
     if scaled:
         units = (
@@ -170,6 +184,7 @@ def build_table(
         measure=measure,
         baseline=baseline,
         tasks=tuple(task.name for task in present),
+        titles={task.name: task.title for task in present},
         algorithms=algorithms,
         cells=cells,
         overall=_compare_overall(cells, algorithms, baseline, ranked, related),
@@ -208,8 +223,7 @@ def _is_complete(task: MeasuredTask, values: Values) -> bool:
 def _build_cells(values: Values, baseline: str) -> dict[str, Cell]:
     """Build the cells of one task by algorithm."""
     summaries = {
-        label: metrics.mean_and_deviation(list(of_label.values()))
-        for label, of_label in values.items()
+        label: mean_and_deviation(list(of_label.values())) for label, of_label in values.items()
     }
     ranks = average_ranks([mean for mean, _ in summaries.values()]).tolist()
     cells = {}

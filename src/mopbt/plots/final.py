@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mopbt.algorithms import options_of
 from mopbt.compare.measures import (
     Array,
     MeasuredTask,
@@ -18,11 +17,11 @@ from mopbt.compare.measures import (
     mean_hypervolume,
     measure_task,
 )
-from mopbt.plots.front import FAINT
 from mopbt.plots.progress import plot_progress
 from mopbt.plots.style import (
     DASHED,
     DOTTED,
+    FAINT,
     Style,
     add_legend,
     create_panels,
@@ -30,6 +29,7 @@ from mopbt.plots.style import (
     line_options,
     set_title,
     styles_of,
+    task_styles,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         for label, runs in task.runs.items():
             values = 100 * final_hypervolumes(runs) / unit
             _draw_values(ax, values, np.full(len(values), labels.index(label)), styles[label])
-        set_title(ax, task.name)
+        set_title(ax, task.title)
         ax.set_yticks(range(len(labels)), [fill(label, LABEL_WIDTH) for label in labels])
         ax.set_ylim(len(labels) - 0.5, -0.5)
         ax.tick_params(axis="y", length=0)
@@ -92,7 +92,7 @@ def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         ax.set_xscale("log", base=2)
         ax.set_xticks(ticks, map(str, ticks))
         ax.minorticks_off()
-        set_title(ax, task.name)
+        set_title(ax, task.title)
         ax.set_xlabel("population")
     label_rows(axes, f"HV, % of {baseline}  (better →)")
     add_legend(figure, styles, len(shown))
@@ -118,11 +118,11 @@ def spaces(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         for label, of_label in task.runs.items():
             name = f"{label}, {size} variables"
             entries[name] = task.entries[label]
-            styles[name] = replace(styles_of(labels_of(measured))[label], line=line)
+            styles[name] = replace(task_styles(measured)[label], line=line)
             for run in of_label:
                 shares = run.data.seconds / total
                 runs.append(replace(run.data, algorithm=name, seconds=shares))
-    names = " and ".join(task.name for task in measured)
+    names = " and ".join(task.title for task in measured)
     together = measure_task(names, measured[0].problem, runs, entries)
     return {"spaces": plot_progress([together], styles, time_label="share of the time")}
 
@@ -140,7 +140,7 @@ def _find_families(measured: Sequence[MeasuredTask]) -> dict[str, dict[int, str]
         sized = entry.time_of or label
         if sized not in task.runs:
             continue
-        if "population" not in options_of(task.entries[sized].algorithm()):
+        if not task.entries[sized].has_population:
             continue
         size = max(len(np.unique(run.data.trials)) for run in task.runs[sized])
         others = {key: value for key, value in entry.options.items() if key != "population"}

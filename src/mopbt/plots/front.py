@@ -16,6 +16,7 @@ from mopbt.html.run_data import check_comparable, view_of
 from mopbt.messages import counted
 from mopbt.objectives import Objective
 from mopbt.plots.against import names_of, shared_reference
+from mopbt.plots.style import FAINT, FRONT, INK, axis_label
 from mopbt.results import Results
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
-INK = "#333333"
-FAINT = "#bbbbbb"
-# Stands out from the blue evaluations for every kind of color vision, and in gray by its line.
-FRONT = "#c8401e"
 # Color of the front of the second run.
 OTHER = "#666666"
 # Colors of the evaluations, from early to late steps.
@@ -261,16 +258,6 @@ def _style_axes(ax: "Axes", x: Objective, y: Objective, views: Mapping[Objective
     ax.tick_params(colors=INK, labelsize=9.5, length=3, color=FAINT)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(FAINT)
-
-
-def axis_label(objective: Objective) -> str:
-    """Return the name of an objective with an arrow towards better scores.
-
-    The text of a vertical axis is rotated, and its arrow with it.
-    """
-    if objective.direction == "max":
-        return f"{objective.name}  (better →)"
-    return f"(← better)  {objective.name}"
 
 
 def _add_colorbar(figure: "Figure", axes: Sequence["Axes"], dots: "PathCollection") -> None:

@@ -12,23 +12,24 @@ from mopbt.compare.measures import (
     MeasuredRun,
     MeasuredTask,
     baseline_of,
-    labels_of,
     mean_hypervolume,
 )
-from mopbt.compare.plan import slug
-from mopbt.objectives import Objective
-from mopbt.plots.front import FAINT, FRONT, INK, axis_label
 from mopbt.plots.style import (
+    FAINT,
+    FRONT,
+    INK,
     WIDTH,
     Style,
     add_legend,
     add_side_legend,
+    axis_label,
     create_panels,
     draw_stairs,
     drawing_order,
     label_axes,
     set_title,
     styles_of,
+    task_styles,
 )
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ def fronts(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     if not shown:
         return {}
     alone = len(shown) == 1
-    styles = styles_of(labels_of(shown))
+    styles = task_styles(shown)
     figure, axes = create_panels(len(shown), height=2.7, columns=2, width=5.2 if alone else WIDTH)
     for ax, task in zip(axes, shown, strict=True):
         x, y = task.problem.objectives
         lines = {}
         for label in drawing_order(task.runs, styles):
             run = median_run(task.runs[label])
-            points = run.data.objectives[run.front] * [x.sign, y.sign]
+            points = run.data.objectives[run.front] * task.signs
             volume = 100 * run.hypervolumes[-1]
             text = f"{volume:.1f}" if volume < 1e5 else f"{volume:.3g}"
             text += f", {100 * (run.coverage or 0):.1f}"
@@ -68,7 +69,7 @@ def fronts(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
             lines[label] = draw_stairs(
                 ax, points, x, style, label=text, marker=style.marker, ms=2.4
             )
-        set_title(ax, task.name)
+        set_title(ax, task.title)
         label_axes(ax, x, y)
         add_side_legend(ax, [lines[label] for label in task.runs], "HV, coverage\n(both × 100)")
     if not alone:
@@ -87,7 +88,7 @@ def median_run(runs: Sequence[MeasuredRun]) -> MeasuredRun:
 def searched(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """Plot where the evaluations of each algorithm lie, as histograms (Figure 7)."""
     return {
-        f"searched-{slug(task.name)}": _plot_searched(task)
+        f"searched-{task.slug}": _plot_searched(task)
         for task in measured
         if len(task.problem.objectives) == 2
     }
@@ -98,7 +99,7 @@ def _plot_searched(task: MeasuredTask) -> "Figure":
 
     x, y = task.problem.objectives
     points = {
-        label: [run.data.objectives * [x.sign, y.sign] for run in runs]
+        label: [run.data.objectives * task.signs for run in runs]
         for label, runs in task.runs.items()
     }
     together = np.concatenate([of_run for of_label in points.values() for of_run in of_label])
@@ -182,7 +183,7 @@ def attainment(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         repeated = all(len(of_label) > 1 for of_label in task.runs.values())
         is_shown = len(task.problem.objectives) == 2 and len(task.runs) > 1 and repeated
         if is_shown and all(len(run.front) for run in runs):
-            figures[f"attainment-{slug(task.name)}"] = _plot_attainment(task)
+            figures[f"attainment-{task.slug}"] = _plot_attainment(task)
     return figures
 
 
@@ -193,9 +194,9 @@ def _plot_attainment(task: MeasuredTask) -> "Figure":
     figure, (left, right) = create_panels(2, height=3.0, columns=2, sharex=True, sharey=True)
     for label in drawing_order(task.runs, styles):
         if label in (baseline, rival):
-            _shade_range(left, task.runs[label], x, y, styles[label].color)
-        draw_stairs(left, attained(task.runs[label], 50) * [x.sign, y.sign], x, styles[label])
-    set_title(left, f"{task.name}\nattained by half of the runs")
+            _shade_range(left, task, label, styles[label].color)
+        draw_stairs(left, attained(task.runs[label], 50) * task.signs, x, styles[label])
+    set_title(left, f"{task.title}\nattained by half of the runs")
     label_axes(left, x, y)
     _draw_difference(right, task, (baseline, rival), styles)
     add_legend(figure, styles, 2, marker="")
@@ -256,18 +257,17 @@ def _baseline_and_rival(task: MeasuredTask) -> tuple[str, str]:
     return baseline, max(others, key=lambda label: mean_hypervolume(task.runs[label]))
 
 
-def _shade_range(
-    ax: "Axes", runs: Sequence[MeasuredRun], x: Objective, y: Objective, color: str
-) -> None:
+def _shade_range(ax: "Axes", task: MeasuredTask, label: str, color: str) -> None:
     """Shade from what all runs attain to what any run attains."""
-    some = attained(runs, 0)
-    every = attained(runs, 100)
+    some = attained(task.runs[label], 0)
+    every = attained(task.runs[label], 100)
+    x_sign, y_sign = task.signs
     xs = np.unique(np.concatenate([some[:, 0], every[:, 0]]))
     floor = min(some[:, 1].min(), every[:, 1].min())
-    order = np.argsort(xs * x.sign)
-    high, low = (_height(corners, xs, floor)[order] * y.sign for corners in (some, every))
-    steps: dict[str, Any] = {"step": "pre" if x.direction == "max" else "post"}
-    ax.fill_between(xs[order] * x.sign, low, high, color=color, alpha=0.16, lw=0, **steps)
+    order = np.argsort(xs * x_sign)
+    high, low = (_height(corners, xs, floor)[order] * y_sign for corners in (some, every))
+    steps: dict[str, Any] = {"step": "pre" if x_sign > 0 else "post"}
+    ax.fill_between(xs[order] * x_sign, low, high, color=color, alpha=0.16, lw=0, **steps)
 
 
 def _height(corners: Array, xs: Array, floor: float) -> Array:
@@ -283,17 +283,16 @@ def _draw_difference(
     from matplotlib.colors import LinearSegmentedColormap
 
     baseline, rival = pair
-    x, y = task.problem.objectives
     runs = [run for of_label in task.runs.values() for run in of_label]
     worst = np.min([run.data.objectives[run.front].min(axis=0) for run in runs], axis=0)
     corners, shares = attainment_difference(task.runs[baseline], task.runs[rival], worst)
     set_title(ax, f"{baseline}\nminus {rival}")
-    ax.set_xlabel(axis_label(x))
+    ax.set_xlabel(axis_label(task.problem.objectives[0]))
     if not len(corners):
         ax.text(0.5, 0.5, "no difference", transform=ax.transAxes, ha="center", color=FAINT)
         return
     drawn = PolyCollection(
-        list(corners * [x.sign, y.sign]),
+        list(corners * task.signs),
         array=100 * shares,
         cmap=LinearSegmentedColormap.from_list("shares", [styles[rival].color, "#ffffff", FRONT]),
         lw=0.1,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt.compare.measures import RELATIONS, Array, MeasuredRun, MeasuredTask, labels_of
+from mopbt.compare.measures import RELATIONS, Array, MeasuredRun, MeasuredTask
 from mopbt.metrics import MARGIN, log_hypervolume_difference
 from mopbt.objectives import Constraint, parse_constraints
 from mopbt.plots.style import (
@@ -17,7 +17,7 @@ from mopbt.plots.style import (
     label_rows,
     line_options,
     set_title,
-    styles_of,
+    task_styles,
     time_unit,
 )
 
@@ -36,7 +36,7 @@ def progress(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """
     if not measured:
         return {}
-    return {"progress": plot_progress(measured, styles_of(labels_of(measured)))}
+    return {"progress": plot_progress(measured, task_styles(measured))}
 
 
 def generalization(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
@@ -52,7 +52,7 @@ def generalization(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         return _log_differences(task.best_test or 0.0, _test_curves(runs))
 
     label = "on test data\n(← better)  log₁₀(HV* − HV)"
-    styles = styles_of(labels_of(tested))
+    styles = task_styles(tested)
     return {"generalization": _plot_over_time(tested, differences, label, styles, tested=True)}
 
 
@@ -69,7 +69,7 @@ def transfer(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         return np.asarray(100 * np.divide(test, validation, out=unknown, where=validation > 0))
 
     label = "HV on test, % of validation"
-    styles = styles_of(labels_of(tested))
+    styles = task_styles(tested)
     # The first fronts consist of a few bad models. Their shares are noise and would set the scale.
     figure = _plot_over_time(tested, shares, label, styles, since=0.2, tested=True)
     return {"transfer": figure}
@@ -115,7 +115,7 @@ def _plot_over_time(
     for ax, task in zip(axes, measured, strict=True):
         unit, unit_name = (1.0, "") if time_label else time_unit(task.times)
         for algorithm in drawing_order(task.runs, styles):
-            runs = [run for run in task.runs[algorithm] if len(run.data)]
+            runs = [run for run in task.runs[algorithm] if run.data.jobs.size]
             if tested:
                 runs = [run for run in runs if run.test_hypervolumes is not None]
             if not runs:
@@ -126,7 +126,7 @@ def _plot_over_time(
             shown = (task.times >= max(begin, since * end)) & (task.times <= end)
             values = values_of(task, runs)[:, shown]
             draw_band(ax, task.times[shown] / unit, values, algorithm, styles)
-        set_title(ax, task.name)
+        set_title(ax, task.title)
         ax.set_xlabel(time_label or f"virtual time ({unit_name})")
     label_rows(axes, label)
     add_legend(figure, styles, len(measured))
@@ -189,7 +189,7 @@ def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         return {}
     from matplotlib.ticker import MaxNLocator
 
-    styles = styles_of(labels_of(known))
+    styles = task_styles(known)
     figure, axes = create_panels(len(known), height=1.9)
     for ax, task in zip(axes, known, strict=True):
         for label in drawing_order(task.runs, styles):
@@ -197,7 +197,7 @@ def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
             draw_band(ax, steps, 100 * shares, label, styles)
         ax.set_ylim(-2, 102)
         ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-        set_title(ax, task.name)
+        set_title(ax, task.title)
         ax.set_xlabel("training step")
     constraints = dict.fromkeys(str(each) for task in known for each in _own_constraints(task))
     if constraints:
