@@ -54,7 +54,7 @@ INTERFACES = {
     "compare": {
         *("compare", "compare.report"),
         # The figures of comparisons draw these.
-        *("compare.measures", "compare.plan"),
+        "compare.measures",
         # Tells the runs of a comparison from others.
         "compare.directory",
     },
