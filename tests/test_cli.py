@@ -350,6 +350,36 @@ WRONG = [
         "for engines with worker processes, got 3 for 'local'",
     ),
     (
+        ["run", "toy", "--engine", "local", "--timeout", "3"],
+        2,
+        "`timeout` is for the engines 'auto', 'pool', 'vectorized', 'simulated', 'ray'",
+    ),
+    (
+        ["run", "toy", "--timeout", "0"],
+        2,
+        "`timeout` must be a number of seconds above 0, got 0",
+    ),
+    (
+        ["run", "toy", "--engine", "ray", "--devices", "0,1"],
+        2,
+        "`devices` is for the engines 'auto', 'pool', 'vectorized', 'simulated', got ['0', '1']",
+    ),
+    (
+        ["run", "toy", "--num-gpus", "1"],
+        2,
+        "`num_gpus` is for the engines 'ray', got 1.0 for 'auto'",
+    ),
+    (
+        ["run", "toy", "--devices", "0,0"],
+        2,
+        "`devices` must name each device once, got ['0', '0']",
+    ),
+    (
+        ["run", "toy", "--workers", "2", "--workers-per-device", "2"],
+        2,
+        "`workers` and `workers_per_device` exclude each other",
+    ),
+    (
         ["run", "toy", "--algorithm", "mo-asha", "-o", "eta=1"],
         2,
         "`eta` must be a whole number of at least 2, got 1",

@@ -1,6 +1,6 @@
 """The `Task` protocol, what a task may offer in addition, and the `Problem` it poses."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -174,6 +174,47 @@ class ProbedTask(Protocol):
 
     def probe(self, members: int) -> StackProbe:
         """Train a few updates of up to `members` members, alone and as a stack."""
+
+
+class UpdateCost(Protocol):
+    """What an update of a member that trains alone takes."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of an update."""
+
+    @property
+    def bytes(self) -> int:
+        """Return the memory that the member takes on its device."""
+
+
+@runtime_checkable
+class MeasuredTask(Protocol):
+    """A task that measures its updates, so that the engine "auto" can share a device."""
+
+    def measure_update(self) -> UpdateCost:
+        """Train a few updates of one member alone."""
+
+
+@runtime_checkable
+class PlacedTask(Protocol):
+    """A task that says where it computes.
+
+    `device` is "auto" for the device that the engine assigns, or a name such as "cuda" or "cpu".
+    """
+
+    @property
+    def device(self) -> str:
+        """Return where the task computes."""
+
+
+@runtime_checkable
+class FunctionBasedTask(Protocol):
+    """A task that calls a training function, from which engines learn what it may compute on."""
+
+    @property
+    def function(self) -> Callable[[Any], None]:
+        """Return the training function."""
 
 
 @runtime_checkable

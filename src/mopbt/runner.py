@@ -1,5 +1,6 @@
 """Run an algorithm on a task: one call starts a run, resumes it, and returns its front."""
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -19,8 +20,23 @@ from mopbt.algorithms import (
     algorithm_by_name,
     options_of,
 )
-from mopbt.engines.auto import ENGINES, EngineSpec, check_stackable, engine_spec
-from mopbt.engines.base import Engine, InProcessEngine, RunContext, StackingEngine
+from mopbt.engines.auto import (
+    ENGINES,
+    EngineSpec,
+    check_options,
+    check_stackable,
+    engine_spec,
+    with_timeout,
+)
+from mopbt.engines.base import (
+    Engine,
+    InProcessEngine,
+    PlacingEngine,
+    RunContext,
+    StackingEngine,
+)
+from mopbt.engines.devices import assign_devices, check_devices
+from mopbt.engines.trial import Trial, open_trial
 from mopbt.fingerprint import code_of
 from mopbt.function_task import TrainingFunction, as_task
 from mopbt.history import History
@@ -50,6 +66,7 @@ def run(
     population: int | None = None,
     seed: int = 0,
     engine: Engine | EngineName = "auto",
+    timeout: float | None = None,
     storage: Path | str | None = None,
     budget: Budget | None = None,
     progress: bool | Watch = True,
@@ -74,10 +91,14 @@ def run(
             `mopbt algorithms`).
         population: Shortcut for the algorithm's `population`.
         seed: Random seed of the run.
-        engine: "pool" (one worker process per core), "vectorized" (a stack of members in each
-            worker), "local" (this process), "ray" (actors on a Ray cluster), "simulated" (a
-            virtual clock), "auto" (stacks if a short trial shows that they pay off, otherwise the
-            pool), or an engine object such as `RayEngine(num_gpus=0.25)`.
+        engine: "pool" (one worker process per GPU, or per core without GPUs), "vectorized" (a
+            stack of members in each worker), "local" (this process), "ray" (actors on a Ray
+            cluster), "simulated" (a virtual clock), "auto" (stacks if a short trial shows that
+            they pay off, otherwise the pool), or an engine object such as
+            `RayEngine(num_gpus=0.25)`.
+        timeout: Seconds that an interval may take; a stack of n members may take n times as long.
+            A worker that takes longer is killed, its job is repeated once and then reported as
+            failed. An engine object has its own `timeout`.
         storage: Where to keep checkpoints, if not in `out`: a folder, or a URL that fsspec
             supports, such as ``s3://bucket/run``. Each run needs its own.
         budget: When to stop before the algorithm is done.
@@ -111,6 +132,7 @@ def run(
         settings,
         out=out,
         engine=engine,
+        engine_options={"timeout": timeout},
         storage=storage,
         budget=budget or Budget(),
         progress=progress,
@@ -126,25 +148,29 @@ def execute_run(
     engine: Engine | EngineName,
     budget: Budget,
     progress: bool | Watch,
-    workers: int | None = None,
-    cost: str | None = None,
-    address: str | None = None,
+    engine_options: Mapping[str, Any] | None = None,
     storage: Path | str | None = None,
     repair: bool = False,
     resume_hint: str = "rerun the same call to resume",
 ) -> Results:
-    """Start or resume a run in its directory, execute it, and return its results."""
+    """Start or resume a run in its directory, execute it, and return its results.
+
+    `engine_options` are those of `engine_spec`, for an engine that is named.
+    """
     _check_arguments(budget, progress)
-    _check_before_training(task, algorithm)
     scheduler = algorithm.scheduler(settings.problem)
     budget, budget_note = _bounded(budget, scheduler, settings.problem)
-    sizes = {"workers": workers, "cost": cost, "address": address}
-    choose_engine = _engine_choice(engine, sizes, task, algorithm.max_parallel)
     rules = None
     if repair:
         problem = settings.problem
         rules = partial(repair_journal, problem=problem, scheduler=scheduler, seed=settings.seed)
-    opened = _open(out, storage, settings, choose_engine, rules)
+    options = {key: value for key, value in (engine_options or {}).items() if value is not None}
+    if isinstance(engine, str):
+        check_options(engine, options)
+    with open_trial(task, _trial_environment(task, engine, options)) as trial:
+        _check_before_training(trial, algorithm)
+        choose_engine = _engine_choice(engine, options, trial, algorithm.max_parallel)
+        opened = _open(out, storage, settings, choose_engine, rules)
     notes = [budget_note, _note_changed_code(opened, settings), _note_engine(opened.spec)]
     display = _make_display(notes) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
@@ -204,10 +230,25 @@ def _check_arguments(budget: Any, progress: Any) -> None:
         )
 
 
-def _check_before_training(task: Task[Any], algorithm: Algorithm) -> None:
+def _trial_environment(
+    task: Task[Any], engine: Engine | EngineName, options: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """Return the environment of workers that try a task; None if it is tried in this process."""
+    trains_here = isinstance(engine, InProcessEngine) and engine.in_process
+    if engine == "local" or trains_here:
+        return None
+    requested = options.get("devices", "auto")
+    if isinstance(engine, PlacingEngine):
+        requested = engine.devices
+    check_devices(requested)
+    devices = assign_devices(task, requested, refresh=True)
+    return devices[0].environment(os.environ) if devices else None
+
+
+def _check_before_training(trial: Trial, algorithm: Algorithm) -> None:
     """Let a task and an algorithm check what they need, before anything is written."""
-    if isinstance(task, CheckedTask):
-        task.check()
+    if isinstance(trial.task, CheckedTask):
+        trial.call("check")
     if isinstance(algorithm, CheckedAlgorithm):
         algorithm.check()
 
@@ -346,16 +387,17 @@ _EngineChoice = Callable[[Mapping[str, Any]], tuple[Engine, EngineSpec | None]]
 
 
 def _engine_choice(
-    engine: Engine | EngineName, sizes: Mapping[str, Any], task: Any, parallel: int
+    engine: Engine | EngineName, options: Mapping[str, Any], trial: Trial, parallel: int
 ) -> _EngineChoice:
     """Check the engine, and return how it is made.
 
-    A resumed run keeps what "auto" chose for it, so that choice waits until the run is locked.
+    A resumed run keeps what "auto" chose for it, unless other options than a time limit are given,
+    so that choice waits until the run is locked.
     """
     if isinstance(engine, str):
-        if engine == "auto" and set(sizes.values()) == {None}:
-            return partial(_automatic_engine, task, parallel)
-        spec = engine_spec(engine, task, parallel, **sizes)
+        if engine == "auto" and options.keys() <= {"timeout"}:
+            return partial(_automatic_engine, trial, parallel, options.get("timeout"))
+        spec = engine_spec(engine, trial.task, parallel, **options, trial=trial)
         made: tuple[Engine, EngineSpec | None] = (spec.engine(), spec)
         return lambda recorded: made
     if isinstance(engine, type) or not isinstance(engine, Engine):
@@ -364,15 +406,24 @@ def _engine_choice(
         raise TypeError(
             f"`engine` must be one of {names} or an engine object, got {engine!r}{remedy}"
         )
+    if options:
+        names = ", ".join(f"`{name}`" for name in options)
+        raise ValueError(
+            f"{names}: for engines that are named, got a {type(engine).__name__} object; set it "
+            f"there, as in {type(engine).__name__}({next(iter(options))}=...)"
+        )
     if isinstance(engine, StackingEngine) and engine.stack > 1:
-        check_stackable(task)
+        check_stackable(trial.task, trial)
     return lambda recorded: (engine, None)
 
 
 def _automatic_engine(
-    task: Any, parallel: int, recorded: Mapping[str, Any]
+    trial: Trial, parallel: int, timeout: float | None, recorded: Mapping[str, Any]
 ) -> tuple[Engine, EngineSpec | None]:
-    spec = EngineSpec.from_dict(recorded) if recorded else engine_spec("auto", task, parallel)
+    if recorded:
+        spec = with_timeout(EngineSpec.from_dict(recorded), timeout)
+    else:
+        spec = engine_spec("auto", trial.task, parallel, timeout=timeout, trial=trial)
     return spec.engine(), spec
 
 

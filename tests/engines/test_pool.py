@@ -436,3 +436,112 @@ def test_a_stack_that_fails_is_reported_once_and_its_members_trained_one_by_one(
         assert len(caught) == 1
         assert "one by one" in str(caught[0].message)
         assert all(report.objectives is not None for report in reports.values())
+
+
+# Time limits.
+
+
+class HangingToy(SlowToy):
+    """A toy that hangs where the weight is the largest, as often as a file says."""
+
+    def train(self, model, hp, begin, end, seed):
+        counter = Path(self.begun)
+        left = int(counter.read_text())
+        if hp["weight"] >= 1 and left:
+            counter.write_text(str(left - 1))
+            child = subprocess.Popen(["sleep", "600"])
+            counter.with_name(f"child-{child.pid}").touch()
+            time.sleep(600)
+        return ToyTask.train(self, model, hp, begin, end, seed)
+
+    def train_many(self, models, hp, begins, seeds):
+        both = zip(models, hp, begins, seeds, strict=True)
+        return [self.train(m, h, b, b + self.interval, s) for m, h, b, s in both]
+
+    def evaluate_many(self, models):
+        return [self.evaluate(model) for model in models]
+
+
+@pytest.fixture
+def hanging(tmp_path):
+    def task(times):
+        (tmp_path / "left").write_text(str(times))
+        return HangingToy(begun=str(tmp_path / "left"))
+
+    yield task
+    children = [int(file.name.split("-")[1]) for file in tmp_path.glob("child-*")]
+    deadline = time.monotonic() + 10
+    while any(map(alive, children)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(alive, children))
+
+
+def test_a_worker_that_hangs_is_killed_and_its_job_repeated(tmp_path, hanging):
+    engine = start(hanging(1), tmp_path, workers=1, timeout=0.5)
+    engine.submit([*fresh(0), Job(1, 1, (0, 3), None, 0, 2)], {})
+    reports = collect(engine, 2)
+    engine.close()
+    assert all(report.objectives is not None for report in reports.values())
+    assert len(list(tmp_path.glob("child-*"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("retries", "times"), [(2, "2 times"), (0, "once")])
+def test_a_job_that_always_hangs_fails_and_others_do_not(tmp_path, hanging, retries, times):
+    engine = start(hanging(9), tmp_path, workers=1, timeout=0.5, retries=retries)
+    engine.submit([*fresh(0), Job(1, 1, (0, 3), None, 0, 2)], {})
+    reports = collect(engine, 2)
+    engine.close()
+    assert f"longer than its time limit of 0.5 s, {times}; raise `timeout`" in reports[0].error
+    assert reports[1].objectives is not None
+
+
+@pytest.mark.slow
+def test_a_stack_has_the_time_of_its_members_and_is_then_repeated_one_by_one(tmp_path, hanging):
+    task = hanging(9)
+    engine = VectorizedEngine(1, stack=3, timeout=0.4)
+    engine.start(RunContext(task, problem_of(task), 0, DirectoryCheckpoints(tmp_path)))
+    jobs = [Job(i, i, (10 if i == 1 else 0, 3), None, 0, 2) for i in range(3)]
+    began = time.monotonic()
+    engine.submit(jobs, {})
+    reports = collect(engine, 3)
+    engine.close()
+    # The stack had three limits, and the second member two more alone.
+    assert time.monotonic() - began > 5 * 0.4
+    assert {id for id, report in reports.items() if report.error} == {1}
+
+
+@pytest.mark.slow
+def test_waiting_for_a_worker_to_start_and_for_other_jobs_does_not_count(tmp_path):
+    engine = start(SlowToy(seconds=0.3), tmp_path, workers=1, timeout=0.6)
+    engine.submit(fresh(*range(5)), {})
+    reports = collect(engine, 5)
+    engine.close()
+    assert not any(report.error for report in reports.values())
+
+
+@pytest.mark.slow
+def test_a_run_continues_without_the_members_that_hang(tmp_path, hanging):
+    results = mopbt.run(
+        hanging(4),
+        out=tmp_path / "run",
+        population=8,
+        seed=3,
+        engine="pool",
+        timeout=0.5,
+        progress=False,
+    )
+    assert results.outcome == "done"
+    assert "time limit" in next(iter(results.failures().values()))
+    assert len(results.front()) > 0
+
+
+def test_refuses_time_limits_that_are_none():
+    for wrong in (0, -1, float("inf"), float("nan"), True, "5"):
+        with pytest.raises(ValueError, match="`timeout` must be a number of seconds above 0"):
+            PoolEngine(timeout=wrong)
+
+
+def test_an_engine_object_has_its_own_time_limit():
+    with pytest.raises(ValueError, match=r"`timeout`: .*got a PoolEngine object.*timeout=\.\.\."):
+        mopbt.run(ToyTask(), out=None, engine=PoolEngine(1), timeout=5)

@@ -241,3 +241,13 @@ def test_a_recorded_choice_can_be_overruled(tmp_path, monkeypatch):
     results = mopbt.run(task, out=tmp_path / "run", population=4, engine="local", progress=False)
     assert (results.outcome, len(results)) == ("done", 8)
     assert torch.isfinite(torch.tensor([p.scores["loss"] for p in results.points()])).all()
+
+
+def test_an_update_of_one_member_is_measured_in_seconds_and_bytes():
+    task = make_task(lambda: nn.Linear(COLUMNS, 1000))
+    measured = task.measure_update(seconds=0.01)
+    assert 0 < measured.seconds < 10
+    weights = 4 * (COLUMNS + 1) * 1000
+    data = sum(tensor.nbytes for tensor in task.data.tensors)
+    # The member, its gradient and the program's own copy, besides the data and the outputs.
+    assert 3 * weights + data < measured.bytes < 30 * (weights + data)

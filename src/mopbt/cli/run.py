@@ -60,8 +60,8 @@ EngineOption = Annotated[
 WorkersOption = Annotated[
     int | None,
     typer.Option(
-        help="Number of worker processes [default: one per core], Ray actors, or virtual workers "
-        "of a simulation.",
+        help="Number of worker processes [default: one per GPU, or one per core], Ray actors, or "
+        "virtual workers of a simulation.",
         show_default=False,
     ),
 ]
@@ -77,6 +77,40 @@ AddressOption = Annotated[
     typer.Option(
         help="Ray cluster: auto, or HOST:PORT [default: a local cluster if one is running, else a "
         "new one].",
+        show_default=False,
+    ),
+]
+DevicesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where workers compute: auto, cpu, or a list such as 0,1 or cuda:0,cuda:1 [default: "
+        "auto].",
+        show_default=False,
+    ),
+]
+WorkersPerDeviceOption = Annotated[
+    int | None,
+    typer.Option(help="Number of workers that share a device.", show_default=False),
+]
+StackOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Members that a vectorized worker or a Ray actor trains as one program.",
+        show_default=False,
+    ),
+]
+CpusOption = Annotated[
+    float | None, typer.Option("--num-cpus", help="CPUs of a Ray actor [default: 1].")
+]
+GpusOption = Annotated[
+    float | None,
+    typer.Option("--num-gpus", help="GPUs of a Ray actor; 0.25 puts four on each [default: 0]."),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds that an interval may take before its worker is killed; a stack of n members "
+        "may take n times as long [default: no limit].",
         show_default=False,
     ),
 ]
@@ -118,6 +152,12 @@ def run(
     workers: WorkersOption = None,
     cost: CostOption = None,
     address: AddressOption = None,
+    devices: DevicesOption = None,
+    workers_per_device: WorkersPerDeviceOption = None,
+    stack: StackOption = None,
+    num_cpus: CpusOption = None,
+    num_gpus: GpusOption = None,
+    timeout: TimeoutOption = None,
     storage: StorageOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
@@ -140,7 +180,10 @@ def run(
     )
     directory = directory or Path("runs") / settings.problem.name
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
-    where: dict[str, Any] = {"engine": engine, "workers": workers, "cost": cost, "address": address}
+    sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
+    sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
+    sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
+    where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
     where |= {"storage": storage, "progress": not quiet}
     hint = "rerun the same command to resume"
     _execute(found, settings, directory, budget, as_json=as_json, resume_hint=hint, **where)
@@ -153,6 +196,12 @@ def resume(
     workers: WorkersOption = None,
     cost: CostOption = None,
     address: AddressOption = None,
+    devices: DevicesOption = None,
+    workers_per_device: WorkersPerDeviceOption = None,
+    stack: StackOption = None,
+    num_cpus: CpusOption = None,
+    num_gpus: GpusOption = None,
+    timeout: TimeoutOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
@@ -171,7 +220,10 @@ def resume(
         storage="",
     )
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
-    where: dict[str, Any] = {"engine": engine, "workers": workers, "cost": cost, "address": address}
+    sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
+    sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
+    sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
+    where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
     where |= {"progress": not quiet, "repair": repair}
     hint = f"run `mopbt resume {path}` to resume"
     _execute(found, settings, path, budget, as_json=as_json, resume_hint=hint, **where)
@@ -228,6 +280,13 @@ def _find_task_of(path: Path, settings: RunConfig) -> Any:
             f"the algorithm, seed and options that `mopbt show {path}` lists"
         )
     return find_task(settings.task_reference)[0]
+
+
+def _parse_devices(text: str | None) -> list[str] | None:
+    """Split a list of devices; None for those that the engine finds."""
+    if text is None or text == "auto":
+        return None
+    return [name.strip() for name in text.split(",")]
 
 
 def _parse_options(pairs: Sequence[str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The `Engine` protocol, and what every engine works with."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from mopbt.problem import Problem, Task
 from mopbt.state import Job, Report
@@ -69,6 +69,15 @@ class StackingEngine(Protocol):
     @property
     def stack(self) -> int:
         """Return the largest number of jobs in a stack."""
+
+
+@runtime_checkable
+class PlacingEngine(Protocol):
+    """An engine whose workers compute on devices of this machine."""
+
+    @property
+    def devices(self) -> Literal["auto"] | Sequence[int | str]:
+        """Return the devices of the workers, or "auto" for those that the task may use."""
 
 
 @runtime_checkable

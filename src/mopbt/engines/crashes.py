@@ -1,6 +1,6 @@
 """What becomes of the jobs of a worker that died."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mopbt.engines.execution import Stack
 from mopbt.state import Report
@@ -17,6 +17,7 @@ class CrashTracker:
     def __init__(self, retries: int) -> None:
         self._retries = retries
         self._crashes: dict[int, int] = {}
+        self._timeouts: dict[int, int] = {}
 
     def is_suspect(self, stack: Stack) -> bool:
         """Return whether a worker died while it held one of the jobs."""
@@ -45,3 +46,28 @@ class CrashTracker:
                 error = f"the {who} died {count} times while it executed this job ({reason})"
                 return [], [Report(id, error=error)]
         return [[member] for member in held], []
+
+    def record_timeout(
+        self, stacks: Sequence[Stack], limit: float
+    ) -> tuple[list[Stack], list[Report]]:
+        """Record that the first of `stacks` took longer than `limit` seconds per interval.
+
+        Its jobs are repeated one by one. A job that takes too long alone is repeated once. The
+        other stacks were waiting behind it.
+
+        Returns:
+            The stacks to repeat, and the reports of jobs that have failed.
+        """
+        slow, *waiting = stacks
+        for job, _ in slow:
+            self._crashes[job.id] = self._crashes.get(job.id, 0) + 1
+            self._timeouts[job.id] = self._timeouts.get(job.id, 0) + 1
+        id = slow[0][0].id
+        if len(slow) == 1 and self._timeouts[id] > min(self._retries, 1):
+            times = "once" if self._timeouts[id] == 1 else f"{self._timeouts[id]} times"
+            error = (
+                f"the interval took longer than its time limit of {limit:g} s, {times}; raise "
+                f"`timeout`, or find out why training hangs"
+            )
+            return waiting, [Report(id, error=error)]
+        return [*([member] for member in slow), *waiting], []

@@ -5,13 +5,18 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from mopbt.device import assign_device, assigned_device
 from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.devices import assign_devices
 from mopbt.engines.execution import run_job, start_checksum
 from mopbt.state import Job, Report
 
 
 class LocalEngine:
-    """Executes jobs in this process: the simplest engine, and the easiest to debug with."""
+    """Executes jobs in this process: the simplest engine, and the easiest to debug with.
+
+    It trains on the first accelerator, if there is one and the task may use it.
+    """
 
     capacity = 1
     in_process = True
@@ -21,6 +26,10 @@ class LocalEngine:
 
     def start(self, context: RunContext) -> None:
         """Prepare for a run."""
+        self._assigned = False
+        if not assigned_device() and (devices := assign_devices(context.task, "auto")):
+            assign_device(devices[0].name_here)
+            self._assigned = True
         self._context = context
         self._cache = ModelCache(self._warm_bytes)
         self._jobs: deque[tuple[Job, str]] = deque()
@@ -44,3 +53,5 @@ class LocalEngine:
         """Abandon queued jobs and drop the models in memory."""
         self._jobs.clear()
         self._cache = ModelCache(0)
+        if self._assigned:
+            assign_device("")

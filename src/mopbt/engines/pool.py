@@ -2,17 +2,21 @@
 
 import functools
 import io
+import math
+import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import cloudpickle
 
 from mopbt.engines.base import RunContext
 from mopbt.engines.crashes import CrashTracker
+from mopbt.engines.devices import Device, DeviceNames, assign_devices, check_devices, spread
 from mopbt.engines.execution import Answer, Stack, make_stacks, warn_about_stack
 from mopbt.engines.supervisor import Supervisor, WorkerProcess, available_cores
 from mopbt.errors import MopbtError, WorkerFailed
@@ -38,30 +42,56 @@ class _Worker:
     """A worker process as the driver sees it."""
 
     process: WorkerProcess
+    slot: int  # which of the engine's places it takes, and so its device
     stacks: deque[Stack] = field(default_factory=deque)  # the first one is running
     cached: set[int | None] = field(default_factory=set)  # checkpoints whose models it may hold
     is_ready: bool = False
 
 
 class PoolEngine:
-    """Executes jobs in `workers` processes (default: one per core) with `threads` threads each.
+    """Executes jobs in worker processes on this machine.
 
-    A worker that dies is replaced and its job repeated, at most `retries` times. After that, the
-    job is reported as failed.
+    A worker that dies is replaced and its job repeated. A worker computes only on its own device.
+
+    Args:
+        workers: The number of processes. Default: `workers_per_device` for each device, or one per
+            core without an accelerator.
+        devices: Where workers compute: a list of indices and names, such as ``[0, 1]``, or "auto"
+            for all accelerators that this process sees, if the task may use them. Indices count
+            the devices that CUDA_VISIBLE_DEVICES or its like leaves visible. An empty list keeps
+            workers on the CPU.
+        workers_per_device: How many workers share a device (default: 1).
+        timeout: Seconds that an interval may take. A worker that takes longer is killed, with
+            every process that it started, and the job is repeated once, then reported as failed.
+            A stack of n members may take n times as long. Default: no limit.
+        threads: The threads of numerical libraries in each worker; None leaves them as they are.
+        retries: How often a job whose worker died is repeated before it is reported as failed.
+        warm_bytes: The size of the checkpoints whose models a worker keeps in memory.
     """
 
     def __init__(
         self,
         workers: int | None = None,
         *,
+        devices: DeviceNames = "auto",
+        workers_per_device: int | None = None,
+        timeout: float | None = None,
         threads: int | None = 1,
         retries: int = 2,
         warm_bytes: int = 2**28,
     ) -> None:
         check_whole_number("workers", workers, 1)
+        check_whole_number("workers_per_device", workers_per_device, 1)
         check_whole_number("threads", threads, 1)
         check_whole_number("retries", retries, 0)
+        check_devices(devices)
+        check_timeout(timeout)
+        check_exclusive(workers, workers_per_device)
         self.workers = workers or available_cores()
+        self.devices = devices
+        self._requested_workers = workers
+        self._workers_per_device = workers_per_device
+        self._timeout = math.inf if timeout is None else timeout
         self._threads = threads
         self._retries = retries
         self._warm_bytes = warm_bytes
@@ -80,14 +110,11 @@ class PoolEngine:
 
     def start(self, context: RunContext) -> None:
         """Prepare for a run; workers start with the first jobs."""
+        self._place(assign_devices(context.task, self.devices))
         try:
             payload = pickle_context(context)
         except Exception as error:
-            raise WorkerFailed(
-                f"the task cannot be sent to worker processes: {type(error).__name__}: {error}; "
-                f"keep open files, locks and connections out of it (open them where they are "
-                f"used), or use engine='local'"
-            ) from error
+            raise _explain_unsendable(error) from error
         self._problem = context.problem
         self._setup = pickle.dumps((payload, self._warm_bytes))
         self._supervisor = Supervisor()
@@ -98,6 +125,16 @@ class PoolEngine:
         self._ahead = _AHEAD
         self._has_warned = False
         self._broken: Exception | None = None
+
+    def _place(self, devices: Sequence[Device]) -> None:
+        """Set the number of workers and the environment of each."""
+        per_device = self._workers_per_device or (1 if any(d.kind != "cpu" for d in devices) else 0)
+        on_devices = per_device * max(len(devices), 1)
+        self.workers = self._requested_workers or on_devices or available_cores()
+        self._environments: list[dict[str, str]] = [{} for _ in range(self.workers)]
+        if devices:
+            placed = spread(devices, self.workers)
+            self._environments = [device.environment(os.environ) for device in placed]
 
     def elapsed(self) -> float:
         """Return the seconds since `start`."""
@@ -140,8 +177,11 @@ class PoolEngine:
 
     def _spawn(self) -> None:
         limits = {} if self._threads is None else dict.fromkeys(THREADS, str(self._threads))
-        process = self._supervisor.spawn("mopbt.engines.worker:main", limits)
-        self._pool[process] = _Worker(process)
+        taken = {worker.slot for worker in self._pool.values()}
+        slot = min(set(range(self.workers)) - taken)
+        environment = limits | self._environments[slot]
+        process = self._supervisor.spawn("mopbt.engines.worker:main", environment)
+        self._pool[process] = _Worker(process, slot)
         process.send(self._setup)
 
     def _dispatch(self) -> None:
@@ -166,6 +206,15 @@ class PoolEngine:
         worker.stacks.append(stack)
         worker.cached -= {job.start for job, _ in stack}
         worker.process.send(pickle.dumps(stack))
+        if not is_busy:
+            self._start_clock(worker)
+
+    def _start_clock(self, worker: _Worker) -> None:
+        """Give a worker the time that its first stack may take, after it has started."""
+        worker.process.deadline = math.inf
+        if worker.is_ready and worker.stacks:
+            limit = self._timeout * len(worker.stacks[0])
+            worker.process.deadline = time.monotonic() + limit
 
     def _handle(self, process: WorkerProcess, message: bytes | None) -> list[Report]:
         """Return the reports that follow from a message or a death."""
@@ -178,8 +227,10 @@ class PoolEngine:
         if answer is None:
             worker.is_ready = True
             self._false_starts = 0
+            self._start_clock(worker)
             return []
         worker.stacks.popleft()
+        self._start_clock(worker)
         worker.cached |= {report.job for report in answer.reports}
         is_short = sum(report.duration for report in answer.reports) < _SHORT
         self._ahead = _AHEAD if is_short else 1
@@ -194,7 +245,9 @@ class PoolEngine:
         code = self._supervisor.reap(worker.process)
         repeated = list(worker.stacks)
         reports: list[Report] = []
-        if worker.is_ready:
+        if worker.process.timed_out:
+            repeated, reports = self._crashes.record_timeout(worker.stacks, self._timeout)
+        elif worker.is_ready:
             reason = f"exit code {code}"
             repeated, reports = self._crashes.record(repeated, "worker process", reason)
         else:
@@ -227,8 +280,28 @@ def _make_cached(
 
 def pickle_context(context: RunContext) -> bytes:
     """Pickle a run's context for other processes, even if a script or notebook defines its task."""
+    return _pickle(context)
+
+
+def pickle_task(task: Any) -> bytes:
+    """Pickle a task for worker processes, or raise WorkerFailed with the reason."""
+    try:
+        return _pickle(task)
+    except Exception as error:
+        raise _explain_unsendable(error) from error
+
+
+def _explain_unsendable(error: Exception) -> WorkerFailed:
+    return WorkerFailed(
+        f"the task cannot be sent to worker processes: {type(error).__name__}: {error}; "
+        f"keep open files, locks and connections out of it (open them where they are "
+        f"used), or use engine='local'"
+    )
+
+
+def _pickle(thing: Any) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(context)
+    _Pickler(buffer).dump(thing)
     return buffer.getvalue()
 
 
@@ -238,3 +311,21 @@ def check_whole_number(name: str, value: Any, least: int) -> None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
+
+
+def check_exclusive(workers: int | None, workers_per_device: int | None) -> None:
+    """Raise ValueError if the number of workers is given twice."""
+    if workers is not None and workers_per_device is not None:
+        raise ValueError(
+            f"`workers` and `workers_per_device` exclude each other, got {workers} and "
+            f"{workers_per_device}; leave out one of them"
+        )
+
+
+def check_timeout(timeout: Any) -> None:
+    """Raise ValueError unless a time limit is None or a number of seconds above 0."""
+    if timeout is None:
+        return
+    is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout < math.inf:
+        raise ValueError(f"`timeout` must be a number of seconds above 0, got {timeout!r}")

@@ -31,7 +31,7 @@ from mopbt.engines.execution import (
     train,
     warn_about_stack,
 )
-from mopbt.engines.pool import check_whole_number, pickle_context
+from mopbt.engines.pool import check_timeout, check_whole_number, pickle_context
 from mopbt.engines.worker import keep_memory
 from mopbt.errors import MissingExtra, MopbtError, StoreError, WorkerFailed
 from mopbt.state import Job, Report
@@ -121,6 +121,9 @@ class RayEngine:
         resources: Other resources of an actor, by their names in Ray.
         stack: The number of members that an actor trains as one program, if the task supports it.
         runtime_env: Ray's description of the environment of the actors.
+        timeout: Seconds that an interval may take. An actor that takes longer is killed, with every
+            process that it started, and the job is repeated once, then reported as failed. A stack
+            of n members may take n times as long. Default: no limit.
         retries: How often a job whose actor died is repeated before it is reported as failed.
         warm_bytes: The size of the checkpoints whose models an actor keeps in memory.
         patience: After so many seconds in which no actor could start, the run stops. It can be
@@ -137,6 +140,7 @@ class RayEngine:
         resources: Mapping[str, float] | None = None,
         stack: int = 1,
         runtime_env: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
         retries: int = 2,
         warm_bytes: int = 2**28,
         patience: float = 600.0,
@@ -144,6 +148,7 @@ class RayEngine:
         check_whole_number("workers", workers, 1)
         check_whole_number("stack", stack, 1)
         check_whole_number("retries", retries, 0)
+        check_timeout(timeout)
         needs = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
         for name, amount in (*needs.items(), ("patience", patience)):
             _check_amount(name, amount)
@@ -162,6 +167,7 @@ class RayEngine:
         }
         self._stack_size = stack
         self._runtime_env = dict(runtime_env or {})
+        self._timeout = math.inf if timeout is None else timeout
         self._retries = retries
         self._warm_bytes = warm_bytes
         self._patience = patience

@@ -9,14 +9,16 @@ import pickle
 import queue
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
 from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.devices import adopt_device
 from mopbt.engines.execution import Answer, TrainedJob, save_stack, train
 from mopbt.engines.supervisor import exit_at_once, open_channel, receive, send
-from mopbt.errors import MopbtError, WorkerFailed
+from mopbt.errors import MopbtError, TaskError, WorkerFailed
 
 # Options of glibc's `mallopt`: -3 is the mmap threshold, -1 the trim threshold, -2 the top pad.
 _KEEP_BLOCKS = {-3: 2**30, -1: 2**31 - 1, -2: 2**26}
@@ -56,6 +58,7 @@ def _tune_malloc(options: Mapping[int, int]) -> None:
 def main() -> None:
     """Serve the driver until it closes the channel."""
     keep_memory()
+    adopt_device()
     source, sink = open_channel()
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
@@ -66,16 +69,50 @@ def main() -> None:
         pickled_context, cache_bytes = pickle.loads(inbox.get())
         context = pickle.loads(pickled_context)
     except Exception as error:
-        failure = WorkerFailed(
-            f"a worker process cannot read the task: {type(error).__name__}: {error}; put the "
-            f"task in a module that worker processes can import, or use engine='local'"
-        )
-        send(sink, pickle.dumps(failure))
+        send(sink, pickle.dumps(_explain_unreadable(error)))
         return
     gc.freeze()
     gc.enable()
     send(sink, pickle.dumps(None))
     _serve(context, ModelCache(cache_bytes), inbox, lambda answer: _answer(sink, answer))
+
+
+def _explain_unreadable(error: Exception) -> WorkerFailed:
+    return WorkerFailed(
+        f"a worker process cannot read the task: {type(error).__name__}: {error}; put the "
+        f"task in a module that worker processes can import, or use engine='local'"
+    )
+
+
+def answer_calls() -> None:
+    """Call methods of a task for the driver: the first message is the task, others are calls."""
+    adopt_device()
+    source, sink = open_channel()
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
+    try:
+        task = pickle.loads(inbox.get())
+    except Exception as error:
+        _answer(sink, _explain_unreadable(error))
+        return
+    while True:
+        method, arguments = pickle.loads(inbox.get())
+        try:
+            result = getattr(task, method)(*arguments)
+        except Exception as error:
+            result = _portable(error)
+        _answer(sink, result)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that another process can read, with its traceback if it is not ours."""
+    if not isinstance(error, MopbtError):
+        error.add_note(traceback.format_exc())
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return TaskError(traceback.format_exc())
+    return error
 
 
 def _listen(source: IO[bytes], inbox: "queue.SimpleQueue[bytes]") -> None:

@@ -24,6 +24,19 @@ class Probe:
     bytes_per_member: int
 
 
+@dataclass(frozen=True)
+class Update:
+    """What an update of a member that trains alone takes.
+
+    Attributes:
+        seconds: Seconds of an update.
+        bytes: Memory that a process takes on its device for one member and the data.
+    """
+
+    seconds: float
+    bytes: int
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one thread, as a worker does.

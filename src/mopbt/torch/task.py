@@ -33,7 +33,7 @@ from mopbt.torch.gradients import GradientMethod, LoopGradients, StackedGradient
 from mopbt.torch.layers import Hyperparameter
 from mopbt.torch.memory import live_bytes, map_members
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolve_rates
-from mopbt.torch.probe import Probe, one_thread
+from mopbt.torch.probe import Probe, Update, one_thread
 from mopbt.torch.program import Loss, Program
 from mopbt.torch.stack import Layout, Stack, Tree
 from mopbt.torch.validation import check_evaluation, check_parts, check_tensors
@@ -260,6 +260,16 @@ class TorchTask:
             bytes_per_member = self._bytes_per_member()
             disagreement = self._compare_gradients(trees[:2], hp[:2])
             return Probe(loop, stacked / size, disagreement, bytes_per_member)
+
+    def measure_update(self, seconds: float = 1.0) -> Update:
+        """Measure a few updates of a member that trains alone, for about `seconds`."""
+        with global_seeds(0), one_thread(), memory_kept():
+            hp = self._sample_hp(1)
+            with live_bytes() as counted:
+                self._time_update([self.init(0)], hp, LoopGradients, min_updates=1)
+            taken = self._time_update([self.init(0)], hp, LoopGradients, min_seconds=seconds)
+            kept = [*self._built_data.tensors, *self._program.module.state_dict().values()]
+            return Update(taken, counted.peak + sum(tensor.nbytes for tensor in kept))
 
     def _bytes_per_member(self) -> int:
         """Return the memory in bytes that an update needs for each member of a stack."""
