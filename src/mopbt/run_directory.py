@@ -14,6 +14,7 @@ from mopbt.stores.fsspec import checkpoints_at
 from mopbt.stores.journal import read_lines
 
 FILES = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
+REMEDY = "use the same settings, or another directory"
 
 
 class RunDirectory:
@@ -64,11 +65,11 @@ class RunDirectory:
             return self._start(replace(settings, run_id=uuid.uuid4().hex))
         if repair is not None:
             # Before anything is repaired by the rules of another task.
-            _check_same(self.path, recorded, settings)
+            check_same_settings(self.path, recorded, settings, REMEDY)
             self.store.repair(repair)
         history = read_history(recorded.problem, self.store.lines(), self.store.journal)
         if len(history.reports) or not recorded.differences(settings):
-            _check_same(self.path, recorded, settings)
+            check_same_settings(self.path, recorded, settings, REMEDY)
             self._claim(recorded, is_new=False)
             return OpenRun(self.store, history, recorded)
         self._claim(recorded, is_new=False)
@@ -195,9 +196,11 @@ def _check_place(path: Path) -> None:
         )
 
 
-def _check_same(path: Path, recorded: RunConfig, settings: RunConfig) -> None:
+def check_same_settings(
+    place: object, recorded: RunConfig, settings: RunConfig, remedy: str
+) -> None:
+    """Raise RunMismatch, with the remedy, unless a run was started with these settings."""
     if differences := recorded.differences(settings):
         raise RunMismatch(
-            f"{path} was started with other settings: {'; '.join(differences)}; use the same "
-            "settings, or another directory"
+            f"{place} was started with other settings: {'; '.join(differences)}; {remedy}"
         )

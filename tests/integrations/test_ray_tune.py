@@ -19,11 +19,13 @@ from mopbt.errors import MissingExtra, RunMismatch, StoreError
 from mopbt.metrics import non_dominated
 
 ray = pytest.importorskip("ray")
+import pyarrow.fs  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.error import TuneError  # noqa: E402
 
 from mopbt.integrations import ray_tune  # noqa: E402
 from mopbt.integrations.ray_tune import MOASHA, MOPBT, Experiment, check_version  # noqa: E402
+from mopbt.integrations.ray_tune_results import Log  # noqa: E402
 
 # All of these warnings come from Ray.
 pytestmark = [
@@ -484,6 +486,15 @@ def test_wrong_options_are_errors_at_once():
 
 def test_a_folder_without_an_experiment_is_an_error(tmp_path):
     with pytest.raises(StoreError, match="is not an experiment under MOPBT or MOASHA"):
+        Experiment.open(tmp_path)
+
+
+def test_the_error_of_a_damaged_journal_names_its_folder(tmp_path):
+    log = Log(pyarrow.fs.LocalFileSystem(), str(tmp_path))
+    scheduler = pbt()
+    log.write("run.toml", scheduler._run_config(scheduler._build_algorithm(4)).to_toml())
+    log.append({"exchanges": [{"reports": [{"job": 3, "objectives": [0.5, 0.5]}]}]})
+    with pytest.raises(StoreError, match=f"{tmp_path}/mopbt"):
         Experiment.open(tmp_path)
 
 

@@ -40,6 +40,7 @@ from mopbt.integrations.ray_tune_results import Experiment, Log
 from mopbt.objectives import Constraint, Direction, signed, total_violation
 from mopbt.problem import make_problem
 from mopbt.run_config import RunConfig
+from mopbt.run_directory import check_same_settings
 from mopbt.schedulers.asha import Asha
 from mopbt.schedulers.base import Scheduler
 from mopbt.space import Domain
@@ -217,11 +218,9 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         algorithm = self._build_algorithm(self._size)
         if recorded is None:
             log.write("run.toml", self._run_config(algorithm).to_toml())
-        elif differences := recorded.differences(self._run_config(algorithm)):
-            raise RunMismatch(
-                f"{log.folder} was started with other settings: {'; '.join(differences)}; use "
-                "another `name`"
-            )
+        else:
+            settings = self._run_config(algorithm)
+            check_same_settings(log.folder, recorded, settings, "use another `name`")
         self._scheduler: Scheduler = algorithm.scheduler(self._problem)
         self._state = State(self._seed)
         for record in log.read():

@@ -12,6 +12,7 @@ from ray.tune import Checkpoint, ResultGrid
 
 from mopbt.errors import StoreError
 from mopbt.front import Front, Point
+from mopbt.history import read_history
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
 from mopbt.stores.memory import MemoryCheckpoints
@@ -49,9 +50,11 @@ class Experiment:
                 f"{path} is not an experiment under MOPBT or MOASHA: it has no {FOLDER}/run.toml"
             )
         results = Results(settings, MemoryCheckpoints())
+        records = log.read()
+        lines = [line for record in records for line in record["exchanges"]]
+        results.history = read_history(settings.problem, lines, log.folder)
         paths: dict[int, str] = {}
-        for record in log.read():
-            results.history.extend(record["exchanges"])
+        for record in records:
             for job, checkpoint in record.get("paths", {}).items():
                 paths[int(job)] = checkpoint
         return Experiment(results, path, files, paths)
