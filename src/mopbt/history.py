@@ -44,6 +44,7 @@ class History:
         self.diverged = 0
         self.seconds = 0.0
         self.lines = 0
+        self.extension: dict[str, int] = {}  # the steps and members of an extended run
         self._is_done = False
         self._events = array("q")  # a job id, or ~row of a report, in the order of the journal
         self._first_job: dict[int, int] = {}  # the first job of each trial that has reported
@@ -66,6 +67,7 @@ class History:
                 self._add_job(row)
             for data in line.get("reports", ()):
                 self._add_report(data)
+            self.extension.update(line.get("extend", {}))
             self.seconds = max(self.seconds, line.get("stopped", 0.0))
             self._is_done = line.get("done", False)
 

@@ -1,7 +1,7 @@
 """The `Task` protocol, what a task may offer in addition, and the `Problem` it poses."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from mopbt.errors import UnknownHyperparameter, UnreadHyperparameter
@@ -14,7 +14,7 @@ from mopbt.objectives import (
     parse_objectives,
     signed_reference,
 )
-from mopbt.space import Domain, Space
+from mopbt.space import Config, Domain, Space
 
 Model = TypeVar("Model")
 
@@ -234,7 +234,8 @@ class Problem:
     """What an algorithm knows of a task.
 
     `reference` is the reference point of the hypervolume, larger is better. None derives it from
-    the first interval of each trial and the front.
+    the first interval of each trial and the front. `initial` holds the configurations with which
+    the first trials start; the algorithm proposes all others.
     """
 
     name: str
@@ -244,6 +245,7 @@ class Problem:
     interval: int
     steps: int
     reference: tuple[float, ...] | None = None
+    initial: tuple[Config, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -267,6 +269,27 @@ def is_training_function(subject: Any) -> bool:
 def suggested_population(task: Any) -> int | None:
     """Return the size of the population that a task suggests, or None."""
     return task.population if isinstance(task, PopulationTask) else None
+
+
+def with_initial(problem: Problem, initial: Any) -> Problem:
+    """Return a problem whose first trials start with given hyperparameters.
+
+    `initial` is a sequence of mappings from the names of all hyperparameters to their values.
+    """
+    if isinstance(initial, str | Mapping) or not isinstance(initial, Sequence):
+        raise TypeError(
+            "`initial` must be a list of hyperparameters by name, such as "
+            f"[{{{', '.join(f'{name!r}: ...' for name in problem.space)}}}], got {initial!r}"
+        )
+    configs = []
+    for number, hp in enumerate(initial):
+        if not isinstance(hp, Mapping):
+            raise TypeError(f"`initial[{number}]` must map names to values, got {hp!r}")
+        try:
+            configs.append(problem.space.encode(hp))
+        except ValueError as error:
+            raise ValueError(f"`initial[{number}]`: {error}") from None
+    return replace(problem, initial=tuple(configs))
 
 
 def problem_of(task: Any) -> Problem:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mopbt.errors import CorruptJournal
 from mopbt.history import History
 from mopbt.problem import Problem
-from mopbt.schedulers.base import Scheduler
+from mopbt.schedulers.base import Scheduler, extend_scheduler
 from mopbt.state import Report, State
 from mopbt.stores.base import Exchange
 
@@ -23,9 +23,10 @@ def repair_journal(
     for number, line in enumerate(lines, 1):
         exchange = line
         if exchange is None:
-            state = history.state(scheduler, seed)
+            current = extend_scheduler(scheduler, history.extension)
+            state = history.state(current, seed)
             later = [known for known in lines[number:] if known is not None]
-            exchange = _lost_jobs(state, later, scheduler) or _lost_reports(state, later)
+            exchange = _lost_jobs(state, later, current) or _lost_reports(state, later)
         if exchange == Exchange():
             continue
         try:

@@ -79,6 +79,7 @@ class Results:
         if self.path is not None:
             journal = self.path / "journal.jsonl"
             self.history = read_history(self.problem, read_lines(journal), journal)
+            self.settings = self.settings.extended(self.history.extension)
 
     @property
     def problem(self) -> Problem:

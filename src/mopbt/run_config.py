@@ -4,7 +4,7 @@ import datetime
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from mopbt.algorithms import check_count
 from mopbt.errors import IncompatibleRun
 from mopbt.messages import did_you_mean
 from mopbt.objectives import unsigned
-from mopbt.problem import Problem, make_problem
+from mopbt.problem import Problem, make_problem, with_initial
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal
 from mopbt.version import __version__
 
@@ -25,7 +25,7 @@ _DOMAINS: dict[str, type[Any]] = {
 }
 _KEYS = (
     *("format", "mopbt", "run_id", "created", "seed", "storage"),
-    *("algorithm", "engine", "task"),
+    *("initial", "algorithm", "engine", "task"),
 )
 _TASK_KEYS = (
     *("name", "interval", "steps", "task_reference", "task_fingerprint"),
@@ -72,6 +72,9 @@ class RunConfig:
         }
         if self.storage:
             data["storage"] = self.storage
+        if self.problem.initial:
+            space = self.problem.space
+            data["initial"] = [space.decode(config) for config in self.problem.initial]
         data["algorithm"] = dict(self.algorithm)
         data["engine"] = dict(self.engine)
         data["task"] = self._task_to_toml()
@@ -119,6 +122,15 @@ class RunConfig:
             why = f"{type(error).__name__}: {error}"
         raise IncompatibleRun(f"{path} does not hold the settings of a run: {why}; {_REMEDY}")
 
+    def extended(self, extension: Mapping[str, int]) -> "RunConfig":
+        """Return the settings after the run was extended by steps or members."""
+        if not extension:
+            return self
+        steps = extension.get("steps", self.problem.steps)
+        members = {name: size for name, size in extension.items() if name == "population"}
+        problem = replace(self.problem, steps=steps)
+        return replace(self, problem=problem, algorithm={**self.algorithm, **members})
+
     def differences(self, other: "RunConfig") -> list[str]:
         """Describe how other settings differ from these, one line per difference."""
         mine = self._flatten()
@@ -150,6 +162,8 @@ class RunConfig:
         flat["constraints"] = [str(constraint) for constraint in problem.constraints]
         for name, domain in problem.space.items():
             flat[f"space[{name!r}]"] = domain
+        if problem.initial:
+            flat["initial"] = [problem.space.decode(config) for config in problem.initial]
         flat["order of the space"] = list(problem.space)
         for key, value in self.algorithm.items():
             flat[f"algorithm {key}"] = value
@@ -170,7 +184,7 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
         reference=task.get("reference"),
     )
     return RunConfig(
-        problem,
+        with_initial(problem, data.get("initial", [])),
         algorithm={"name": data["algorithm"]["name"], **data["algorithm"]},
         seed=data["seed"],
         task_reference=task.get("task_reference", ""),

@@ -68,6 +68,9 @@ class RunDirectory:
             check_same_settings(self.path, recorded, settings, REMEDY)
             self.store.repair(repair)
         history = read_history(recorded.problem, self.store.lines(), self.store.journal)
+        if not recorded.extended(history.extension).differences(settings):
+            # The settings of an extended run are those of its start, or the extended ones.
+            settings = recorded
         if len(history.reports) or not recorded.differences(settings):
             check_same_settings(self.path, recorded, settings, REMEDY)
             self._claim(recorded, is_new=False)

@@ -18,6 +18,7 @@ from mopbt.algorithms import (
     Algorithm,
     CheckedAlgorithm,
     algorithm_by_name,
+    check_count,
     options_of,
 )
 from mopbt.engines.auto import (
@@ -41,15 +42,16 @@ from mopbt.fingerprint import code_of
 from mopbt.function_task import TrainingFunction, as_task
 from mopbt.history import History
 from mopbt.objectives import Constraint, Direction
-from mopbt.problem import CheckedTask, Problem, Task, problem_of, suggested_population
+from mopbt.problem import CheckedTask, Problem, Task, problem_of, suggested_population, with_initial
 from mopbt.progress import Outcome, Progress, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import RunDirectory, absolute_storage, open_run
-from mopbt.schedulers.base import Scheduler
+from mopbt.schedulers.base import Scheduler, extend_scheduler
 from mopbt.session import Budget, Session
 from mopbt.space import Domain
+from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryStore, Repair
 from mopbt.stores.fsspec import check_reachable
 from mopbt.stores.memory import MemoryStore
@@ -69,6 +71,8 @@ def run(
     timeout: float | None = None,
     storage: Path | str | None = None,
     budget: Budget | None = None,
+    initial: Sequence[Mapping[str, Any]] = (),
+    extend: Mapping[str, int] | None = None,
     progress: bool | Watch = True,
     name: str | None = None,
     space: Mapping[str, Domain] | None = None,
@@ -102,6 +106,10 @@ def run(
         storage: Where to keep checkpoints, if not in `out`: a folder, or a URL that fsspec
             supports, such as ``s3://bucket/run``. Each run needs its own.
         budget: When to stop before the algorithm is done.
+        initial: Hyperparameters with which the first trials start, such as a configuration that is
+            known to be good. The algorithm proposes all others.
+        extend: Raise the `steps` or the `population` of a run that was started before:
+            ``{"steps": 60}``.
         progress: Whether to show progress on standard error, or a function that is called with
             each `Progress`.
         name: Name of the task (default: the function's name).
@@ -124,7 +132,8 @@ def run(
     )
     default = suggested_population(subject)
     chosen = _choose_algorithm(algorithm or MOPBT.name, population, default=default)
-    problem, fingerprint = problem_of(subject), code_of(subject)
+    problem = with_initial(problem_of(subject), initial)
+    fingerprint = code_of(subject)
     settings = RunConfig(problem, options_of(chosen), seed, task_fingerprint=fingerprint)
     return execute_run(
         subject,
@@ -136,6 +145,7 @@ def run(
         storage=storage,
         budget=budget or Budget(),
         progress=progress,
+        extend=extend,
     )
 
 
@@ -150,12 +160,14 @@ def execute_run(
     progress: bool | Watch,
     engine_options: Mapping[str, Any] | None = None,
     storage: Path | str | None = None,
+    extend: Mapping[str, int] | None = None,
     repair: bool = False,
     resume_hint: str = "rerun the same call to resume",
 ) -> Results:
     """Start or resume a run in its directory, execute it, and return its results.
 
     `engine_options` are those of `engine_spec`, for an engine that is named.
+    `extend` raises the `steps` or the `population` of a run that was started before.
     """
     _check_arguments(budget, progress)
     scheduler = algorithm.scheduler(settings.problem)
@@ -171,6 +183,7 @@ def execute_run(
         _check_before_training(trial, algorithm)
         choose_engine = _engine_choice(engine, options, trial, algorithm.max_parallel)
         opened = _open(out, storage, settings, choose_engine, rules)
+    scheduler = _extend(opened, scheduler, extend or {})
     notes = [budget_note, _note_changed_code(opened, settings), _note_engine(opened.spec)]
     display = _make_display(notes) if progress is True else None
     watch = display or (progress if callable(progress) else _ignore)
@@ -263,17 +276,22 @@ class _Opened:
     driver: Engine
     spec: EngineSpec | None
 
+    @property
+    def extended(self) -> RunConfig:
+        """Return the settings after all extensions."""
+        return self.settings.extended(self.history.extension)
+
     def session(
         self, task: Task[Any], scheduler: Scheduler, budget: Budget, watch: Watch
     ) -> AbstractContextManager[Session]:
         store, history = self.store, self.history
         return open_session(
-            task, scheduler, self.settings, store, history, self.driver, budget, watch
+            task, scheduler, self.extended, store, history, self.driver, budget, watch
         )
 
     def results(self, task: Task[Any], outcome: Outcome) -> Results:
         path = self.store.path if isinstance(self.store, DirectoryStore) else None
-        results = Results(self.settings, self.store.checkpoints, path, task, outcome)
+        results = Results(self.extended, self.store.checkpoints, path, task, outcome)
         results.history = self.history
         return results
 
@@ -302,6 +320,25 @@ def _open(
         directory.close()
         raise
     return _Opened(run.store, run.history, run.settings, driver, spec)
+
+
+def _extend(opened: _Opened, scheduler: Scheduler, extend: Mapping[str, int]) -> Scheduler:
+    """Record an extension of a run, and return the scheduler after all extensions."""
+    settings = opened.extended
+    current = {"steps": settings.problem.steps, **settings.algorithm}
+    new = {name: value for name, value in extend.items() if value != current.get(name)}
+    try:
+        for name, value in new.items():
+            check_count(name, value, current.get(name, 1))
+        extended = extend_scheduler(scheduler, opened.history.extension | new)
+        if new:
+            exchange = Exchange(extend=new)
+            opened.store.append(exchange)
+            opened.history.append(exchange)
+    except BaseException:
+        opened.store.close()
+        raise
+    return extended
 
 
 def _open_unkept(

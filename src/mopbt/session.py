@@ -11,7 +11,7 @@ from mopbt.errors import Stalled, TaskFailed
 from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
-from mopbt.schedulers.base import PopulationScheduler, Scheduler
+from mopbt.schedulers.base import PopulationScheduler, Scheduler, extendable_by
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
 from mopbt.stores.base import Exchange, Store
 
@@ -191,7 +191,11 @@ class Session:
     def _kept(self) -> frozenset[int]:
         """Return the checkpoints that must stay."""
         front = {entry.job for entry in self.history.front}
-        return required_checkpoints(self.state) | front | self.state.outstanding.keys()
+        required = required_checkpoints(self.state)
+        if "steps" in extendable_by(self.scheduler):
+            # A run that is extended continues from these.
+            required |= {t.checkpoint for t in self.state.trials if t.checkpoint is not None}
+        return required | front | self.state.outstanding.keys()
 
     def _sweep(self, new_reports: int) -> None:
         """Drop checkpoints one exchange after they became obsolete.

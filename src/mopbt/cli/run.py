@@ -1,5 +1,6 @@
 """Start and resume runs: `mopbt run` and `mopbt resume`."""
 
+import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from mopbt.algorithms import ALGORITHMS, algorithm_by_name, algorithm_of, option
 from mopbt.cli.application import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
 from mopbt.cli.output import out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
-from mopbt.problem import problem_of, suggested_population
+from mopbt.problem import problem_of, suggested_population, with_initial
 from mopbt.registry import find_task, task_fingerprint
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
@@ -129,6 +130,28 @@ JobsOption = Annotated[int | None, typer.Option(help="Stop after this many inter
 StepsOption = Annotated[
     int | None, typer.Option(help="Stop after this many training steps over all members.")
 ]
+InitialOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON file with a list of configurations, by hyperparameter, with which the first "
+        "trials start.",
+        show_default=False,
+    ),
+]
+MoreStepsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--steps", help="Extend the training of each member to this many steps.", show_default=False
+    ),
+]
+MoreMembersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--population",
+        help="Extend a random search to this many configurations.",
+        show_default=False,
+    ),
+]
 RepairOption = Annotated[
     bool,
     typer.Option(
@@ -148,6 +171,7 @@ def run(
     population: PopulationOption = None,
     seed: SeedOption = 0,
     option: AlgorithmOptionsOption = None,
+    initial: InitialOption = None,
     engine: EngineOption = "auto",
     workers: WorkersOption = None,
     cost: CostOption = None,
@@ -175,9 +199,8 @@ def run(
         options["population"] = population
     chosen = algorithm_by_name(algorithm, suggested_population(found), **options)
     fingerprint = task_fingerprint(reference)
-    settings = RunConfig(
-        problem_of(found), options_of(chosen), seed, reference, task_fingerprint=fingerprint
-    )
+    problem = with_initial(problem_of(found), [] if initial is None else _read_initial(initial))
+    settings = RunConfig(problem, options_of(chosen), seed, reference, task_fingerprint=fingerprint)
     directory = directory or Path("runs") / settings.problem.name
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
@@ -205,16 +228,21 @@ def resume(
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
+    steps: MoreStepsOption = None,
+    population: MoreMembersOption = None,
     repair: RepairOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Resume a run with the settings it was started with."""
+    """Resume a run with the settings it was started with, or extend it.
+
+    Example: mopbt resume runs/adult-1 --steps 200
+    """
     settings = read_run_config(path)
     found = _find_task_of(path, settings)
     settings = replace(
         settings,
-        problem=problem_of(found),
+        problem=replace(problem_of(found), initial=settings.problem.initial),
         task_fingerprint=task_fingerprint(settings.task_reference),
         engine={},
         storage="",
@@ -224,7 +252,9 @@ def resume(
     sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
     where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
-    where |= {"progress": not quiet, "repair": repair}
+    given = {"steps": steps, "population": population}
+    extend = {name: value for name, value in given.items() if value is not None}
+    where |= {"progress": not quiet, "repair": repair, "extend": extend}
     hint = f"run `mopbt resume {path}` to resume"
     _execute(found, settings, path, budget, as_json=as_json, resume_hint=hint, **where)
 
@@ -287,6 +317,17 @@ def _parse_devices(text: str | None) -> list[str] | None:
     if text is None or text == "auto":
         return None
     return [name.strip() for name in text.split(",")]
+
+
+def _read_initial(file: Path) -> Any:
+    """Read configurations from a JSON file; ValueError if it cannot be read."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"--initial must be a JSON file with a list of configurations, got {file}: {error}; "
+            'write [{"NAME": VALUE, ...}, ...] with all hyperparameters'
+        ) from None
 
 
 def _parse_options(pairs: Sequence[str]) -> dict[str, Any]:

@@ -54,11 +54,20 @@ class RunData:
     """A run as its page shows it."""
 
     def __init__(self, settings: RunConfig, history: History, *, name: str, path: str) -> None:
-        self.settings = settings
+        self._settings = settings
         self.history = history
         self.name = name
         self.path = path
-        self.total = total_intervals(settings)
+
+    @property
+    def settings(self) -> RunConfig:
+        """Return the settings of the run, including its extension."""
+        return self._settings.extended(self.history.extension)
+
+    @property
+    def total(self) -> int | None:
+        """Return how many intervals the complete run has, if its algorithm knows."""
+        return total_intervals(self.settings)
 
     @property
     def problem(self) -> Problem:

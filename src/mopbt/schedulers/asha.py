@@ -13,7 +13,7 @@ from mopbt.problem import Problem
 from mopbt.proposals.base import Propose, Trials
 from mopbt.ranking import Rank
 from mopbt.rng import stream
-from mopbt.schedulers.base import next_intervals
+from mopbt.schedulers.base import check_initial, next_intervals, start_with_given
 from mopbt.schedulers.views import rung_ranking, statuses
 from mopbt.standings import ResultOrder
 from mopbt.state import Job, Report, State, Status, Trial, updated, with_report
@@ -56,6 +56,9 @@ class Asha:
     grace: int = 1
     trials: int | None = None
     min_results: int | None = None
+
+    def __post_init__(self) -> None:
+        check_initial(self.problem, self.trials)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -145,7 +148,8 @@ class Asha:
         trials = []
         for id in range(n, n + count):
             rng = stream(state.seed, "population", id)
-            (config,) = self.propose(self.problem.space, known, 1, rng)
+            proposed = tuple(self.propose(self.problem.space, known, 1, rng))
+            (config,) = start_with_given(self.problem, id, proposed)
             trials.append(Trial(id, config))
         return trials
 

@@ -1,9 +1,10 @@
 """The `Scheduler` protocol and the jobs that all schedulers order."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from mopbt.problem import Problem
+from mopbt.space import Config
 from mopbt.state import Job, Report, State, Trial
 
 
@@ -48,6 +49,58 @@ class PopulationScheduler(Protocol):
     @property
     def population(self) -> int:
         """Return the number of members."""
+
+
+@runtime_checkable
+class ExtendableScheduler(Protocol):
+    """A scheduler whose run can be extended, also after it is complete.
+
+    The checkpoints of finished trials are kept, so that they can continue.
+    """
+
+    @property
+    def extendable(self) -> tuple[str, ...]:
+        """Return what can be extended: "steps", "population", both or nothing."""
+
+    def extended(self, extension: Mapping[str, int]) -> "Scheduler":
+        """Return the scheduler of the extended run, which folds the journal from its start."""
+
+
+def extendable_by(scheduler: Scheduler) -> tuple[str, ...]:
+    """Return what of a scheduler's run can be extended."""
+    return scheduler.extendable if isinstance(scheduler, ExtendableScheduler) else ()
+
+
+def extend_scheduler(scheduler: Scheduler, extension: Mapping[str, int]) -> Scheduler:
+    """Return the scheduler of an extended run, or raise ValueError if it cannot be extended."""
+    if not extension:
+        return scheduler
+    allowed = extendable_by(scheduler)
+    wrong = ", ".join(f"`{name}`" for name in extension if name not in allowed)
+    if wrong or not isinstance(scheduler, ExtendableScheduler):
+        raise ValueError(
+            f"{type(scheduler).__name__} cannot be extended by {wrong}, got {dict(extension)}; it "
+            f"can be extended by {' or '.join(allowed) or 'nothing'}: start a new run instead"
+        )
+    return scheduler.extended(extension)
+
+
+def start_with_given(problem: Problem, first: int, configs: Sequence[Config]) -> tuple[Config, ...]:
+    """Replace proposed configurations by the given ones, which belong to the first trials.
+
+    `first` is the trial of the first configuration.
+    """
+    given = problem.initial[first : first + len(configs)]
+    return (*given, *configs[len(given) :])
+
+
+def check_initial(problem: Problem, trials: int | None) -> None:
+    """Raise ValueError if more configurations are given than a run has trials."""
+    if trials is not None and len(problem.initial) > trials:
+        raise ValueError(
+            f"`initial` must have at most as many configurations as the run has trials, {trials}, "
+            f"got {len(problem.initial)}; leave some out, or train more trials"
+        )
 
 
 def next_intervals(state: State, trials: Iterable[Trial], problem: Problem) -> tuple[Job, ...]:

@@ -3,14 +3,16 @@
 Random search, qNEHVI, ParEGO and NSGA-II do so.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 
 from mopbt.problem import Problem
 from mopbt.proposals.base import Propose, Trials
+from mopbt.proposals.uniform import Stratified, Uniform
 from mopbt.rng import stream
-from mopbt.schedulers.base import next_intervals
+from mopbt.schedulers.base import check_initial, next_intervals, start_with_given
 from mopbt.schedulers.views import statuses
 from mopbt.space import Config
 from mopbt.state import Job, Report, Result, State, Status, Trial, updated, with_report
@@ -40,6 +42,9 @@ class FullTraining:
     trainings: int | None = None
     asynchronous: bool = False
 
+    def __post_init__(self) -> None:
+        check_initial(self.problem, self.trainings)
+
     @property
     def total_jobs(self) -> int | None:
         """Return how many jobs a complete run has if no training fails."""
@@ -56,6 +61,17 @@ class FullTraining:
     def decides_together(self) -> bool:
         """Return whether all trials of a generation are decided together."""
         return False
+
+    @property
+    def extendable(self) -> tuple[str, ...]:
+        """Return what of a run can be extended: nothing if proposals depend on results."""
+        return ("steps", "population") if isinstance(self.propose, Stratified | Uniform) else ()
+
+    def extended(self, extension: Mapping[str, int]) -> "FullTraining":
+        """Return the scheduler of a run with more steps, or with more trainings."""
+        steps = extension.get("steps", self.problem.steps)
+        trainings = extension.get("population", self.trainings)
+        return replace(self, problem=replace(self.problem, steps=steps), trainings=trainings)
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of running trials and, in free slots, of new ones.
@@ -143,4 +159,4 @@ def _propose_block(
     They are cached, because `ask` needs them again while some of their rows wait for a slot.
     """
     rng = stream(seed, "propose", begin) if begin else stream(seed, "population")
-    return tuple(propose(problem.space, trials, n, rng))
+    return start_with_given(problem, begin, tuple(propose(problem.space, trials, n, rng)))

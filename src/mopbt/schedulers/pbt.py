@@ -3,7 +3,7 @@
 A population trains in parallel, and its worst members copy its best ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -19,7 +19,7 @@ from mopbt.proposals.base import Trials
 from mopbt.proposals.uniform import Stratified, Uniform
 from mopbt.ranking import Rank
 from mopbt.rng import stream
-from mopbt.schedulers.base import next_intervals
+from mopbt.schedulers.base import check_initial, next_intervals, start_with_given
 from mopbt.schedulers.views import population_ranking, statuses
 from mopbt.space import Config
 from mopbt.state import Job, Report, Result, State, Trial, updated, with_report
@@ -53,6 +53,9 @@ class Pbt:
     inherit_step: bool = False
     start: Literal["stratified", "iid"] = "stratified"
 
+    def __post_init__(self) -> None:
+        check_initial(self.problem, self.population)
+
     @property
     def total_jobs(self) -> int | None:
         """Return how many jobs a complete run has, or None with `inherit_step`."""
@@ -69,6 +72,15 @@ class Pbt:
     def decides_together(self) -> bool:
         """Return whether all trials of a generation are decided together."""
         return not self.asynchronous
+
+    @property
+    def extendable(self) -> tuple[str, ...]:
+        """Return what of a run can be extended: its steps."""
+        return ("steps",)
+
+    def extended(self, extension: Mapping[str, int]) -> "Pbt":
+        """Return the scheduler of a run with more steps."""
+        return replace(self, problem=replace(self.problem, steps=extension["steps"]))
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of ready members, those with the fewest steps first."""
@@ -194,4 +206,5 @@ def initial_configs(
 ) -> tuple[Config, ...]:
     """Draw the first `n` configurations of a run, the same for every algorithm."""
     propose = Stratified() if start == "stratified" else Uniform()
-    return tuple(propose(problem.space, Trials(), n, stream(seed, "population")))
+    proposed = tuple(propose(problem.space, Trials(), n, stream(seed, "population")))
+    return start_with_given(problem, 0, proposed)

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from mopbt.errors import CorruptCheckpoint, StoreError
@@ -19,19 +19,22 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One line of the journal: jobs, reports, or the end of a session.
+    """One line of the journal: jobs, reports, an extension, or the end of a session.
 
     The end of a session records its seconds of work in `stopped`, and `done` if nothing was left
-    to do.
+    to do. An extension holds the new total of `steps`, of the `population`, or of both.
     """
 
     jobs: tuple[Job, ...] = ()
     reports: tuple[Report, ...] = ()
     stopped: float = 0.0
     done: bool = False
+    extend: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Convert the exchange to a JSON object."""
+        if self.extend:
+            return {"extend": dict(self.extend)}
         if self.stopped or self.done:
             end: dict[str, Any] = {"stopped": round(self.stopped, 6)}
             if self.done:
@@ -46,7 +49,8 @@ class Exchange:
         """Read an exchange from its JSON object."""
         jobs = tuple(Job.from_json(job) for job in data.get("jobs", ()))
         reports = tuple(Report.from_json(report) for report in data.get("reports", ()))
-        return Exchange(jobs, reports, data.get("stopped", 0.0), data.get("done", False))
+        stopped, done = data.get("stopped", 0.0), data.get("done", False)
+        return Exchange(jobs, reports, stopped, done, dict(data.get("extend", {})))
 
 
 class Checkpoints(Protocol):
