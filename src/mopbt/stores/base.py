@@ -49,7 +49,8 @@ class Exchange:
         """Read an exchange from its JSON object."""
         jobs = tuple(Job.from_json(job) for job in data.get("jobs", ()))
         reports = tuple(Report.from_json(report) for report in data.get("reports", ()))
-        stopped, done = data.get("stopped", 0.0), data.get("done", False)
+        stopped = data.get("stopped", 0.0)
+        done = data.get("done", False)
         return Exchange(jobs, reports, stopped, done, dict(data.get("extend", {})))
 
 
