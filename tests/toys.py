@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +80,30 @@ class UnstackableToy(ToyTask):
 
     def train_many(self, models, hp, begins, seeds):
         raise ZeroDivisionError("no stacks today\nbut a second line")
+
+    def evaluate_many(self, models):
+        return [self.evaluate(model) for model in models]
+
+
+@dataclass(frozen=True)
+class HangingToy(ToyTask):
+    """A toy that starts a process and hangs where the weight is large, as often as a file says."""
+
+    left: str = ""
+
+    def train(self, model, hp: Mapping[str, Any], begin: int, end: int, seed: int):
+        counter = Path(self.left)
+        left = int(counter.read_text())
+        if hp["weight"] >= 1 and left:
+            counter.write_text(str(left - 1))
+            child = subprocess.Popen(["sleep", "600"])
+            counter.with_name(f"child-{child.pid}").touch()
+            time.sleep(600)
+        return super().train(model, hp, begin, end, seed)
+
+    def train_many(self, models, hp, begins, seeds):
+        members = zip(models, hp, begins, seeds, strict=True)
+        return [self.train(m, h, b, b + self.interval, seed) for m, h, b, seed in members]
 
     def evaluate_many(self, models):
         return [self.evaluate(model) for model in models]

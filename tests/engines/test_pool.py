@@ -21,7 +21,7 @@ from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.tasks.toy import ToyTask
 from mopbt.testing import EngineConformance
-from toys import SlowToy, SuicidalToy, UnstackableToy
+from toys import HangingToy, SlowToy, SuicidalToy, UnstackableToy
 
 
 class TestPool(EngineConformance):
@@ -441,32 +441,11 @@ def test_a_stack_that_fails_is_reported_once_and_its_members_trained_one_by_one(
 # Time limits.
 
 
-class HangingToy(SlowToy):
-    """A toy that hangs where the weight is the largest, as often as a file says."""
-
-    def train(self, model, hp, begin, end, seed):
-        counter = Path(self.begun)
-        left = int(counter.read_text())
-        if hp["weight"] >= 1 and left:
-            counter.write_text(str(left - 1))
-            child = subprocess.Popen(["sleep", "600"])
-            counter.with_name(f"child-{child.pid}").touch()
-            time.sleep(600)
-        return ToyTask.train(self, model, hp, begin, end, seed)
-
-    def train_many(self, models, hp, begins, seeds):
-        both = zip(models, hp, begins, seeds, strict=True)
-        return [self.train(m, h, b, b + self.interval, s) for m, h, b, s in both]
-
-    def evaluate_many(self, models):
-        return [self.evaluate(model) for model in models]
-
-
 @pytest.fixture
 def hanging(tmp_path):
     def task(times):
         (tmp_path / "left").write_text(str(times))
-        return HangingToy(begun=str(tmp_path / "left"))
+        return HangingToy(left=str(tmp_path / "left"))
 
     yield task
     children = [int(file.name.split("-")[1]) for file in tmp_path.glob("child-*")]
@@ -532,7 +511,7 @@ def test_a_run_continues_without_the_members_that_hang(tmp_path, hanging):
         progress=False,
     )
     assert results.outcome == "done"
-    assert "time limit" in next(iter(results.failures().values()))
+    assert "time limit" in next(iter(results.failures.values()))
     assert len(results.front()) > 0
 
 

@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 
 import mopbt
+from mopbt.device import assigned_device
 from mopbt.engines.base import RunContext
 from mopbt.engines.ray import Actor, RayEngine
-from mopbt.errors import CannotStack, MissingExtra, MissingScore, RunMismatch, WorkerFailed
+from mopbt.errors import (
+    CannotStack,
+    MissingExtra,
+    MissingScore,
+    RunMismatch,
+    TaskError,
+    WorkerFailed,
+)
 from mopbt.problem import problem_of
 from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
@@ -23,7 +31,7 @@ from mopbt.stores.fsspec import RemoteCheckpoints
 from mopbt.stores.journal import read_journal
 from mopbt.tasks.toy import ToyTask
 from mopbt.testing import EngineConformance
-from toys import SlowToy, SuicidalToy, UnstackableToy
+from toys import HangingToy, SlowToy, SuicidalToy, UnstackableToy
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -307,6 +315,76 @@ def test_a_dead_actor_is_replaced_and_its_job_repeated_a_few_times(tmp_path):
     assert reports[3].objectives is not None
 
 
+@pytest.mark.usefixtures("cluster")
+def test_an_actor_that_hangs_is_killed_with_its_processes_and_its_job_repeated_once(tmp_path):
+    (tmp_path / "left").write_text("3")
+    engine = start(HangingToy(left=str(tmp_path / "left")), tmp_path, 1, timeout=1.0)
+    engine.submit([*fresh(0), *fresh(1, weight=0)], {})
+    reports = collect(engine, 2)
+    assert "longer than its time limit of 1 s, 2 times" in reports[0].error
+    assert reports[1].objectives is not None
+    engine.submit(fresh(2), {})
+    assert collect(engine, 1)[2].objectives is not None
+    engine.close()
+    children = [file.name.split("-")[1] for file in tmp_path.glob("child-*")]
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, children)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(children) == 3
+    assert not any(map(is_alive, children))
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@dataclass(frozen=True)
+class DeviceToy(ToyTask):
+    """A toy that writes down which device its actor has."""
+
+    folder: str = ""
+    device: str = "auto"
+
+    def train(self, model, hp, begin, end, seed):
+        seen = {key: os.environ.get(key) for key in ("CUDA_VISIBLE_DEVICES", "MOPBT_DEVICE")}
+        own = {**seen, "assigned": assigned_device()}
+        (Path(self.folder) / f"{os.getpid()}.json").write_text(json.dumps(own))
+        return super().train(model, hp, begin, end, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gpus", "masks", "device"), [(0, 1, "cpu"), (1, 2, "cuda:0"), (2, 1, "cuda:0")]
+)
+def test_an_actor_sees_only_the_gpus_that_ray_gave_it(cluster, tmp_path, gpus, masks, device):
+    node = cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=MEMORY)
+    try:
+        task = DeviceToy(folder=str(tmp_path))
+        engine = start(task, tmp_path, 2 if gpus == 1 else 1, num_gpus=gpus)
+        engine.submit(fresh(*range(12)), {})
+        collect(engine, 12)
+        engine.close()
+    finally:
+        cluster.remove_node(node)
+    seen = [json.loads(file.read_text()) for file in tmp_path.glob("*.json")]
+    assert {own["assigned"] for own in seen} == {own["MOPBT_DEVICE"] for own in seen} == {device}
+    visible = {own["CUDA_VISIBLE_DEVICES"] for own in seen}
+    assert len(visible) == masks
+    if gpus:
+        assert all(len(mask.split(",")) == gpus for mask in visible)
+    else:
+        assert visible == {"-1"}
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cpu", 1), ("cuda", 0), ("cuda:1", 2)])
+def test_a_device_that_actors_do_not_have_is_an_error(tmp_path, device, gpus):
+    with pytest.raises(TaskError, match=f"sets device='{device}', but the actors.*`num_gpus`"):
+        start(DeviceToy(device=device), tmp_path, 1, num_gpus=gpus)
+
+
 @pytest.mark.slow
 def test_the_death_of_a_node_and_of_what_was_stored_there_costs_time_and_no_job(cluster, tmp_path):
     import ray
@@ -509,7 +587,7 @@ def test_what_no_node_has_ends_the_run_after_a_while(tmp_path):
 
 
 def test_a_task_that_an_actor_cannot_read_is_an_error_that_says_so(tmp_path):
-    answer = Actor().prepare(b"not a pickle", [], 0, "")
+    answer = Actor().prepare(b"not a pickle", [], 0, "", None)
     assert isinstance(answer, WorkerFailed)
     assert "cannot read the task" in str(answer)
     assert "runtime_env" in str(answer)

@@ -22,6 +22,7 @@ from typing import Any
 
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.crashes import CrashTracker
+from mopbt.engines.devices import CPU, VARIABLE, adopt_device
 from mopbt.engines.execution import (
     Answer,
     Stack,
@@ -33,7 +34,8 @@ from mopbt.engines.execution import (
 )
 from mopbt.engines.pool import check_timeout, check_whole_number, pickle_context
 from mopbt.engines.worker import keep_memory
-from mopbt.errors import MissingExtra, MopbtError, StoreError, WorkerFailed
+from mopbt.errors import MissingExtra, MopbtError, StoreError, TaskError, WorkerFailed
+from mopbt.problem import PlacedTask
 from mopbt.state import Job, Report
 
 # A fast actor gets its second stack in advance, and trains it while it saves the first one.
@@ -52,10 +54,11 @@ class Actor:
     """What a Ray actor holds and does. Its calls overlap, but only one at a time trains."""
 
     def prepare(
-        self, payload: bytes, path: list[str], cache_bytes: int, probe: str
+        self, payload: bytes, path: list[str], cache_bytes: int, probe: str, gpus: float | None
     ) -> MopbtError | None:
         """Read the task, and check that the storage is the driver's."""
         keep_memory()
+        _adopt_gpus(gpus)
         sys.path.extend(entry for entry in path if entry not in sys.path)
         self._training = threading.Lock()
         self._cache = ModelCache(cache_bytes)
@@ -89,6 +92,19 @@ class Actor:
             )
 
 
+def _adopt_gpus(gpus: float | None) -> None:
+    """Assign the first GPU that Ray gave to this actor, or the CPU if it gave none.
+
+    `gpus` is None if the actor has other resources, of which only the task knows the device.
+    """
+    if gpus == 0:
+        # Ray leaves all GPUs of the node visible.
+        os.environ.update(CPU.environment(os.environ))
+    elif gpus is not None:
+        os.environ[VARIABLE] = "xpu:0" if "ONEAPI_DEVICE_SELECTOR" in os.environ else "cuda:0"
+    adopt_device()
+
+
 def _this_actor() -> str:
     return f"a Ray actor on {socket.gethostname()}"
 
@@ -104,6 +120,8 @@ class _ActorState:
     max_stacks: int = 1
     # Seconds that the last stack took; 0 before the first one.
     pace: float = 0.0
+    # The moment at which the oldest stack has taken too long.
+    deadline: float = math.inf
 
 
 class RayEngine:
@@ -165,6 +183,8 @@ class RayEngine:
             "num_gpus": num_gpus,
             "resources": dict(resources or {}),
         }
+        # None: the task finds its device among other resources.
+        self._gpus = None if resources and not num_gpus else num_gpus
         self._stack_size = stack
         self._runtime_env = dict(runtime_env or {})
         self._timeout = math.inf if timeout is None else timeout
@@ -188,6 +208,7 @@ class RayEngine:
         """Connect to Ray and prepare for a run; actors start with the first jobs."""
         if self.stack > 1:
             require_stackable(context.task, context.problem.name, "leave `stack` at 1")
+        self._check_device(context.task)
         try:
             self._payload = pickle_context(context)
         except Exception as error:
@@ -218,6 +239,18 @@ class RayEngine:
         self._last_poll = -math.inf
         self._poll_cluster()
 
+    def _check_device(self, task: Any) -> None:
+        """Raise TaskError if a task sets a device that its actors do not have."""
+        device = str(task.device) if isinstance(task, PlacedTask) else "auto"
+        if device == "auto" or self._gpus is None:
+            return
+        if (device == "cpu") != (self._gpus == 0) or ":" in device:
+            have = f"{self._gpus:g} GPUs each" if self._gpus else "no GPU"
+            raise TaskError(
+                f"the task sets device={device!r}, but the actors of the RayEngine have {have}, "
+                f"which Ray assigns; leave the task's `device` at 'auto' and set `num_gpus`"
+            )
+
     def elapsed(self) -> float:
         """Return the seconds since `start`."""
         return time.monotonic() - self._began
@@ -235,8 +268,10 @@ class RayEngine:
         while not reports:
             if self._broken is not None:
                 raise self._broken
-            for reference in self._wait(deadline - time.monotonic()):
+            limit = min([deadline, *(actor.deadline for actor in self._actors)])
+            for reference in self._wait(limit - time.monotonic()):
                 reports += self._receive(reference)
+            reports += self._end_late_actors()
             self._poll_cluster()
             self._spawn()
             self._dispatch()
@@ -325,6 +360,7 @@ class RayEngine:
             self._false_starts = 0
             return []
         actor.stacks = deque(item for item in actor.stacks if item[0] != reference)
+        self._start_clock(actor)
         self._homes |= dict.fromkeys((report.job for report in answer.reports), actor)
         actor.pace = sum(report.duration for report in answer.reports)
         actor.max_stacks = _AHEAD if actor.pace < _SHORT else 1
@@ -338,12 +374,7 @@ class RayEngine:
         reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         # The payload may be what was lost, so the next actor gets a new copy.
         self._payload_reference = None
-        self._homes = {id: home for id, home in self._homes.items() if home is not actor}
-        self._actors.remove(actor)
-        self._kill(actor)
-        for reference, _ in actor.stacks:
-            self._calls.pop(reference, None)
-        repeated = [stack for _, stack in actor.stacks]
+        repeated = self._remove(actor)
         reports: list[Report] = []
         if actor.is_ready:
             repeated, reports = self._crashes.record(repeated, "Ray actor", reason)
@@ -352,6 +383,32 @@ class RayEngine:
             if self._false_starts > self._retries:
                 raise WorkerFailed(f"Ray actors end before they are ready: {reason}")
         self._pending.extendleft(reversed(repeated))
+        return reports
+
+    def _remove(self, actor: _ActorState) -> list[Stack]:
+        """Kill an actor, with the processes that it started, and return what it held."""
+        self._homes = {id: home for id, home in self._homes.items() if home is not actor}
+        self._actors.remove(actor)
+        self._kill(actor)
+        for reference, _ in actor.stacks:
+            self._calls.pop(reference, None)
+        return [stack for _, stack in actor.stacks]
+
+    def _start_clock(self, actor: _ActorState) -> None:
+        """Give an actor the time that its oldest stack may take."""
+        actor.deadline = math.inf
+        if actor.stacks:
+            _, stack = actor.stacks[0]
+            actor.deadline = time.monotonic() + self._timeout * len(stack)
+
+    def _end_late_actors(self) -> list[Report]:
+        """Kill the actors that take too long, and repeat their jobs or report them as failed."""
+        now = time.monotonic()
+        reports: list[Report] = []
+        for actor in [actor for actor in self._actors if actor.deadline <= now]:
+            repeated, failed = self._crashes.record_timeout(self._remove(actor), self._timeout)
+            self._pending.extendleft(reversed(repeated))
+            reports += [replace(report, seconds=self.elapsed()) for report in failed]
         return reports
 
     def _poll_cluster(self) -> None:
@@ -388,7 +445,7 @@ class RayEngine:
             actor = _ActorState(self._actor_class.remote())
             self._actors.append(actor)
             reference = actor.handle.prepare.remote(
-                self._payload_reference, self._path, self._warm_bytes, self._probe
+                self._payload_reference, self._path, self._warm_bytes, self._probe, self._gpus
             )
             self._calls[reference] = actor
 
@@ -433,6 +490,8 @@ class RayEngine:
             self._homes.pop(job.start, None)
         reference = actor.handle.execute.remote(stack)
         actor.stacks.append((reference, stack))
+        if len(actor.stacks) == 1:
+            self._start_clock(actor)
         self._calls[reference] = actor
 
     def _kill(self, actor: _ActorState) -> None:
