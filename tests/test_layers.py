@@ -405,7 +405,7 @@ def test_no_cycles_between_modules():
 WRITERS = {
     "compare.report": "removes figures of an earlier report",
     "compare.reuse": "copies the directory of a finished run",
-    "compare.single_run": "removes the directory of a run that is started again",
+    "compare.worker": "removes the directory of a run that is started again",
     "engines.supervisor": "opens the null device",
     "export": "writes exported models where the user asks",
     "html.follower": "opens journals for reading, without following links",

@@ -17,7 +17,7 @@ from mopbt.compare import (
     PlannedRun,
     compare,
     execute,
-    workers,
+    worker,
 )
 from mopbt.compare.directory import read_about
 from mopbt.engines.simulated import PerStep
@@ -279,18 +279,18 @@ def test_a_full_disk_ends_the_plan(place, tmp_path, monkeypatch):
     """Otherwise each of the other runs would start and fail by itself."""
     asked = []
 
-    class FullDisk(workers.WorkerPool):
+    class FullDisk(execute.WorkerPool):
         def start(self, spec):
             asked.append(spec)
 
         def receive(self):
             message = {"run": asdict(asked[-1])}
-            return asked[-1].path, workers.answer_message(message, lambda _: None)
+            return asked[-1].path, worker.answer_message(message, lambda _: None)
 
     def no_space(spec, report_share):
         raise StorageFull("no space left to write it")
 
-    monkeypatch.setattr(workers, "execute_run", no_space)
+    monkeypatch.setattr(worker, "execute_run", no_space)
     monkeypatch.setattr(execute, "WorkerPool", FullDisk)
     comparison = compare(
         experiment(place, "quick", engine="local"), out=tmp_path / "out", jobs=1, progress=False

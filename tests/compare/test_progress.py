@@ -1,13 +1,16 @@
 """Estimating the time left."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from mopbt.compare import (
+    Experiment,
     PlannedRun,
     seconds_left,
 )
+from mopbt.compare.plan import plan_comparison
 from mopbt.compare.progress import ProgressView
 
 
@@ -29,10 +32,12 @@ def test_time_left_is_estimated_from_the_most_similar_runs():
 
 
 def test_time_left_is_shown_before_the_first_run_is_finished(monkeypatch):
-    runs = [PlannedRun("x", "A", seed) for seed in range(4)]
+    mine = Experiment(name="mine", tasks=("x",), algorithms={"A": {"name": "mo-pbt"}}, seeds=4)
+    plan = plan_comparison(mine, Path("out"), None, (), 2)
+    runs = plan.runs
     now = [0.0]
     monkeypatch.setattr("mopbt.compare.progress.time.monotonic", lambda: now[0])
-    with ProgressView("mine", runs, {}, 2, shown=False) as view:
+    with ProgressView(plan, {}, shown=False) as view:
         view.begin(runs[0])
         assert "left" not in view._line()
         # The run was started in an earlier session, whose duration is unknown.

@@ -18,7 +18,7 @@ from mopbt.compare import (
 )
 from mopbt.compare.directory import read_about
 from mopbt.compare.report import write_report
-from mopbt.compare.single_run import RunSpec, execute_run
+from mopbt.compare.worker import RunSpec, execute_run
 from mopbt.errors import (
     RunMismatch,
     StoreError,

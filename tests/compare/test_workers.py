@@ -8,7 +8,7 @@ import pytest
 
 from compare.helpers import experiment, task
 from mopbt.compare import Experiment
-from mopbt.compare.workers import WorkerPool
+from mopbt.compare.execute import WorkerPool
 from mopbt.errors import CannotStack, TaskFailed
 from mopbt.registry import task_fingerprint
 from mopbt.run_config import RunConfig

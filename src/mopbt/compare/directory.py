@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mopbt.compare.plan import Experiment, PlannedRun
+from mopbt.compare.plan import ComparisonPlan, Experiment, PlannedRun
 from mopbt.engines.supervisor import available_cores
 from mopbt.errors import RunMismatch, StoreError
 from mopbt.filesystem import cannot_write, write_atomically
@@ -192,33 +192,27 @@ def read_json(file: Path, remedy: str) -> dict[str, Any]:
 class Record:
     """Write about.json: commands, machine, versions, times and measurements."""
 
-    def __init__(
-        self,
-        out: Path,
-        name: str,
-        scale: str | None,
-        jobs: int,
-        finished: Mapping[PlannedRun, Marker],
-    ) -> None:
-        about = read_about(out)
+    def __init__(self, plan: ComparisonPlan, finished: Mapping[PlannedRun, Marker]) -> None:
+        self._out = plan.out
+        about = read_about(plan.out)
         self.tasks: dict[str, Any] = about.get("tasks", {})
         # Failures of the last session, with their tracebacks, by run.
         self.failures: dict[str, str] = {}
         self._earlier: dict[str, Any] = about.get("taken_over", {})
         self._copied = dict(self._earlier)
-        self._head = {"experiment": name, "scale": scale}
+        self._head = {"experiment": plan.scaled.name, "scale": plan.scale}
         self._sessions: list[dict[str, Any]] = about.get("sessions", [])
         self._began = time.monotonic()
         self._sessions.append(
             {
                 "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
                 "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                "jobs": jobs,
+                "jobs": plan.jobs,
                 "machine": _machine(),
                 "versions": _versions(),
             }
         )
-        self.write(out, finished)
+        self.write(finished)
 
     def record_copies(self, counts: Mapping[Path, int]) -> None:
         """Record how many runs were copied from which comparisons, and where those ran."""
@@ -230,7 +224,7 @@ class Record:
             ]
             self._copied[place.name] = {"runs": earlier + runs, "sessions": sessions}
 
-    def write(self, out: Path, finished: Mapping[PlannedRun, Marker]) -> None:
+    def write(self, finished: Mapping[PlannedRun, Marker]) -> None:
         """Write about.json."""
         self._sessions[-1]["seconds"] = round(time.monotonic() - self._began, 3)
         runs = {}
@@ -249,7 +243,7 @@ class Record:
         if self.failures:
             about["failures"] = self.failures
         text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
-        write_atomically(out / "about.json", text.encode())
+        write_atomically(self._out / "about.json", text.encode())
 
 
 def _machine() -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
-from mopbt.algorithms import check_count
 from mopbt.compare.collect import (
     Comparison,
     collect,
@@ -33,15 +33,18 @@ from mopbt.compare.plan import (
 )
 from mopbt.compare.progress import ProgressView
 from mopbt.compare.reuse import ReusableRuns
-from mopbt.compare.single_run import RunSpec
-from mopbt.compare.workers import Answer, WorkerPool
-from mopbt.engines.supervisor import available_cores
-from mopbt.errors import RunMismatch, StoreError
+from mopbt.compare.worker import Answer, RunSpec
+from mopbt.engines.pool import THREADS
+from mopbt.engines.supervisor import Supervisor, WorkerProcess, available_cores
+from mopbt.errors import RunMismatch, StoreError, TaskFailed, all_errors
 from mopbt.filesystem import write_atomically
 from mopbt.run_config import RunConfig
 
 # Seconds added to a time budget. Sums of costs are inexact, which must not cut off an interval.
 SLACK = 1e-6
+# Errors of a task that the driver raises again, by name.
+_ERRORS: list[type[Exception]] = [ValueError, TypeError, *all_errors()]
+KINDS = {kind.__name__: kind for kind in _ERRORS}
 
 
 def compare(
@@ -70,13 +73,12 @@ def compare(
             to ours are not repeated.
     """
     jobs = available_cores() if jobs is None else jobs
-    check_count("jobs", jobs, 1)
     out = Path(out).absolute()
     parquet = _wants_parquet(out, parquet)
-    plan = plan_comparison(_read(experiment), out, scale, tasks)
+    plan = plan_comparison(_read(experiment), out, scale, tasks, jobs)
     check_directory(out, plan.experiment, plan.scale)
     check_runs_exist(out)
-    failures = _execute_missing(plan, jobs, [Path(place) for place in reuse], progress=progress)
+    failures = _execute_missing(plan, [Path(place) for place in reuse], progress=progress)
     comparison = replace(collect(out, plan.scaled), failures=failures)
     _write(comparison, plan.experiment, out, parquet=parquet)
     return comparison
@@ -148,7 +150,7 @@ _Prepared = Mapping[str, Mapping[str, _PreparedAlgorithm]]
 
 
 def _execute_missing(
-    plan: ComparisonPlan, jobs: int, reuse: Sequence[Path], *, progress: bool
+    plan: ComparisonPlan, reuse: Sequence[Path], *, progress: bool
 ) -> dict[PlannedRun, str]:
     """Execute the runs of a plan that are not finished, and return those that failed."""
     out = plan.out
@@ -166,15 +168,15 @@ def _execute_missing(
             check_directory(out, plan.experiment, plan.scale)
             finished = finished_runs(out, plan.scaled.plan())
             _check_unchanged(out, finished, prepared)
-            record = Record(out, plan.scaled.name, plan.scale, jobs, finished)
+            record = Record(plan, finished)
             # This file makes the directory a comparison, so it is written last.
             write_atomically(out / "experiment.toml", plan.experiment.to_toml().encode())
-            with ProgressView(plan.scaled.name, plan.runs, finished, jobs, shown=progress) as view:
-                execution = _Execution(plan, prepared, jobs, finished, reusable, record, view, pool)
+            with ProgressView(plan, finished, shown=progress) as view:
+                execution = _Execution(plan, prepared, finished, reusable, record, view, pool)
                 return execution.execute()
 
 
-def _prepare(pool: WorkerPool, plan: ComparisonPlan, task: str) -> dict[str, _PreparedAlgorithm]:
+def _prepare(pool: "WorkerPool", plan: ComparisonPlan, task: str) -> dict[str, _PreparedAlgorithm]:
     answer = pool.prepare(plan.scaled, task, plan.scale)
     return {
         label: _PreparedAlgorithm(
@@ -207,12 +209,11 @@ class _Execution:
 
     plan: ComparisonPlan
     prepared: _Prepared
-    jobs: int
     finished: dict[PlannedRun, Marker]
     reusable: ReusableRuns | None
     record: Record
     view: ProgressView
-    pool: WorkerPool
+    pool: "WorkerPool"
     failures: dict[PlannedRun, str] = field(default_factory=dict)
 
     def execute(self) -> dict[PlannedRun, str]:
@@ -221,7 +222,7 @@ class _Execution:
         try:
             self._execute_runs()
         finally:
-            self.record.write(self.plan.out, self.finished)
+            self.record.write(self.finished)
         if self.reusable is not None:
             copies = sum(self.reusable.copies.values())
             self.view.note(f"runs reused from other comparisons: {copies}")
@@ -232,7 +233,7 @@ class _Execution:
         for task in self.prepared:
             if task not in self.record.tasks:
                 self.record.tasks[task] = self._measure(task)
-                self.record.write(self.plan.out, self.finished)
+                self.record.write(self.finished)
         for run, marker in self.finished.items():
             self._check_cost(run, json.loads(marker["order"])["cost"])
 
@@ -266,7 +267,7 @@ class _Execution:
         waiting = [run for run in self.plan.runs if run not in self.finished]
         running: dict[str, PlannedRun] = {}
         while waiting or running:
-            ready = [run for run in waiting if self._is_ready(run)][: self.jobs - len(running)]
+            ready = [run for run in waiting if self._is_ready(run)][: self.plan.jobs - len(running)]
             for run in ready:
                 waiting.remove(run)
                 spec = self._spec(run)
@@ -308,7 +309,7 @@ class _Execution:
             self.failures[run] = answer["failed"]
             self.record.failures[str(run)] = answer.get("trace", answer["failed"])
         self.view.end(run, answer)
-        self.record.write(self.plan.out, self.finished)
+        self.record.write(self.finished)
 
     def _give_up(self, waiting: Sequence[PlannedRun], why: str) -> None:
         for run in waiting:
@@ -345,3 +346,106 @@ class _Execution:
             keep_models=experiment.keep_models,
             task_fingerprint=prepared.settings.task_fingerprint,
         )
+
+
+class WorkerPool:
+    """Worker processes, each of which executes one run at a time.
+
+    A worker that dies is replaced. Use the pool as a context manager.
+    """
+
+    def __init__(self) -> None:
+        self._supervisor = Supervisor()
+        self._idle: list[WorkerProcess] = []
+        # The specification of a run, or None while a task is prepared or measured.
+        self._busy: dict[WorkerProcess, RunSpec | None] = {}
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Nothing is lost, because all reports are in the journals.
+        self._supervisor.close()
+
+    def start(self, spec: RunSpec) -> None:
+        """Start a run in an idle process, or in a new one if all are busy."""
+        self._send({"run": asdict(spec)}, spec)
+
+    def receive(self) -> tuple[str, Answer]:
+        """Wait for the next answer, and return it with the path of its run.
+
+        If a process dies, perhaps because of the code of its run, the run is repeated with its
+        training isolated in another process.
+        """
+        while True:
+            spec, answer = self._receive()
+            assert spec is not None
+            if "died" not in answer:
+                return spec.path, answer
+            if spec.isolated:
+                return spec.path, _failed(answer)
+            self.start(replace(spec, isolated=True))
+
+    def prepare(self, experiment: Experiment, task: str, scale: str | None) -> Mapping[str, Any]:
+        """Prepare a task in a process, see `prepare_task`; no run may be running.
+
+        An error of the task is raised here.
+        """
+        message = {"experiment": experiment.to_dict(), "task": task, "scale": scale}
+        answer = self._ask({"prepare": message})
+        if "failed" not in answer:
+            prepared: Mapping[str, Any] = answer["prepared"]
+            return prepared
+        if answer.get("kind") not in KINDS:
+            raise TaskFailed(f"{task} cannot be loaded:", answer.get("trace", answer["failed"]))
+        # The cause is shown with --traceback.
+        raise KINDS[answer["kind"]](answer["failed"]) from TaskFailed(answer["trace"])
+
+    def measure(self, task: str, **options: Any) -> Mapping[str, Any]:
+        """Measure a task in a process, see `measure_task`; no run may be running."""
+        answer = self._ask({"measure": {"task": task, **options}})
+        if "failed" in answer:
+            raise TaskFailed(f"{task} cannot be measured:", answer["failed"])
+        measured: Mapping[str, Any] = answer["measured"]
+        return measured
+
+    def _ask(self, message: Mapping[str, Any]) -> Answer:
+        self._send(message, None)
+        answer = self._receive()[1]
+        return _failed(answer) if "died" in answer else answer
+
+    def _send(self, message: Mapping[str, Any], spec: RunSpec | None) -> None:
+        if self._idle:
+            worker = self._idle.pop()
+        else:
+            environment = dict.fromkeys(THREADS, "1")
+            worker = self._supervisor.spawn("mopbt.compare.worker:serve", environment)
+        self._busy[worker] = spec
+        worker.send(json.dumps(message).encode())
+
+    def _receive(self) -> tuple[RunSpec | None, Answer]:
+        """Wait for the next answer or the death of a busy process, and say of which run."""
+        while True:
+            event = self._supervisor.receive()
+            assert event is not None
+            worker, message = event
+            if message is None:
+                code = self._supervisor.reap(worker)
+                if worker in self._busy:
+                    return self._busy.pop(worker), {"died": code}
+                self._idle.remove(worker)
+                continue
+            answer: Answer = json.loads(message)
+            if "share" in answer:
+                return self._busy[worker], answer
+            self._idle.append(worker)
+            return self._busy.pop(worker), answer
+
+
+def _failed(answer: Answer) -> Answer:
+    return {"failed": f"its process died (exit code {answer['died']})"}

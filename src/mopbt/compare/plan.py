@@ -275,6 +275,7 @@ class ComparisonPlan:
         scale: The scale. None is that of the paper.
         out: Directory of the comparison.
         runs: Runs of the selected tasks, finished or not.
+        jobs: Number of parallel runs.
     """
 
     experiment: Experiment
@@ -282,18 +283,20 @@ class ComparisonPlan:
     scale: str | None
     out: Path
     runs: tuple[PlannedRun, ...]
+    jobs: int
 
 
 def plan_comparison(
-    experiment: Experiment, out: Path, scale: str | None, tasks: Sequence[str]
+    experiment: Experiment, out: Path, scale: str | None, tasks: Sequence[str], jobs: int
 ) -> ComparisonPlan:
     """Plan the runs of some tasks, by default all."""
+    check_count("jobs", jobs, 1)
     scale = normalize_scale(experiment, scale)
     scaled = experiment.at(scale)
     for task in tasks:
         check_choice("tasks", task, scaled.tasks)
     runs = tuple(run for run in scaled.plan() if not tasks or run.task in tasks)
-    return ComparisonPlan(experiment, scaled, scale, out, runs)
+    return ComparisonPlan(experiment, scaled, scale, out, runs, jobs)
 
 
 def normalize_scale(experiment: Experiment, scale: str | None) -> str | None:

@@ -4,11 +4,11 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mopbt.compare.directory import Marker
-from mopbt.compare.plan import PlannedRun
+from mopbt.compare.plan import ComparisonPlan, PlannedRun
 from mopbt.errors import last_line
 
 # Seconds between two lines of progress without a terminal.
@@ -24,13 +24,7 @@ class ProgressView:
     """
 
     def __init__(
-        self,
-        name: str,
-        plan: Sequence[PlannedRun],
-        finished: Mapping[PlannedRun, Marker],
-        jobs: int,
-        *,
-        shown: bool,
+        self, plan: ComparisonPlan, finished: Mapping[PlannedRun, Marker], *, shown: bool
     ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
@@ -44,9 +38,10 @@ class ProgressView:
             disable=not self._console.is_terminal,
             transient=True,
         )
-        self._plan = plan
-        self._jobs = jobs
-        self._durations = {run: float(finished[run]["real"]) for run in plan if run in finished}
+        self._plan = plan.runs
+        self._jobs = plan.jobs
+        done = [run for run in plan.runs if run in finished]
+        self._durations = {run: float(finished[run]["real"]) for run in done}
         self._shares: dict[PlannedRun, float] = {}
         # When each run first reported its share, and that share.
         self._firsts: dict[PlannedRun, tuple[float, float]] = {}
@@ -57,7 +52,7 @@ class ProgressView:
         self._last_time = -math.inf
         self._last_line = ""
         self._total = self._bars.add_task(
-            name, total=len(plan), completed=len(self._durations), note=""
+            plan.scaled.name, total=len(plan.runs), completed=len(self._durations), note=""
         )
         self._rows: dict[PlannedRun, Any] = {}
 
@@ -67,7 +62,7 @@ class ProgressView:
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._bars.stop()
-        if self._line() != self._last_line:
+        if not self._console.quiet and self._line() != self._last_line:
             self.note(self._line())
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self.note(
@@ -110,6 +105,8 @@ class ProgressView:
         self.note(f"{run}: {why}")
 
     def _show(self) -> None:
+        if self._console.quiet:
+            return
         self._bars.update(self._total, completed=len(self._durations), note=self._line())
         now = time.monotonic()
         if not self._console.is_terminal and now - self._last_time >= LINE_INTERVAL:

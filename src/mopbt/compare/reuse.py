@@ -16,7 +16,7 @@ from mopbt.compare.directory import (
     recorded_experiment,
 )
 from mopbt.compare.plan import slug
-from mopbt.compare.single_run import RunSpec
+from mopbt.compare.worker import RunSpec
 from mopbt.filesystem import write_atomically
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config

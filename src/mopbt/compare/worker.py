@@ -1,23 +1,36 @@
-"""Execute one run of a comparison, or measure a task, inside a worker process."""
+"""A worker process of a comparison: it executes one run, or prepares or measures a task."""
 
 import json
+import queue
 import shutil
 import statistics
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mopbt.algorithms import algorithm_of, options_of
 from mopbt.compare.directory import Marker
-from mopbt.compare.plan import LEAST
+from mopbt.compare.plan import LEAST, Experiment
+from mopbt.compare.prepare import prepare_task
 from mopbt.engines.auto import EngineSpec, engine_spec
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.execution import run_job
-from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunMismatch, TaskFailed
+from mopbt.engines.supervisor import exit_at_once, open_channel, receive, send
+from mopbt.engines.worker import keep_memory
+from mopbt.errors import (
+    CorruptCheckpoint,
+    CorruptJournal,
+    MopbtError,
+    RunMismatch,
+    StorageFull,
+    TaskFailed,
+)
 from mopbt.filesystem import sync, write_atomically
 from mopbt.objectives import parse_constraints
 from mopbt.problem import problem_of
@@ -33,6 +46,14 @@ from mopbt.state import Job, required_checkpoints
 from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.version import __version__
 
+# What a worker answers. One key says what it is about:
+#   "share": how much of the run is done. More answers follow.
+#   "finished": the marker of the finished run.
+#   "prepared": what the runs of a task need, see `prepare_task`.
+#   "measured": cost and engine of a task.
+#   "failed": the error, with its class as "kind", its traceback as "trace", and "stop" if no other
+#       run can succeed.
+Answer = Mapping[str, Any]
 # Seconds between two reports of how much of a run is done.
 SHARE_INTERVAL = 0.5
 
@@ -86,6 +107,52 @@ class RunSpec:
             place = Path(place).name
         values["task"] = place + colon + name
         return json.dumps(values, sort_keys=True)
+
+
+def serve() -> None:
+    """Answer messages of a `WorkerPool` until it closes the channel."""
+    keep_memory()
+    source, sink = open_channel()
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
+
+    def send_answer(answer: Answer) -> None:
+        try:
+            send(sink, json.dumps(answer).encode())
+        except BrokenPipeError:
+            # The pool is gone. The journal has all reports of the run.
+            exit_at_once()
+
+    while True:
+        message = json.loads(inbox.get())
+        send_answer(answer_message(message, lambda share: send_answer({"share": share})))
+
+
+def _listen(source: IO[bytes], inbox: "queue.SimpleQueue[bytes]") -> None:
+    while (message := receive(source)) is not None:
+        inbox.put(message)
+    exit_at_once()
+
+
+def answer_message(message: Mapping[str, Any], report_share: Callable[[float], None]) -> Answer:
+    """Execute a run, or prepare or measure a task, and return the last answer."""
+    try:
+        if "prepare" in message:
+            options = message["prepare"]
+            experiment = Experiment(**options["experiment"])
+            return {"prepared": prepare_task(experiment, options["task"], options["scale"])}
+        if "measure" in message:
+            return {"measured": measure_task(**message["measure"])}
+        return {"finished": execute_run(RunSpec(**message["run"]), report_share)}
+    except (MopbtError, ValueError, TypeError) as error:
+        return {
+            "failed": str(error),
+            "kind": type(error).__name__,
+            "trace": traceback.format_exc(),
+            "stop": isinstance(error, StorageFull),
+        }
+    except Exception:
+        return {"failed": traceback.format_exc()}
 
 
 def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
