@@ -235,10 +235,6 @@ def test_private_names_stay_in_their_folder(module):
             assert not last.startswith("_") or last.endswith("__"), f"{module} imports {name}"
 
 
-# Modules that still import their siblings through the package. Remove each one when it is fixed.
-THROUGH_THE_PACKAGE = {"function_task", "compare.measures", "compare.tables"}
-
-
 def test_no_module_imports_through_the_package():
     """`from mopbt import x` inside the package makes an import cycle."""
     found = {
@@ -248,7 +244,7 @@ def test_no_module_imports_through_the_package():
         if (isinstance(node, ast.ImportFrom) and node.module == "mopbt")
         or (isinstance(node, ast.Import) and any(alias.name == "mopbt" for alias in node.names))
     }
-    assert found <= THROUGH_THE_PACKAGE, found
+    assert not found
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,11 @@ class JobColumns:
     def __getitem__(self, id: int) -> Job:
         if id not in self:
             raise KeyError(id)
-        config, blend = self.config(id), self._blend.get(id, ())
-        trial, begin, end = self._trial[id], self._begin[id], self._end[id]
+        config = self.config(id)
+        blend = self._blend.get(id, ())
+        trial = self._trial[id]
+        begin = self._begin[id]
+        end = self._end[id]
         return Job(id, trial, config, self.start(id), begin, end, blend)
 
     def append(self, row: Sequence[Any]) -> None:
@@ -153,7 +156,9 @@ class MappingColumn:
                 self._numbers.extend(map(float, numbers))
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        names, at, width = self._names[self._layout[row]], self._offset[row], self._width
+        names = self._names[self._layout[row]]
+        at = self._offset[row]
+        width = self._width
         if width == 1:
             return dict(zip(names, self._numbers[at : at + len(names)], strict=True))
         return {
@@ -209,7 +214,8 @@ class ReportColumns:
 
     def append(self, data: Mapping[str, Any]) -> None:
         """Append a report in its JSON form; ValueError if its objectives do not fit."""
-        job, row = data["job"], len(self._job)
+        job = data["job"]
+        row = len(self._job)
         failed = "error" in data
         objectives = self._nothing if failed else list(map(float, data["objectives"]))
         if len(objectives) != self._k:
@@ -236,7 +242,9 @@ class ReportColumns:
             self._odd_checksum[row] = checksum
 
     def __getitem__(self, row: int) -> Report:
-        job, seconds, duration = self._job[row], self._seconds[row], self._duration[row]
+        job = self._job[row]
+        seconds = self._seconds[row]
+        duration = self._duration[row]
         if row in self._failure:
             error = self._failure[row]
             return Report(job, seconds=seconds, duration=duration, error=error)

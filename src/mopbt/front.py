@@ -275,7 +275,8 @@ class Front(Sequence[Point]):
 
     def _price(self, point: Point) -> str:
         """Return what a model gives up compared with the leaders of the complete front."""
-        objectives, complete = self._problem.objectives, self._complete
+        objectives = self._problem.objectives
+        complete = self._complete
         rows = complete._scaled()
         clauses = {}
         for k, objective in enumerate(objectives):

@@ -509,11 +509,13 @@ def _load_state(name: str, tracked: Any, state: Any) -> None:
     try:
         tracked.load_state_dict(state)
     except Exception as error:
-        then, now = _shapes(state), _shapes(tracked.state_dict())
+        then = _shapes(state)
+        now = _shapes(tracked.state_dict())
         part = next((part for part in then | now if then.get(part) != now.get(part)), None)
         if part is None:
             raise
-        was, got = then.get(part, "missing"), now.get(part, "nothing")
+        was = then.get(part, "missing")
+        got = now.get(part, "nothing")
         raise _shape_error(name, repr(part), was, got) from error
 
 
@@ -594,7 +596,8 @@ def _merge_group(group: dict[str, Any], new: Mapping[str, Any], old: Mapping[str
             group[field] = _merge(new[field], old.get(field, new[field]), group[field])
     # The scale of a scheduled rate is `initial_lr`, not the `lr` it was built with: a warmup may
     # start at 0.
-    initial, old_initial = new.get("initial_lr"), old.get("initial_lr")
+    initial = new.get("initial_lr")
+    old_initial = old.get("initial_lr")
     if _are_numbers(initial, old_initial, rate) and initial != old_initial and old_initial != 0:
         is_scheduled = rate != old["lr"]
         group["lr"] = rate * initial / old_initial if is_scheduled else new["lr"]

@@ -72,7 +72,8 @@ class History:
             self._is_done = line.get("done", False)
 
     def _add_job(self, row: Sequence[Any]) -> None:
-        id, trial = row[0], row[1]
+        id = row[0]
+        trial = row[1]
         follows = id >= len(self.jobs) and 0 <= trial <= self.trials
         starts = [row[3]] if row[3] is not None else []
         if len(row) > 6:
@@ -210,8 +211,10 @@ class History:
     def milestones(self) -> Ints:
         """Return the rows of feasible reports that no earlier report dominated, by time."""
         if self._charted < len(self.reports):
-            seconds, jobs = self.reports.seconds(), self.reports.jobs()
-            objectives, violations = self.reports.objectives(), self.reports.violations()
+            seconds = self.reports.seconds()
+            jobs = self.reports.jobs()
+            objectives = self.reports.objectives()
+            violations = self.reports.violations()
             new = np.arange(self._charted, len(self.reports))
             new = new[(violations[new] == 0) & np.isfinite(objectives[new]).all(axis=1)]
             rows = np.concatenate([self._milestones, new])
@@ -341,7 +344,8 @@ class _Fold:
         jobs = self._history.jobs
         for trial, job in self._waiting:
             results = self._trials[trial].results
-            begin, start = jobs.begin(job), jobs.start(job)
+            begin = jobs.begin(job)
+            start = jobs.start(job)
             self._trials[trial] = Trial(trial, jobs.config(job), "ready", begin, start, results)
             self._changed.add(trial)
         self._waiting.clear()

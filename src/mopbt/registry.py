@@ -100,7 +100,8 @@ def task_fingerprint(reference: str) -> str:
     bare, scale = split_scale(reference)
     known = registered()
     if bare in known:
-        found, package = known[bare].load(), known[bare].dist
+        found = known[bare].load()
+        package = known[bare].dist
         size = found.scales.get(scale or "paper", "") if isinstance(found, TaskFamily) else ""
         assert package is not None  # found among the installed packages
         return f"{package.name} {package.version} {size!r}"

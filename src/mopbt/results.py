@@ -265,7 +265,9 @@ class Results:
 
     def to_csv(self, file: Path | str) -> None:
         """Write all reports as a CSV file with the columns of `records`."""
-        file, records, text = Path(file), self.records(), io.StringIO()
+        file = Path(file)
+        records = self.records()
+        text = io.StringIO()
         if file.is_dir() or not file.parent.is_dir():
             raise ValueError(
                 "the table must be a file in an existing directory, such as reports.csv, got "
@@ -302,7 +304,8 @@ class Results:
         return self.problem.space.decode(job.config)
 
     def _point(self, id: int) -> Point:
-        job, report = self.history.job(id), self.history.report(id)
+        job = self.history.job(id)
+        report = self.history.report(id)
         return Point(
             job=id,
             trial=job.trial,
@@ -320,7 +323,8 @@ class Results:
         )
 
     def _ancestor(self, id: int) -> Ancestor:
-        job, scores = self.history.job(id), self.history.report(id).scores
+        job = self.history.job(id)
+        scores = self.history.report(id).scores
         exploited = self.history.is_exploit(id)
         return Ancestor(id, job.trial, job.begin, job.end, self._decode(job), scores, exploited)
 

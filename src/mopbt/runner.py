@@ -225,7 +225,8 @@ def open_session(
 
     Every run is executed in such a session, also those of a comparison.
     """
-    problem, seed = settings.problem, settings.seed
+    problem = settings.problem
+    seed = settings.seed
     with ExitStack() as stack:
         stack.callback(store.close)
         session = Session(scheduler, problem, store, engine, seed, budget, watch, history)
@@ -284,7 +285,8 @@ class _Opened:
     def session(
         self, task: Task[Any], scheduler: Scheduler, budget: Budget, watch: Watch
     ) -> AbstractContextManager[Session]:
-        store, history = self.store, self.history
+        store = self.store
+        history = self.history
         return open_session(
             task, scheduler, self.extended, store, history, self.driver, budget, watch
         )

@@ -227,7 +227,8 @@ class Session:
         as many failures in a row as the population has members, or when no member of a population
         ever reported a finite metric.
         """
-        total, failures = len(self.history.reports), self.history.failures
+        total = len(self.history.reports)
+        failures = self.history.failures
         population = min(len(self.state.trials), POPULATION)
         if isinstance(self.scheduler, PopulationScheduler):
             population = self.scheduler.population

@@ -362,7 +362,8 @@ class FrontOrder:
 
     def _before(self, ids: Ids) -> Ids:
         """Return the ids of all fronts before that of these ids."""
-        numbers, number = self._fronts.numbers, self._fronts.number(int(ids[0]))
+        numbers = self._fronts.numbers
+        number = self._fronts.number(int(ids[0]))
         if number >= 0:
             return np.flatnonzero((numbers >= 0) & (numbers < number))
         less = self._violations < self._rows.violations[ids[0]]

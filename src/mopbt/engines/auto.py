@@ -245,7 +245,8 @@ def _choose_on_devices(
         return chosen
     if asked:
         # A worker has a place of its own, with its share of the memory.
-        free, used = free / math.ceil(workers / used), workers
+        free /= math.ceil(workers / used)
+        used = workers
     size: dict[str, Any] = {"devices": used, "free": free, "population": population}
     size["cores"] = used if asked else available_cores()
     placement = choose_placement(_measure(trial, **size), **size)

@@ -190,7 +190,8 @@ def _ask_torch(environment: Mapping[str, str]) -> tuple[Device, ...]:
         ).stdout
         found = json.loads(answer.strip().rpartition("\n")[2])
     except (subprocess.SubprocessError, ValueError) as error:
-        reason = (getattr(error, "stderr", "") or str(error)).strip().rpartition("\n")[2]
+        output = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        reason = (output or str(error)).strip().rpartition("\n")[2]
         warnings.warn(
             f"cannot find out which accelerators this machine has ({reason}); training uses the "
             f"CPU unless the engine's `devices` names others",

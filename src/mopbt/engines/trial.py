@@ -7,6 +7,7 @@ process neither initializes it nor keeps memory there.
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from operator import methodcaller
 from typing import Any
 
 from mopbt.engines.pool import pickle_task
@@ -27,7 +28,7 @@ class Trial:
     def call_at_once(self, workers: int, method: str, *arguments: Any) -> list[Any]:
         """Call a method in several workers at the same time and return all results."""
         assert workers == 1
-        return [getattr(self.task, method)(*arguments)]
+        return [methodcaller(method, *arguments)(self.task)]
 
 
 class WorkerTrial(Trial):

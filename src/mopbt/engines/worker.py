@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import methodcaller
 from typing import IO, Any
 
 from mopbt.engines.base import ModelCache, RunContext
@@ -98,7 +99,7 @@ def answer_calls() -> None:
     while True:
         method, arguments = pickle.loads(inbox.get())
         try:
-            result = getattr(task, method)(*arguments)
+            result = methodcaller(method, *arguments)(task)
         except Exception as error:
             result = _portable(error)
         _answer(sink, result)

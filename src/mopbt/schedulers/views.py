@@ -64,7 +64,8 @@ class Statuses:
             last = np.partition(steps, n - 1)[n - 1] if n > 1 else steps.min()
             before = np.flatnonzero(steps < last)
             chosen = np.concatenate([before, np.flatnonzero(steps == last)[: n - len(before)]])
-            ids, steps = ids[chosen], steps[chosen]
+            ids = ids[chosen]
+            steps = steps[chosen]
         # The sort is stable, and ids of equal steps ascend.
         found: list[int] = ids[np.argsort(steps, kind="stable")].tolist()
         return found
