@@ -3,7 +3,6 @@
 import json
 import math
 import pickle
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -11,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from mopbt.errors import TaskError
 from mopbt.estimate import Estimate, as_estimate, student_quantile
 from mopbt.messages import with_error
-
-ONE_STDERR = 0.6826894921370859
 
 
 def test_a_mean_with_its_error_has_the_interval_of_the_normal_distribution():
@@ -324,8 +322,14 @@ def test_a_metric_that_fails_on_few_rows_has_few_effective_rows():
 
 
 def test_pairs_are_means_with_errors():
-    assert as_estimate(0.5) is None
+    assert as_estimate("accuracy", 0.5) == 0.5
     estimate = Estimate(0.5, stderr=0.1)
-    assert as_estimate(estimate) is estimate
-    assert repr(as_estimate((0.5, 0.1))) == repr(estimate)
-    assert NormalDist().cdf(1) - NormalDist().cdf(-1) == pytest.approx(ONE_STDERR)
+    assert as_estimate("accuracy", estimate) is estimate
+    assert repr(as_estimate("accuracy", (0.5, 0.1))) == repr(estimate)
+
+
+@pytest.mark.parametrize("pair", [(0.5,), (0.5, -0.1), (0.5, 0.1, 0.2), (0.5, "low"), (0.5, None)])
+def test_other_tuples_are_errors(pair):
+    message = "the score 'accuracy' must be a number, an Estimate, or a pair of mean and standard"
+    with pytest.raises(TaskError, match=message):
+        as_estimate("accuracy", pair)

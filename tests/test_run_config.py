@@ -104,14 +104,8 @@ def test_the_seed_is_a_whole_number(seed):
 def test_run_toml_is_readable():
     data = tomllib.loads(settings().to_toml())
     assert list(data) == [
-        "format",
-        "mopbt",
-        "run_id",
-        "created",
-        "seed",
-        "algorithm",
-        "engine",
-        "task",
+        *("format", "mopbt", "run_id", "created", "seed", "confidence"),
+        *("algorithm", "engine", "task"),
     ]
     assert (data["format"], data["mopbt"], data["seed"]) == (1, __version__, 3)
     assert data["created"].tzinfo is not None

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mopbt.objectives import signed_bounds
 from mopbt.problem import Problem
 from mopbt.space import Config, Float
 from mopbt.state import ErrorBar, Job, Report
 
 NONE = -1  # stands for None in a column of ids
 CHECKSUM = 16  # bytes, as `checksum_of` makes them
+LOWER = ErrorBar._fields.index("lower")
+UPPER = ErrorBar._fields.index("upper")
 LARGEST_GAP = 1_000_000  # missing job ids in a row; more are taken for damage
 
 Floats = NDArray[np.float64]
@@ -188,6 +191,7 @@ class ReportColumns:
     """The reports of a run, in the order in which they came."""
 
     def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._k = len(problem.objectives)
         self._nothing = [math.nan] * self._k
         self._row = array("q")  # by job id; -1 while a job has not reported
@@ -267,6 +271,13 @@ class ReportColumns:
         """Return the objectives of a report; NaN if its job failed."""
         return tuple(self._objectives[row * self._k : (row + 1) * self._k])
 
+    def bounds_of(self, row: int) -> tuple[float, ...]:
+        """Return the objectives of a report at their bounds; NaN if its job failed."""
+        if row in self._failure:
+            return self.objectives_of(row)
+        errors = {name: ErrorBar(*bar) for name, bar in self._errors[row].items()}
+        return signed_bounds(self._problem.objectives, self._scores[row], errors)
+
     def violation(self, row: int) -> float:
         """Return the violation of a report; infinity if its job failed."""
         return self._violation[row]
@@ -300,6 +311,31 @@ class ReportColumns:
     def objectives(self) -> Floats:
         """Return the objectives of each report (n, K), larger is better; NaN for failed jobs."""
         return np.array(self._objectives, dtype=float).reshape(-1, self._k)
+
+    @property
+    def has_errors(self) -> bool:
+        """Return whether an objective was ever reported with an error."""
+        known = self._errors.names()
+        return any(objective.name in known for objective in self._problem.objectives)
+
+    def bounds(self) -> Floats:
+        """Return the objectives of each report at their bounds (n, K), larger is better.
+
+        They are the objectives themselves where an error is unknown.
+        """
+        bounds = self.objectives()
+        for k, objective in enumerate(self._problem.objectives):
+            bars = self.errors(objective.name)
+            known = np.isfinite(bars).all(axis=1)
+            worst = LOWER if objective.sign > 0 else UPPER
+            bounds[known, k] = objective.sign * bars[known, worst]
+        return bounds
+
+    def stderrs(self) -> Floats:
+        """Return the standard errors of the objectives (n, K), 0 where they are unknown."""
+        names = [objective.name for objective in self._problem.objectives]
+        stderrs = np.column_stack([self.errors(name)[:, 0] for name in names])
+        return np.where(np.isfinite(stderrs), stderrs, 0.0)
 
     def violations(self) -> Floats:
         """Return the violation of each report (n,); infinity for failed jobs."""

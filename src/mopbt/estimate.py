@@ -15,6 +15,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mopbt.errors import TaskError
 from mopbt.messages import with_error
 from mopbt.rng import stream
 from mopbt.state import ErrorBar
@@ -218,16 +219,21 @@ def make_estimate(mean: float, limits: Limits, *, stderr: float | None = None) -
     return _restore(mean, stderr, limits)
 
 
-def as_estimate(score: Any) -> Estimate | None:
-    """Return the estimate that a task reported, or None for a plain number.
+def as_estimate(name: object, score: Any) -> Any:
+    """Convert a metric that was reported as a pair of mean and standard error.
 
-    A pair is a mean and its standard error.
+    Anything else is returned unchanged. TaskError if a tuple is no such pair.
     """
-    if isinstance(score, Estimate):
+    if not isinstance(score, tuple):
         return score
-    if isinstance(score, tuple) and len(score) == 2:
-        return Estimate(*score)
-    return None
+    try:
+        mean, stderr = score
+        return Estimate(mean, stderr)
+    except (TypeError, ValueError):
+        raise TaskError(
+            f"the score {name!r} must be a number, an Estimate, or a pair of mean and standard "
+            f"error, got {score!r}"
+        ) from None
 
 
 def check_confidence(confidence: float) -> None:

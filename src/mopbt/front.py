@@ -3,17 +3,19 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
 from mopbt.errors import MissingExtra, StoreError
-from mopbt.messages import counted, did_you_mean
-from mopbt.objectives import Constraint, parse_constraints, signed, unsigned
+from mopbt.messages import counted, did_you_mean, to_error, with_error
+from mopbt.objectives import Constraint, parse_constraints, signed, signed_bounds, unsigned
 from mopbt.problem import Problem
 from mopbt.ranking import scattered_order
 from mopbt.selection import Array, best, checked_weights, knee, scaled, trade, weighted, within
 from mopbt.state import ErrorBar
+
+FrontKind = Literal["pessimistic", "observed"]
 
 MOST_SHOWN = 12  # models of a front that is printed
 
@@ -26,6 +28,9 @@ class ModelSource(Protocol):
 
     def export(self, point: Any, file: Path | str) -> Any:
         """Write a trained model to files."""
+
+    def noise_warning(self) -> str:
+        """Return a sentence if noise alone could have produced the front, else ``""``."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,9 @@ class Front(Sequence[Point]):
     With constraints, they are feasible. If no model is feasible yet, the front is the one model
     that comes closest.
 
+    `kind` says how models were compared: "observed" by what they measured, "pessimistic" by the
+    bounds of the intervals of their metrics. Choosing from a front compares models in the same way.
+
     Choose a model with ``front.knee()``, ``front.weighted({"accuracy": 2, "dsp": 1})`` or
     ``front.where("accuracy >= 0.8").best("dsp")``. Each returns a point that says `why`.
     """
@@ -121,7 +129,9 @@ class Front(Sequence[Point]):
         *,
         complete: "Front | None" = None,
         limits: Sequence[Constraint] = (),
+        kind: FrontKind = "observed",
     ) -> None:
+        self.kind = kind
         self._points = tuple(points)
         self._problem = problem
         # None stands for this front: a reference to itself would keep its run in memory.
@@ -140,7 +150,14 @@ class Front(Sequence[Point]):
 
     def __repr__(self) -> str:
         names = ", ".join(f"{o.name} ({o.direction})" for o in self._problem.objectives)
-        return f"<Front of {counted(len(self), 'model')}: {names}>"
+        front = "Pessimistic front" if self.kind == "pessimistic" else "Front"
+        return f"<{front} of {counted(len(self), 'model')}: {names}>"
+
+    @property
+    def warning(self) -> str:
+        """Return a sentence if noise alone could have produced the front, else ``""``."""
+        source = self[0].source if len(self) else None
+        return "" if source is None else source.noise_warning()
 
     def __str__(self) -> str:
         """Return the models as a table; of a large front, a selection spread over it."""
@@ -148,9 +165,9 @@ class Front(Sequence[Point]):
         names = [o.name for o in self._problem.objectives]
         rows = [["model", "step", *names, *self._problem.space]]
         for point in shown:
-            cells = [point.scores[name] for name in names] + list(point.hp.values())
-            texts = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
-            rows.append([str(point.job), str(point.step), *texts])
+            scores = [score_text(point, name) for name in names]
+            hp = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in point.hp.values()]
+            rows.append([str(point.job), str(point.step), *scores, *hp])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         title = repr(self)[1:-1]
         if len(shown) < len(self):
@@ -159,7 +176,7 @@ class Front(Sequence[Point]):
         for row in rows if len(self) else ():
             cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
             lines.append("  ".join(cells))
-        return "\n".join([title, *lines])
+        return "\n".join([title, *lines, *filter(None, [self.warning])])
 
     @property
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -180,17 +197,22 @@ class Front(Sequence[Point]):
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"`n` must be a whole number of at least 1, got {n!r}")
         chosen = scattered_order(self._objectives(), scale=True)[:n] if len(self) else ()
-        return Front([self[int(i)] for i in sorted(chosen)], self._problem)
+        return Front([self[int(i)] for i in sorted(chosen)], self._problem, kind=self.kind)
 
     def where(self, *limits: str | Constraint) -> "Front":
-        """Return the models within limits on any metric, such as ``where("accuracy >= 0.8")``."""
+        """Return the models within limits on any metric, such as ``where("accuracy >= 0.8")``.
+
+        On a pessimistic front, the bounds of a metric's interval must be within the limits.
+        """
         parsed = parse_constraints(limits)
-        kept = within(parsed, [point.scores for point in self._nonempty()])
+        scores = [point.scores for point in self._nonempty()]
+        errors = [point.errors for point in self] if self.kind == "pessimistic" else None
         return Front(
-            [self[row] for row in kept],
+            [self[row] for row in within(parsed, scores, errors)],
             self._problem,
             complete=self._complete,
             limits=(*self._limits, *parsed),
+            kind=self.kind,
         )
 
     def knee(self) -> Point:
@@ -247,6 +269,20 @@ class Front(Sequence[Point]):
     def _objectives(self) -> Array:
         return np.array([signed(self._problem.objectives, point.scores) for point in self])
 
+    def _compared(self) -> Array:
+        """Return the objectives (n, K) as models were compared, larger is better."""
+        if self.kind == "observed":
+            return self._objectives()
+        objectives = self._problem.objectives
+        return np.array([signed_bounds(objectives, p.scores, p.errors) for p in self])
+
+    def _compared_scores(self, point: Point) -> Mapping[str, float]:
+        """Return the objectives of a model as it was compared, in their original direction."""
+        if self.kind == "observed":
+            return point.scores
+        objectives = self._problem.objectives
+        return unsigned(objectives, signed_bounds(objectives, point.scores, point.errors))
+
     def _nonempty(self) -> "Front":
         if not len(self):
             raise ValueError(
@@ -258,7 +294,7 @@ class Front(Sequence[Point]):
     def _scaled(self) -> Array:
         """Return the objectives (n, K) from 0, the worst on the complete front, to 1, the best."""
         complete = self._complete._nonempty()
-        rows = scaled(complete._objectives())
+        rows = scaled(complete._compared())
         place = {point.job: row for row, point in enumerate(complete)}
         kept: Array = rows[[place[point.job] for point in self._nonempty()]]
         return kept
@@ -271,7 +307,23 @@ class Front(Sequence[Point]):
             rule += f" of the {counted(len(self), 'model')} with {limits}"
         if shortfall := self._complete.shortfall(point):
             return replace(point, why=f"Model {point.job}: {shortfall}.")
-        return replace(point, why=f"Model {point.job} is {rule}: {self._price(point)}.")
+        why = f"Model {point.job} is {rule}: {self._price(point)}.{self._certainty(point)}"
+        return replace(point, why=why)
+
+    def _certainty(self, point: Point) -> str:
+        """Return at which bounds a model was compared, in a sentence; empty if at none."""
+        if self.kind == "observed":
+            return ""
+        clauses = []
+        for objective in self._problem.objectives:
+            bar = point.errors.get(objective.name)
+            if bar is not None:
+                side = "lower" if objective.sign > 0 else "upper"
+                bound = getattr(bar, side)
+                text = to_error(bound, bar.stderr) if bar.stderr > 0 else f"{bound:.4g}"
+                value = score_text(point, objective.name)
+                clauses.append(f"{objective.name} {value} ({side} bound {text})")
+        return f" Models are compared at their bounds: {', '.join(clauses)}." if clauses else ""
 
     def _price(self, point: Point) -> str:
         """Return what a model gives up compared with the leaders of the complete front."""
@@ -282,9 +334,17 @@ class Front(Sequence[Point]):
         for k, objective in enumerate(objectives):
             leader = complete[best(rows, k)]
             if leader.job != point.job:
-                difference = trade(objectives, point.scores, leader.scores)
+                pair = (self._compared_scores(p) for p in (point, leader))
+                difference = trade(objectives, *pair)
                 clauses[leader.job] = f"compared with the best in {objective.name} it {difference}"
         return "; ".join(clauses.values()) or "no other model is better in any objective"
+
+
+def score_text(point: Point, name: str) -> str:
+    """Format a metric of a model, with its standard error if it has one."""
+    bar = point.errors.get(name)
+    value = point.scores[name]
+    return f"{value:.4g}" if bar is None else with_error(value, bar.stderr)
 
 
 def record_of(point: Point, *, on_front: bool, error: str = "") -> dict[str, Any]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from mopbt.device import assigned_device
 from mopbt.errors import TaskError
+from mopbt.estimate import as_estimate
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction, unsigned
 from mopbt.problem import Problem, Task, is_training_function, problem_of
@@ -186,9 +187,10 @@ class Member:
             yield step
         self._finished = True
 
-    def report(self, *unnamed: Any, **scores: float) -> None:
+    def report(self, *unnamed: Any, **scores: float | tuple[float, float]) -> None:
         """Report metrics by name.
 
+        A metric is a number, an `Estimate` with its error, or a pair of mean and standard error.
         The last report of an interval counts. It must come in the last step or after the loop.
         """
         if unnamed:
@@ -196,7 +198,7 @@ class Member:
                 f"report takes metrics by name, as in report(accuracy=0.9) or report(**metrics), "
                 f"got {_type_names(unnamed)}"
             )
-        self._scores = dict(scores)
+        self._scores = {name: as_estimate(name, score) for name, score in scores.items()}
         self._reported_at = self.step
 
     def _check_not_shared(self, name: str, tracked: Any) -> None:

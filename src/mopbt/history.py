@@ -50,6 +50,8 @@ class History:
         self._first_job: dict[int, int] = {}  # the first job of each trial that has reported
         self._archive = Archive()
         self._archived = 0  # rows that have entered the archive
+        self._bound_archive = Archive()
+        self._bound_archived = 0  # rows whose bounds have entered the archive of bounds
         self._milestones: Ints = np.empty(0, dtype=np.int64)
         self._charted = 0  # rows among which the milestones were looked for
 
@@ -163,19 +165,38 @@ class History:
         """Return the evaluations that no other one dominates, by constrained domination."""
         new = range(self._archived, len(self.reports))
         self._archived = len(self.reports)
-        if len(new) > FEW:
-            rows = slice(new.start, new.stop)
-            self._archive.enter_many(
-                self.reports.jobs()[rows],
-                self.reports.objectives()[rows],
-                self.reports.violations()[rows],
-            )
-        else:
-            for row in filter(self.is_finite, new):
-                objectives = self.reports.objectives_of(row)
-                violation = self.reports.violation(row)
-                self._archive.enter(Entry(self.reports.job(row), objectives, violation))
+        self._enter(self._archive, new, bounds=False)
         return self._archive.front
+
+    @property
+    def has_errors(self) -> bool:
+        """Return whether an objective was ever reported with an error."""
+        return self.reports.has_errors
+
+    @property
+    def pessimistic_front(self) -> tuple[Entry, ...]:
+        """Return the evaluations that none dominates when objectives are taken at their bounds.
+
+        The objectives of the entries are these bounds. Without errors, this is the front.
+        """
+        if not self.has_errors:
+            return self.front
+        new = range(self._bound_archived, len(self.reports))
+        self._bound_archived = len(self.reports)
+        self._enter(self._bound_archive, new, bounds=True)
+        return self._bound_archive.front
+
+    def _enter(self, archive: Archive, rows: range, *, bounds: bool) -> None:
+        """Add reports to an archive, with their objectives or the bounds of these."""
+        reports = self.reports
+        if len(rows) > FEW:
+            part = slice(rows.start, rows.stop)
+            objectives = reports.bounds() if bounds else reports.objectives()
+            archive.enter_many(reports.jobs()[part], objectives[part], reports.violations()[part])
+            return
+        for row in filter(self.is_finite, rows):
+            point = reports.bounds_of(row) if bounds else reports.objectives_of(row)
+            archive.enter(Entry(reports.job(row), point, reports.violation(row)))
 
     def feasible_front(self) -> Floats:
         """Return the objectives of the feasible models on the front (n, K)."""

@@ -32,8 +32,12 @@ def with_error(value: float, stderr: float) -> str:
     """
     if not 0 < stderr < math.inf or not math.isfinite(value):
         return f"{value:.4g}"
+    return f"{to_error(value, stderr)} ± {to_error(stderr, stderr)}"
+
+
+def to_error(value: float, stderr: float) -> str:
+    """Format a number to the decimals that its standard error leaves certain."""
     exponent = math.floor(math.log10(stderr))
     # An error that begins with 1 keeps another digit: 0.0013 and 0.001 differ by a third.
-    digits = -exponent + (stderr < 2 * 10.0**exponent)
-    places = max(digits, 0)
-    return f"{value:.{places}f} ± {stderr:.{places}f}"
+    decimals = max(-exponent + (stderr < 2 * 10.0**exponent), 0)
+    return f"{value:.{decimals}f}"

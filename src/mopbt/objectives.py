@@ -12,6 +12,7 @@ from typing import Literal
 
 from mopbt.errors import MissingScore
 from mopbt.messages import did_you_mean
+from mopbt.state import ErrorBar
 
 Direction = Literal["max", "min", "maximize", "minimize"]
 
@@ -146,6 +147,26 @@ def parse_constraints(constraints: Sequence[str | Constraint]) -> tuple[Constrai
 def signed(objectives: Sequence[Objective], scores: Mapping[str, float]) -> tuple[float, ...]:
     """Return named metrics as a larger-is-better vector."""
     return tuple(o.sign * float(_get_score(scores, o.name, "objective")) for o in objectives)
+
+
+def signed_bounds(
+    objectives: Sequence[Objective],
+    scores: Mapping[str, float],
+    errors: Mapping[str, ErrorBar],
+) -> tuple[float, ...]:
+    """Return the bounds of metrics that are certain enough, as a larger-is-better vector.
+
+    That is the lower bound of a metric to maximize, the upper bound of one to minimize, and the
+    metric itself if its error is unknown.
+    """
+    bounds = []
+    for objective in objectives:
+        bar = errors.get(objective.name)
+        if bar is None:
+            bounds.append(objective.sign * float(scores[objective.name]))
+        else:
+            bounds.append(bar.lower if objective.sign > 0 else -bar.upper)
+    return tuple(bounds)
 
 
 def unsigned(objectives: Sequence[Objective], vector: Sequence[float]) -> dict[str, float]:

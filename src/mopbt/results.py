@@ -15,10 +15,11 @@ from mopbt.algorithms import algorithm_of, check_count
 from mopbt.errors import StoreError, TaskError
 from mopbt.export import Exported, Origin, check_export_path, export_model
 from mopbt.filesystem import write_atomically
-from mopbt.front import Ancestor, Front, Point, import_pandas, record_of, schedule_of
+from mopbt.front import Ancestor, Front, FrontKind, Point, import_pandas, record_of, schedule_of
 from mopbt.function_task import Snapshot, TrainingFunction, described_by, visible
 from mopbt.history import History, read_history
 from mopbt.messages import counted
+from mopbt.noise import Claim, claims_of, noise_warning
 from mopbt.objectives import signed_reference
 from mopbt.problem import Problem, Task
 from mopbt.progress import Outcome
@@ -47,6 +48,8 @@ class Results:
     task: Task[Any] | None = None
     outcome: Outcome | None = None
     history: History = field(init=False, repr=False)
+    # The warning about noise, and for how many reports it was computed.
+    _warning: tuple[int, str] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.history = History(self.problem)
@@ -125,10 +128,37 @@ class Results:
         """Return the evaluation of a job."""
         return self._point(self._job_of(job))
 
-    def front(self) -> Front:
-        """Return the models that no other evaluation dominates. Each can be loaded."""
-        entries = sorted(self.history.front, key=lambda e: (tuple(-x for x in e.objectives), e.job))
-        return Front([self._point(entry.job) for entry in entries], self.problem)
+    def front(self, *, observed: bool = False) -> Front:
+        """Return the models that no other evaluation dominates. Each can be loaded.
+
+        Where metrics have errors, objectives are compared at the bounds of their intervals, so a
+        lucky measurement does not put a model on the front. `observed` compares the measurements
+        themselves, as the paper does. `Front.kind` says which front it is.
+        """
+        pessimistic = self.history.has_errors and not observed
+        entries = self.history.pessimistic_front if pessimistic else self.history.front
+        rows = self.history.reports
+        jobs = [entry.job for entry in entries]
+        jobs.sort(key=lambda job: ([-x for x in rows.objectives_of(rows.row(job))], job))
+        kind: FrontKind = "pessimistic" if pessimistic else "observed"
+        return Front([self._point(job) for job in jobs], self.problem, kind=kind)
+
+    def claims(self) -> list[Claim]:
+        """Return what can be claimed about the models of the front.
+
+        The best of many noisy measurements are too good on average. A claim corrects the values of
+        a model for having been selected, and says how likely it is truly on the front. The list is
+        empty if no metric has an error.
+        """
+        if not self.history.has_errors:
+            return []
+        return claims_of(self.history, [point.job for point in self.front()])
+
+    def noise_warning(self) -> str:
+        """Return a sentence if noise alone could have produced the front, else ``""``."""
+        if self._warning is None or self._warning[0] != len(self):
+            self._warning = len(self), noise_warning(self.history)
+        return self._warning[1]
 
     def hypervolume(self, reference: Mapping[str, float] | None = None) -> float:
         """Return the hypervolume of the front above a reference point.
@@ -251,7 +281,7 @@ class Results:
         Hyperparameters are under ``hp.<name>``, metrics under ``score.<name>``, and where a metric
         has an error ``stderr.<name>``, ``lower.<name>`` and ``upper.<name>``.
         """
-        front = {entry.job for entry in self.history.front}
+        front = {entry.job for entry in self.history.pessimistic_front}
         failures = self.failures
         records = []
         for job in self._reported():

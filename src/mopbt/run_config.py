@@ -12,6 +12,7 @@ import tomli_w
 
 from mopbt.algorithms import check_count
 from mopbt.errors import IncompatibleRun
+from mopbt.estimate import CONFIDENCE, check_confidence
 from mopbt.messages import did_you_mean
 from mopbt.objectives import unsigned
 from mopbt.problem import Problem, make_problem, with_initial
@@ -24,7 +25,7 @@ _DOMAINS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Grid, LogGrid, Ordinal, Categorical, Float, Int)
 }
 _KEYS = (
-    *("format", "mopbt", "run_id", "created", "seed", "storage"),
+    *("format", "mopbt", "run_id", "created", "seed", "confidence", "storage"),
     *("initial", "algorithm", "engine", "task"),
 )
 _TASK_KEYS = (
@@ -47,6 +48,7 @@ class RunConfig:
         task_fingerprint: The result of `task_fingerprint` at the start; empty if unknown.
         storage: Where checkpoints are kept; empty for the run's directory.
         run_id: The unique id of the run; empty before it is created.
+        confidence: The confidence of the intervals of metrics with an error.
     """
 
     problem: Problem
@@ -57,9 +59,11 @@ class RunConfig:
     task_fingerprint: str = ""
     storage: str = ""
     run_id: str = ""
+    confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
+        check_confidence(self.confidence)
 
     def to_toml(self) -> str:
         """Return the text of `run.toml`."""
@@ -69,6 +73,7 @@ class RunConfig:
             "run_id": self.run_id,
             "created": datetime.datetime.now(datetime.UTC).replace(microsecond=0),
             "seed": self.seed,
+            "confidence": self.confidence,
         }
         if self.storage:
             data["storage"] = self.storage
@@ -152,6 +157,7 @@ class RunConfig:
         problem = self.problem
         flat: dict[str, Any] = {
             "seed": self.seed,
+            "confidence": self.confidence,
             "task": problem.name,
             "interval": problem.interval,
             "steps": problem.steps,
@@ -192,6 +198,7 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
         task_fingerprint=task.get("task_fingerprint", ""),
         storage=data.get("storage", ""),
         run_id=data["run_id"],
+        confidence=data.get("confidence", CONFIDENCE),
     )
 
 

@@ -38,6 +38,7 @@ from mopbt.engines.base import (
 )
 from mopbt.engines.devices import assign_devices, check_devices
 from mopbt.engines.trial import Trial, open_trial
+from mopbt.estimate import CONFIDENCE
 from mopbt.fingerprint import code_of
 from mopbt.function_task import TrainingFunction, as_task
 from mopbt.history import History
@@ -74,6 +75,7 @@ def run(
     initial: Sequence[Mapping[str, Any]] = (),
     extend: Mapping[str, int] | None = None,
     progress: bool | Watch = True,
+    confidence: float = CONFIDENCE,
     name: str | None = None,
     space: Mapping[str, Domain] | None = None,
     objectives: Mapping[str, Direction] | None = None,
@@ -112,6 +114,8 @@ def run(
             ``{"steps": 60}``.
         progress: Whether to show progress on standard error, or a function that is called with
             each `Progress`.
+        confidence: The confidence of the intervals of metrics that are reported with an error. The
+            front compares models by the bounds of these intervals.
         name: Name of the task (default: the function's name).
         space: Hyperparameters of the task.
         objectives: Objectives with their directions: ``{"accuracy": "max", "dsp": "min"}``.
@@ -134,7 +138,13 @@ def run(
     chosen = _choose_algorithm(algorithm or MOPBT.name, population, default=default)
     problem = with_initial(problem_of(subject), initial)
     fingerprint = code_of(subject)
-    settings = RunConfig(problem, options_of(chosen), seed, task_fingerprint=fingerprint)
+    settings = RunConfig(
+        problem,
+        options_of(chosen),
+        seed,
+        task_fingerprint=fingerprint,
+        confidence=confidence,
+    )
     return execute_run(
         subject,
         chosen,
@@ -230,7 +240,8 @@ def open_session(
     with ExitStack() as stack:
         stack.callback(store.close)
         session = Session(scheduler, problem, store, engine, seed, budget, watch, history)
-        engine.start(RunContext(task, problem, seed, store.checkpoints))
+        context = RunContext(task, problem, seed, store.checkpoints, settings.confidence)
+        engine.start(context)
         stack.callback(engine.close)
         yield session
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Objective
+from mopbt.state import ErrorBar
 
 Array = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
@@ -44,8 +45,15 @@ def best(scaled: Array, objective: int) -> int:
     return int(leaders[np.argmax(scaled[leaders].sum(axis=1))])
 
 
-def within(limits: Sequence[Constraint], scores: Sequence[Mapping[str, float]]) -> list[int]:
-    """Return the rows that satisfy all limits; raise ValueError if there are none."""
+def within(
+    limits: Sequence[Constraint],
+    scores: Sequence[Mapping[str, float]],
+    errors: Sequence[Mapping[str, ErrorBar]] | None = None,
+) -> list[int]:
+    """Return the rows that satisfy all limits; raise ValueError if there are none.
+
+    With errors, the bounds of a metric's interval must satisfy them.
+    """
     known = sorted({name for row in scores for name in row})
     for limit in limits:
         if limit.name not in known:
@@ -53,24 +61,40 @@ def within(limits: Sequence[Constraint], scores: Sequence[Mapping[str, float]]) 
                 f"`where` must name one of {', '.join(map(repr, known))}, got {limit.name!r}"
                 f"{did_you_mean(limit.name, known)}"
             )
+    columns = [_limited_values(limit, scores, errors) for limit in limits]
     kept = []
-    for i, row in enumerate(scores):
-        if all(limit.violation(row.get(limit.name, math.nan)) == 0 for limit in limits):
+    for i, values in enumerate(zip(*columns, strict=True)):
+        if all(limit.violation(x) == 0 for limit, x in zip(limits, values, strict=True)):
             kept.append(i)
-    if kept:
-        return kept
+    if kept or not limits:
+        return kept or list(range(len(scores)))
     wanted = " and ".join(map(str, limits))
-    reached = ", ".join(f"{limit.name} {_best_value(limit, scores):.4g}" for limit in limits)
+    pairs = zip(limits, columns, strict=True)
+    reached = ", ".join(f"{limit.name} {_best_value(limit, column):.4g}" for limit, column in pairs)
     together = " (not in one model)" if len(limits) > 1 else ""
+    sure = "" if errors is None else " at the bound of its interval"
     raise ValueError(
-        f"no model of the front has {wanted}; it reaches {reached}{together}: relax `where`, or "
-        f"train longer"
+        f"no model of the front has {wanted}{sure}; it reaches {reached}{together}: relax `where`, "
+        f"or train longer"
     )
 
 
-def _best_value(limit: Constraint, scores: Sequence[Mapping[str, float]]) -> float:
+def _limited_values(
+    limit: Constraint,
+    scores: Sequence[Mapping[str, float]],
+    errors: Sequence[Mapping[str, ErrorBar]] | None,
+) -> list[float]:
+    """Return the metric that a limit concerns, or the bound of its interval; NaN if missing."""
+    values = [row.get(limit.name, math.nan) for row in scores]
+    for i, bars in enumerate(errors or ()):
+        if limit.name in bars:
+            bar = bars[limit.name]
+            values[i] = bar.lower if limit.relation.startswith(">") else bar.upper
+    return values
+
+
+def _best_value(limit: Constraint, measured: Sequence[float]) -> float:
     """Return the value on the front that comes closest to satisfying a limit."""
-    measured = [row[limit.name] for row in scores if limit.name in row]
     values = [value for value in measured if not math.isnan(value)]
     choose = max if limit.relation.startswith(">") else min
     return choose(values, default=math.nan)

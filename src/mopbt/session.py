@@ -191,6 +191,7 @@ class Session:
     def _kept(self) -> frozenset[int]:
         """Return the checkpoints that must stay."""
         front = {entry.job for entry in self.history.front}
+        front |= {entry.job for entry in self.history.pessimistic_front}
         required = required_checkpoints(self.state)
         if "steps" in extendable_by(self.scheduler):
             # A run that is extended continues from these.

@@ -311,13 +311,17 @@ def _luck_spans(values: Floats, errors: Floats, noisy: Ints, rng: Generator) -> 
 def _ranks_within(column: Floats, groups: Ints) -> Floats:
     """Return ranks within groups (n,), centered at 0; equal values have equal ranks."""
     ranks = np.zeros(len(column))
-    for group in range(int(groups.max(initial=-1)) + 1):
-        rows = np.flatnonzero(groups == group)
+    for rows in _rows_by_group(groups):
         ordered = np.sort(column[rows])
         below = np.searchsorted(ordered, column[rows], side="left")
         not_above = np.searchsorted(ordered, column[rows], side="right")
         ranks[rows] = (below + not_above - len(rows)) / (2 * len(rows))
     return ranks
+
+
+def _rows_by_group(groups: Ints) -> list[Ints]:
+    order = np.argsort(groups, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
 
 def _permutation(one: Floats, other: Floats, groups: Ints) -> tuple[float, float, float]:
@@ -326,8 +330,7 @@ def _permutation(one: Floats, other: Floats, groups: Ints) -> tuple[float, float
     The variance is that over all permutations of `one` within the groups.
     """
     products = variance = squares = other_squares = 0.0
-    for group in np.unique(groups):
-        rows = np.flatnonzero(groups == group)
+    for rows in _rows_by_group(groups):
         if len(rows) < 2:
             continue
         first = one[rows] - one[rows].mean()

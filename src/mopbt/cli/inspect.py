@@ -12,8 +12,10 @@ from mopbt.cli.output import (
     out,
     plain,
     point_json,
+    print_claims,
     print_front,
     print_json,
+    print_warning,
     shortfall,
     summary_of,
     table_of,
@@ -34,6 +36,18 @@ AgainstOption = Annotated[
     Path | None,
     typer.Option(help="Another run of the same task to compare with.", show_default=False),
 ]
+ObservedOption = Annotated[
+    bool,
+    typer.Option("--observed", help="Compare models by what they measured, ignoring errors."),
+]
+ClaimsOption = Annotated[
+    bool,
+    typer.Option(
+        "--claims",
+        help="Correct the metrics for having been selected from many evaluations, and print how "
+        "likely each model is truly on the front.",
+    ),
+]
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory to search.")]
 
 
@@ -46,7 +60,7 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
     results = Results.open(path)
     summary = summary_of(results)
     if as_json:
-        print_json(summary)
+        print_json(summary | {"warning": results.noise_warning()})
         return
     table = Table(box=None, show_header=False, padding=(0, 2))
     for key, value in summary.items():
@@ -54,6 +68,7 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
     out.print(table)
     if lacks := shortfall(results):
         out.print(lacks, style="yellow", markup=False, soft_wrap=True)
+    print_warning(results)
     for job, error in list(results.failures.items())[-3:]:
         out.print(
             f"interval {job} failed: {error.strip().splitlines()[-1]}",
@@ -69,10 +84,13 @@ def front(
     as_json: JsonOption = False,
     plot: PlotOption = None,
     against: AgainstOption = None,
+    observed: ObservedOption = False,
+    claims: ClaimsOption = False,
 ) -> None:
     """List the models on the front of a run.
 
-    With --json, the list includes the files of their checkpoints.
+    Where metrics have errors, models are compared at the bounds of their intervals. With --json,
+    the list includes the files of their checkpoints.
     """
     results = Results.open(path)
     other = None if against is None else Results.open(against)
@@ -83,10 +101,14 @@ def front(
 
         plot_front(results, plot, against=other)
     if as_json:
-        print_json([point_json(results, point) for point in results.front()])
+        points = results.front(observed=observed)
+        print_json([point_json(results, point) for point in points])
+        return
+    if claims:
+        print_claims(results)
         return
     if other is None:
-        print_front(results, path, max(len(results.front()), 1))
+        print_front(results, path, observed=observed)
     else:
         print_front(results, path, 12, shared_reference([results, other]))
         for said in describe_differences(results, other):

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mopbt.front import Point
+from mopbt.front import Point, score_text
 from mopbt.messages import counted
 from mopbt.progress_display import clock
 from mopbt.results import Results
@@ -65,12 +65,14 @@ def _checkpoint_sizes(directory: Path) -> list[int]:
 
 
 def point_json(results: Results, point: Point) -> dict[str, Any]:
-    """Return a model of the front as a dict for JSON."""
+    """Return a model of the front as a dict for JSON, with the errors of its metrics if known."""
+    errors = {name: plain(bar._asdict()) for name, bar in point.errors.items()}
     return {
         "job": point.job,
         "trial": point.trial,
         "step": point.step,
         "scores": plain(point.scores),
+        **({"errors": errors} if errors else {}),
         "hp": dict(point.hp),
         "violation": point.violation,
         "checkpoint": str(results.checkpoint_file(point)),
@@ -78,17 +80,22 @@ def point_json(results: Results, point: Point) -> dict[str, Any]:
 
 
 def print_front(
-    results: Results, path: Path, most: int, reference: Mapping[str, float] | None = None
+    results: Results,
+    path: Path,
+    most: int | None = None,
+    reference: Mapping[str, float] | None = None,
+    *,
+    observed: bool = False,
 ) -> None:
     """Print at most `most` models, spread over the front, and its hypervolume."""
-    front = results.front()
+    front = results.front(observed=observed)
     problem = results.problem
     arrows = {"max": "↑", "min": "↓"}
     objectives = [f"{o.name} {arrows[o.direction]}" for o in problem.objectives]
     table = table_of(["model", "trial", "step", *objectives, *problem.space])
-    shown = front.spread(most)
+    shown = front.spread(max(len(front), 1) if most is None else most)
     for point in shown:
-        scores = [as_text(point.scores[o.name]) for o in problem.objectives]
+        scores = [score_text(point, o.name) for o in problem.objectives]
         values = [as_text(point.hp[name]) for name in problem.space]
         table.add_row(str(point.job), str(point.trial), str(point.step), *scores, *values)
     out.print(table)
@@ -96,16 +103,46 @@ def print_front(
     if lacks := shortfall(results):
         out.print(f"{lacks} {work}.", soft_wrap=True, markup=False)
     else:
-        count = f"{counted(len(front), 'model')} on the front"
+        kind = "front" if front.kind == "observed" else "pessimistic front"
+        count = f"{counted(len(front), 'model')} on the {kind}"
         if len(shown) < len(front):
             count += f" ({len(shown)} of them shown)"
         volume = results.hypervolume(reference)
-        out.print(f"{count}, hypervolume {volume:.5g}, {work}.", soft_wrap=True)
+        measured = "hypervolume" if front.kind == "observed" else "observed hypervolume"
+        out.print(f"{count}, {measured} {volume:.5g}, {work}.", soft_wrap=True)
+    print_warning(results)
     out.print(
         f"Hyperparameters are those of the last interval; `mopbt lineage {path} MODEL` shows all "
         f"intervals of a model.",
         soft_wrap=True,
     )
+
+
+def print_claims(results: Results) -> None:
+    """Print what can be claimed about the models of the front, corrected for selection."""
+    names = [o.name for o in results.problem.objectives]
+    claims = results.claims()
+    if not claims:
+        out.print("No metric was reported with an error, so claims cannot be corrected for luck.")
+        return
+    table = table_of(["model", *names, "on the front"])
+    for claim in claims:
+        scores = results.point(claim.job).scores
+        cells = [str(claim.scores.get(name, as_text(scores[name]))) for name in names]
+        table.add_row(str(claim.job), *cells, f"{claim.probability:.0%}")
+    out.print(table)
+    out.print(
+        "Values are corrected for having been selected from all evaluations; the last column is "
+        "the probability that no other model is truly better.",
+        soft_wrap=True,
+    )
+    print_warning(results)
+
+
+def print_warning(results: Results) -> None:
+    """Print a warning if noise alone could have produced the front."""
+    if warning := results.noise_warning():
+        out.print(warning, style="yellow", markup=False, soft_wrap=True)
 
 
 def shortfall(results: Results) -> str:

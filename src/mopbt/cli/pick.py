@@ -10,7 +10,7 @@ import typer
 from mopbt.cli.application import JsonOption, ModelArgument, RunArgument, app
 from mopbt.cli.output import as_text, out, plain, point_json, print_json, table_of
 from mopbt.export import Exported, check_export_path
-from mopbt.front import Front, Point
+from mopbt.front import Front, Point, score_text
 from mopbt.messages import counted
 from mopbt.registry import find_task, split_scale
 from mopbt.results import Results
@@ -190,13 +190,13 @@ def _print_choice(results: Results, choice: Point) -> None:
     tested = any(name.startswith("test/") for name in choice.scores)
     columns = ["metric", "validation"]
     table = table_of([*columns, "test"] if tested else columns)
-    for name, value in choice.scores.items():
+    for name in choice.scores:
         if name.startswith("test/"):
             continue
-        cells = [name, as_text(value)]
+        cells = [name, score_text(choice, name)]
         if tested:
-            test = choice.scores.get(f"test/{name}")
-            cells.append("" if test is None else as_text(test))
+            test = f"test/{name}"
+            cells.append(score_text(choice, test) if test in choice.scores else "")
         table.add_row(*cells)
     out.print(table)
     values = ", ".join(f"{name} {as_text(value)}" for name, value in choice.hp.items())

@@ -13,6 +13,7 @@ from mopbt.algorithms import ALGORITHMS, algorithm_by_name, algorithm_of, option
 from mopbt.cli.application import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
 from mopbt.cli.output import out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
+from mopbt.estimate import CONFIDENCE
 from mopbt.problem import problem_of, suggested_population, with_initial
 from mopbt.registry import find_task, task_fingerprint
 from mopbt.run_config import RunConfig
@@ -152,6 +153,10 @@ MoreMembersOption = Annotated[
         show_default=False,
     ),
 ]
+ConfidenceOption = Annotated[
+    float,
+    typer.Option(help="The confidence of the intervals of metrics that have an error."),
+]
 RepairOption = Annotated[
     bool,
     typer.Option(
@@ -186,6 +191,7 @@ def run(
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
+    confidence: ConfidenceOption = CONFIDENCE,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -200,7 +206,14 @@ def run(
     chosen = algorithm_by_name(algorithm, suggested_population(found), **options)
     fingerprint = task_fingerprint(reference)
     problem = with_initial(problem_of(found), [] if initial is None else _read_initial(initial))
-    settings = RunConfig(problem, options_of(chosen), seed, reference, task_fingerprint=fingerprint)
+    settings = RunConfig(
+        problem,
+        options_of(chosen),
+        seed,
+        reference,
+        task_fingerprint=fingerprint,
+        confidence=confidence,
+    )
     directory = directory or Path("runs") / settings.problem.name
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from mopbt.estimate import CONFIDENCE
 from mopbt.problem import Problem, Task
 from mopbt.state import Job, Report
 from mopbt.stores.base import Checkpoints, Exchange
@@ -18,6 +19,8 @@ class RunContext:
     problem: Problem
     seed: int
     checkpoints: Checkpoints
+    # The confidence of the intervals of metrics with an error.
+    confidence: float = CONFIDENCE
 
 
 @runtime_checkable

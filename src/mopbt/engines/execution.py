@@ -16,10 +16,11 @@ from typing import Any
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.seeding import global_seeds, seed_globals
 from mopbt.errors import CannotStack, CorruptCheckpoint, MopbtError, StoreError, TaskError
+from mopbt.estimate import Estimate, as_estimate
 from mopbt.objectives import signed, total_violation
 from mopbt.problem import FunctionalTask, Hyperparameters, Problem, StackableTask, Task
 from mopbt.rng import derived_seed
-from mopbt.state import Job, Report
+from mopbt.state import ErrorBar, Job, Report
 
 # Jobs that are trained as one program, each with the checksum of the checkpoint it starts from.
 Stack = list[tuple[Job, str]]
@@ -111,9 +112,10 @@ def save(context: RunContext, trained: TrainedJob) -> Report:
         trained.job.id,
         objectives=signed(context.problem.objectives, trained.scores),
         violation=total_violation(context.problem.constraints, trained.scores),
-        scores=trained.scores,
+        scores={name: float(score) for name, score in trained.scores.items()},
         checksum=checksum,
         duration=trained.seconds + time.perf_counter() - began,
+        errors=_error_bars(trained.scores, context.confidence),
     )
 
 
@@ -242,13 +244,19 @@ def _check_measured(context: RunContext, scores: Any) -> dict[str, float]:
 
 
 def check_scores(scores: Any) -> dict[str, float]:
-    """Convert metrics to a dict of floats, or raise TaskError with what is wrong."""
+    """Convert metrics to a dict of floats, or raise TaskError with what is wrong.
+
+    Metrics that were reported with an error are estimates, which are floats.
+    """
     if not isinstance(scores, Mapping):
         raise TaskError(f"`evaluate` must return a mapping of names to numbers, got {scores!r}")
     checked = {}
     for name, score in scores.items():
         try:
-            checked[str(name)] = float(score)
+            value = as_estimate(name, score)
+            checked[str(name)] = value if isinstance(value, Estimate) else float(value)
+        except MopbtError:
+            raise
         except Exception:
             # PyTorch raises a RuntimeError for a tensor of several numbers.
             raise TaskError(
@@ -256,6 +264,15 @@ def check_scores(scores: Any) -> dict[str, float]:
                 f"reduce it to one number, such as the mean of an array"
             ) from None
     return checked
+
+
+def _error_bars(scores: Mapping[str, float], confidence: float) -> dict[str, ErrorBar]:
+    """Return the errors of those metrics that have one."""
+    bars = {}
+    for name, score in scores.items():
+        if isinstance(score, Estimate) and math.isfinite(score):
+            bars[name] = score.error_bar(confidence)
+    return bars
 
 
 def _dump(task: Task[Any], model: Any) -> bytes:

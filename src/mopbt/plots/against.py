@@ -63,7 +63,11 @@ def shared_reference(runs: Sequence[Results]) -> dict[str, float]:
 def _feasible_front(results: Results) -> Array:
     """Return the objectives (n, K) of a front's feasible models, larger is better."""
     objectives = results.problem.objectives
-    rows = [signed(objectives, point.scores) for point in results.front() if not point.violation]
+    rows = [
+        signed(objectives, point.scores)
+        for point in results.front(observed=True)
+        if not point.violation
+    ]
     return np.array(rows, dtype=float).reshape(len(rows), len(objectives))
 
 

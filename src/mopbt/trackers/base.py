@@ -132,12 +132,17 @@ def evaluations_of(results: Results) -> list[Evaluation]:
             branch=branch,
             step=record["end"],
             hp=_select(record, "hp."),
-            scores=_select(record, "score."),
+            scores=_select(record, "score.") | _standard_errors(record),
             violation=record["violation"],
             seconds=record["seconds"],
             error=record["error"],
         )
     return sorted(evaluations.values(), key=lambda e: (e.seconds, e.job))
+
+
+def _standard_errors(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the standard errors of metrics as metrics of their own, such as stderr/accuracy."""
+    return {f"stderr/{name}": value for name, value in _select(record, "stderr.").items()}
 
 
 def _select(record: Mapping[str, Any], prefix: str) -> dict[str, Any]:
