@@ -41,7 +41,7 @@ LAYERS = {
         "function_task",
     },
     4: {
-        *("", "front", "results", "selection", "export", "replay", "progress_display"),
+        *("", "front", "noise", "results", "selection", "export", "replay", "progress_display"),
         *("torch", "tasks", "testing", "registry"),
         # `run` returns `Results` and draws the progress, so it is above both.
         "runner",
