@@ -319,7 +319,7 @@ class Front(Sequence[Point]):
             bar = point.errors.get(objective.name)
             if bar is not None:
                 side = "lower" if objective.sign > 0 else "upper"
-                bound = getattr(bar, side)
+                bound = bar.lower if objective.sign > 0 else bar.upper
                 text = to_error(bound, bar.stderr) if bar.stderr > 0 else f"{bound:.4g}"
                 value = score_text(point, objective.name)
                 clauses.append(f"{objective.name} {value} ({side} bound {text})")
