@@ -27,7 +27,7 @@ def options(place, name):
 def test_the_death_of_a_process_is_reported_and_the_next_one_works(place, pool, tmp_path):
     (tmp_path / "problems.py").write_text(
         "import os\n"
-        "from mopbt.testing import ToyTask\n"
+        "from mopbt.tasks.toy import ToyTask\n"
         "class Exits(ToyTask):\n"
         "    def train(self, model, hp, begin, end, seed):\n"
         "        os._exit(7)\n"

@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,8 +82,6 @@ def compare_algorithms(
     Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
     """
     from mopbt.compare import Experiment, compare, recompute
-    from mopbt.compare.measures import measure
-    from mopbt.compare.report import tables_as_text, write_report
 
     plan = Experiment.read(experiment)
     if only_report:
@@ -99,12 +96,8 @@ def compare_algorithms(
             comparison = recompute(plan, **where)
         else:
             comparison = compare(plan, **where, **options, progress=not quiet)
-        files = []
         if comparison.runs:
-            measured = measure(comparison)
-            out.print(tables_as_text(measured, out.width), soft_wrap=True, markup=False)
-            files = write_report(comparison, directory, figures=draws, measured=measured)
-            _print_files(comparison, directory, files, draws=draws)
+            _report(comparison, directory, draws=draws)
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
     without = "--task" if task else ""
@@ -131,9 +124,14 @@ def _check_only_report(task: list[str] | None, reuse: list[Path] | None, jobs: i
             )
 
 
-def _print_files(
-    comparison: "Comparison", directory: Path, files: Sequence[Path], *, draws: bool
-) -> None:
+def _report(comparison: "Comparison", directory: Path, *, draws: bool) -> None:
+    """Print the tables, write tables and figures, and print where they are."""
+    from mopbt.compare.measures import measure
+    from mopbt.compare.report import tables_as_text, write_report
+
+    measured = measure(comparison)
+    out.print(tables_as_text(measured, out.width), soft_wrap=True, markup=False)
+    files = write_report(comparison, directory, figures=draws, measured=measured)
     if any(file.suffix == ".png" for file in files):
         figures = f"figures in {directory / 'figures'}"
     else:

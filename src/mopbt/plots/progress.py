@@ -116,8 +116,7 @@ def _plot_over_time(
         unit, unit_name = (1.0, "") if time_label else time_unit(task.times)
         for algorithm in drawing_order(task.runs, styles):
             runs = [run for run in task.runs[algorithm] if run.data.jobs.size]
-            if tested:
-                runs = [run for run in runs if run.test_hypervolumes is not None]
+            runs = [run for run in runs if not tested or run.test_hypervolumes is not None]
             if not runs:
                 continue
             # Draw only times at which every run has an evaluation.
