@@ -237,6 +237,30 @@ def test_the_scattered_order_does_not_depend_on_how_its_distances_are_stored(obj
         assert scattered_order(objectives).tolist() == expected
 
 
+@given(
+    st.lists(st.tuples(EIGHTHS, EIGHTHS), min_size=1, max_size=40),
+    st.lists(st.tuples(EIGHTHS, EIGHTHS), max_size=3),
+)
+def test_a_large_front_of_two_objectives_is_scattered_by_algorithm_1(pairs, earlier):
+    # A front may have equal points, but here also neighbors on a level or above each other.
+    front = np.column_stack([np.sort([x for x, _ in pairs])[::-1], np.sort([y for _, y in pairs])])
+    earlier = np.array(earlier).reshape(-1, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "_is_chain", lambda columns: False)
+        expected = by_domination().order_front(front, earlier).tolist()
+        patch.setattr(ranking, "_is_chain", lambda columns: True)
+        patch.setattr(ranking, "CELLS", 0)
+        assert by_domination().order_front(front, earlier).tolist() == expected
+
+
+def test_only_sorted_fronts_of_two_objectives_are_chains():
+    assert ranking._is_chain(np.array([[3.0, 2.0, 2.0], [1.0, 4.0, 4.0]]))
+    assert not ranking._is_chain(np.array([[3.0, 2.0, 2.5], [1.0, 4.0, 4.0]]))
+    # Rows with equal violations are a front of points in any position.
+    assert not ranking._is_chain(np.array([[3.0, 2.0, 1.0], [1.0, 4.0, 3.0]]))
+    assert not ranking._is_chain(np.array([[3.0, 2.0], [1.0, 2.0], [1.0, 2.0]]))
+
+
 @pytest.mark.parametrize("K", [2, 3])
 @pytest.mark.parametrize("offset", [0, 1e6, -1e6])
 def test_a_big_offset_does_not_change_the_scattered_order(K, offset):

@@ -93,7 +93,9 @@ class Archive:
         if worse.any():
             keep = np.flatnonzero(~worse)
             self._points[: len(keep)] = points[keep]
-            self._entries = [self._entries[i] for i in keep]
+            # Mostly few of many are removed: from the end on, so that indices stay valid.
+            for i in np.flatnonzero(worse)[::-1].tolist():
+                del self._entries[i]
         if len(self._entries) == len(self._points):
             self._points = np.concatenate([self._points, np.empty_like(self._points)])
         self._points[len(self._entries)] = new

@@ -428,7 +428,10 @@ def _farthest_first(
         ends: Where each front ends.
     """
     table = _squares(columns, columns) if len(nearest) ** 2 <= CELLS else None
-    picks = []
+    if table is None and len(ends) == 1 and _is_chain(columns):
+        on_chain: list[int] = _farthest_first_on_chain(columns, nearest).tolist()
+        return on_chain
+    picks: list[int] = []
     for begin, end in _spans(ends):
         front = nearest[begin:end]
         for _ in range(begin, end):
@@ -444,6 +447,49 @@ def _farthest_first(
             # A negative distance marks a ranked point; an unranked duplicate of it has 0.
             nearest[pick] = -1.0
     return picks
+
+
+def _is_chain(columns: Objectives) -> bool:
+    """Check whether points (2, m) descend in f1 and ascend in f2, as a sorted front does."""
+    if len(columns) != 2:
+        return False
+    return bool((np.diff(columns[0]) <= 0).all() and (np.diff(columns[1]) >= 0).all())
+
+
+def _farthest_first_on_chain(columns: Objectives, nearest: NDArray[np.float64]) -> Order:
+    """Pick the points (2, m) of a chain farthest first, with their initial distances (m,).
+
+    On a chain, the closest picks are the next one on the left and on the right. A pick therefore
+    splits its segment in two that do not influence each other, and all segments are split at once.
+    """
+    values = np.zeros(len(nearest))  # the distance of each point when it is picked
+    # The points that are left, ascending, and where their segments start.
+    left = np.flatnonzero(nearest > 0)
+    starts = np.zeros(min(len(left), 1), dtype=np.intp)
+    while len(left):
+        highest = np.maximum.reduceat(nearest[left], starts)
+        segments = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(left)))
+        farthest = np.flatnonzero(nearest[left] == highest[segments])
+        # The first of equals, as `argmax` returns it.
+        farthest = farthest[np.diff(segments[farthest], prepend=-1) > 0]
+        picks = left[farthest]
+        values[picks] = highest
+        closest = picks[segments]
+        nearest[left] = np.minimum(nearest[left], _distances(columns, left, closest))
+        # What is at no distance is picked last: it needs no segment.
+        far = nearest[left] > 0
+        left, closest, segments = left[far], closest[far], segments[far]
+        halves = 2 * segments + (left > closest)
+        starts = np.flatnonzero(np.diff(halves, prepend=-1))
+    # A pick is never farther than the one that made its segment. Where both are equally far, it
+    # has the higher index, or it would have been picked before. So this is the order of picks.
+    return np.argsort(-values, kind="stable")
+
+
+def _distances(columns: Objectives, a: Order, b: Order) -> NDArray[np.float64]:
+    """Compute the squared distances (n,) between the points of two arrays of indices (n,)."""
+    gaps = columns[:, a] - columns[:, b]
+    return np.asarray(np.add.reduce(gaps * gaps, axis=0))
 
 
 def _nearest_squares(columns: Objectives, others: Objectives) -> NDArray[np.float64]:
