@@ -22,7 +22,7 @@ LAYERS = {
     },
     # The paper's verbs.
     1: {
-        "standings",
+        *("chain", "standings"),
         *("ranking", "exploit", "explore", "scalarization", "successive_halving", "metrics"),
         *("archive", "proposals", "rates", "uncertainty"),
     },

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mopbt import standings
+from mopbt import chain, standings
 from mopbt.ranking import (
     by_domination,
     by_max_scalarization,
@@ -127,6 +127,8 @@ def test_standings_equal_the_ranking_of_all_results(rank, k, limit, data):
     with pytest.MonkeyPatch.context() as patch:
         # From "never recompute all" to "always, unless the population is large".
         patch.setattr(standings, "CHANGES_PER_RESULT", limit)
+        patch.setattr(standings, "SMALLEST_CHAIN", 2)
+        patch.setattr(chain, "MOST_CHANGES", limit)
         for batch in data.draw(changes(k)):
             batch = list(dict(batch).items())
             table.update(batch)

@@ -85,8 +85,12 @@ class Archive:
             return
         points = self._points[: len(self._entries)]
         new = np.array(entry.objectives)
-        worse = (points <= new).all(axis=1)
-        better = (points >= new).all(axis=1)
+        worse = np.ones(len(points), dtype=bool)
+        better = worse.copy()
+        # Column by column: reducing many rows of two numbers takes ten times as long.
+        for column, value in zip(points.T, new, strict=True):
+            worse &= column <= value
+            better &= column >= value
         alike = np.flatnonzero(worse & better)
         if better.any() and not (len(alike) and entry.job < self._entries[alike[0]].job):
             return

@@ -429,7 +429,9 @@ def _farthest_first(
     """
     table = _squares(columns, columns) if len(nearest) ** 2 <= CELLS else None
     if table is None and len(ends) == 1 and _is_chain(columns):
-        on_chain: list[int] = _farthest_first_on_chain(columns, nearest).tolist()
+        # A pick is never farther than the one that made its segment. Where both are equally far,
+        # it has the higher index, or it would have been picked before.
+        on_chain: list[int] = np.argsort(-chain_values(columns, nearest), kind="stable").tolist()
         return on_chain
     picks: list[int] = []
     for begin, end in _spans(ends):
@@ -456,13 +458,14 @@ def _is_chain(columns: Objectives) -> bool:
     return bool((np.diff(columns[0]) <= 0).all() and (np.diff(columns[1]) >= 0).all())
 
 
-def _farthest_first_on_chain(columns: Objectives, nearest: NDArray[np.float64]) -> Order:
-    """Pick the points (2, m) of a chain farthest first, with their initial distances (m,).
+def chain_values(columns: Objectives, nearest: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the squared distance (m,) of each point (2, m) of a chain when Alg. 1 picks it.
 
-    On a chain, the closest picks are the next one on the left and on the right. A pick therefore
-    splits its segment in two that do not influence each other, and all segments are split at once.
+    `nearest` are the initial distances (m,); they are updated in place. On a chain, the closest
+    picks are the next one on the left and on the right. A pick therefore splits its segment in two
+    that do not influence each other, and all segments are split at once.
     """
-    values = np.zeros(len(nearest))  # the distance of each point when it is picked
+    values = np.zeros(len(nearest))
     # The points that are left, ascending, and where their segments start.
     left = np.flatnonzero(nearest > 0)
     starts = np.zeros(min(len(left), 1), dtype=np.intp)
@@ -481,9 +484,7 @@ def _farthest_first_on_chain(columns: Objectives, nearest: NDArray[np.float64]) 
         left, closest, segments = left[far], closest[far], segments[far]
         halves = 2 * segments + (left > closest)
         starts = np.flatnonzero(np.diff(halves, prepend=-1))
-    # A pick is never farther than the one that made its segment. Where both are equally far, it
-    # has the higher index, or it would have been picked before. So this is the order of picks.
-    return np.argsort(-values, kind="stable")
+    return values
 
 
 def _distances(columns: Objectives, a: Order, b: Order) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from mopbt.chain import ScatteredChain
 from mopbt.ranking import Cuts, Objectives, Rank, by_domination, ranks, to_unit_range
 from mopbt.state import Result
 
@@ -21,6 +22,8 @@ Ids = NDArray[np.intp]
 # All ranks are recomputed if more than one of so many results changed at once. One change costs
 # about as much as ranking this many results.
 CHANGES_PER_RESULT = 400
+# The size from which on the scattered order of the best front is kept up to date.
+SMALLEST_CHAIN = 128
 # The largest table of comparisons between points, in cells.
 CELLS = 1 << 20
 
@@ -276,6 +279,7 @@ class DominationStandings:
         self.rank = rank
         self.rows = _Results()
         self.fronts = Fronts()
+        self._chain = ScatteredChain()
 
     def update(self, changes: Sequence[tuple[int, Result | None]]) -> None:
         """Replace results by id; None removes one."""
@@ -299,6 +303,16 @@ class DominationStandings:
         """Return the number of results that are not finite."""
         return self.rows.failed
 
+    def chain(self) -> ScatteredChain | None:
+        """Return the scattered order of the best front, if it is a large chain."""
+        is_scattered = self.rank.within == "scattered" and not self.rank.scale
+        if not is_scattered or self.rows.objectives.shape[1] != 2:
+            return None
+        if not self.fronts.sizes or self.fronts.sizes[0] < SMALLEST_CHAIN:
+            return None
+        self._chain.update(self.rows.objectives, self.fronts.numbers == 0)
+        return self._chain
+
     def order(self, cuts: Cuts, generator: Callable[[], Generator]) -> "FrontOrder":
         """Return the order, which needs no generator. It is valid until the next update."""
         return FrontOrder(self, cuts)
@@ -314,6 +328,7 @@ class FrontOrder:
     def __init__(self, standings: DominationStandings, cuts: Cuts) -> None:
         self._rows = standings.rows
         self._rank = standings.rank
+        self._standings = standings
         self._fronts = standings.fronts
         self._cuts = cuts
         self._ends = np.cumsum(standings.fronts.sizes, dtype=np.intp)
@@ -327,6 +342,8 @@ class FrontOrder:
     def at(self, place: int) -> int:
         """Return the id in a place."""
         begin, ids = self._front_at(place)
+        if chain := self._chain(begin, ids):
+            return chain.at(place)
         return int(self._in_order(begin, ids)[place - begin])
 
     def first(self, n: int) -> Ids:
@@ -335,6 +352,8 @@ class FrontOrder:
         if n <= 0:
             return np.empty(0, dtype=np.intp)
         begin, ids = self._front_at(n - 1)
+        if chain := self._chain(begin, ids):
+            return chain.first(n)
         return np.concatenate([self._before(ids), self._in_order(begin, ids)[: n - begin]])
 
     def precedes(self, id: int, place: int) -> bool:
@@ -343,6 +362,8 @@ class FrontOrder:
         begin, ids = self._front(number) if number >= 0 else self._level(self._rows.violations[id])
         if not begin < place < begin + len(ids):
             return begin < place
+        if chain := self._chain(begin, ids):
+            return chain.place_of(id) < place
         return bool((self._in_order(begin, ids)[: place - begin] == id).any())
 
     def _front_at(self, place: int) -> tuple[int, Ids]:
@@ -369,13 +390,20 @@ class FrontOrder:
         less = self._violations < self._rows.violations[ids[0]]
         return np.concatenate([np.flatnonzero(numbers >= 0), self._infeasible[less]])
 
+    def _is_divided(self, begin: int, ids: Ids) -> bool:
+        end = begin + len(ids)
+        return self._cuts is None or any(begin < cut < end for cut in self._cuts)
+
+    def _chain(self, begin: int, ids: Ids) -> ScatteredChain | None:
+        """Return the chain of a front that is to be scattered, if there is one."""
+        return self._standings.chain() if begin == 0 and self._is_divided(begin, ids) else None
+
     def _in_order(self, begin: int, ids: Ids) -> Ids:
         """Return the ids of a front in order."""
         if begin not in self._ordered:
             # The sort is stable, and ids ascend.
             ids = ids[np.argsort(-self._rows.objectives[ids, 0], kind="stable")]
-            end = begin + len(ids)
-            if self._cuts is None or any(begin < cut < end for cut in self._cuts):
+            if self._is_divided(begin, ids):
                 points = self._points()
                 ids = ids[self._rank.order_front(points[ids], points[self._before(ids)])]
             self._ordered[begin] = ids

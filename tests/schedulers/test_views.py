@@ -60,6 +60,7 @@ def test_views_change_no_decision(name, k, slots, limit, data):
     state = State(3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(standings, "CHANGES_PER_RESULT", 400 * limit)
+        patch.setattr(standings, "SMALLEST_CHAIN", 2)
         for _ in range(100):
             assert scheduler.done(state) == oracle.done(state)
             if oracle.done(state):
