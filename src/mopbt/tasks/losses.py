@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.func import debug_unwrap, vjp
+from torch.func import vjp
 from torch.nn import functional as F
 
 # The largest change of a pixel by an attack; images are in [0, 1].
@@ -68,15 +68,14 @@ def trades(
     """Return the TRADES loss (Zhang et al. 2019) of images (n, ...) in [0, 1].
 
     The loss is cross entropy + beta KL(f(x) || f(x')). The attack x' is computed in evaluation
-    mode. It is skipped if beta is 0, in a stack if beta is 0 for all members.
+    mode. Like the authors' code, the loss then passes natural, attacked and natural images through
+    the model in training mode, whatever beta is. BatchNorm statistics therefore have the same
+    shares of natural and attacked images in each member, alone and in a stack.
     """
-    if _is_zero_everywhere(beta):
-        return F.cross_entropy(model(x), y)
-    # A member whose beta is 0 sees its original images, so that no attack affects its BatchNorm
-    # statistics.
-    attacked = torch.where(beta == 0, x, _trades_attack(model, x, epsilon, step, steps))
-    logits = model(x)
-    return F.cross_entropy(logits, y) + beta * divergence(logits, model(attacked))
+    attacked = _trades_attack(model, x, epsilon, step, steps)
+    natural_loss = F.cross_entropy(model(x), y)
+    attacked_logits = model(attacked)
+    return natural_loss + beta * divergence(model(x), attacked_logits)
 
 
 def divergence(logits: Tensor, others: Tensor) -> Tensor:
@@ -147,8 +146,3 @@ def evaluation_mode(model: Model) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-def _is_zero_everywhere(value: Tensor) -> bool:
-    """Return whether a hyperparameter is 0 in all members of the stack."""
-    return not bool(debug_unwrap(value).any())
