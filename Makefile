@@ -29,7 +29,7 @@ check: $(VENV)/.check
 	$(BIN)/mypy
 
 # All benchmarks run, even if one misses its target. BENCH_JSON collects the rows of all.
-BENCHMARKS := ranking hypervolume overhead population schedulers history cluster report
+BENCHMARKS := ranking hypervolume overhead population schedulers history cluster report memory
 BENCH_JSON ?= build/bench.json
 bench: $(VENV)/.bench
 	rm -f $(BENCH_JSON)
