@@ -23,13 +23,16 @@ from mopbt.errors import TaskError
 from mopbt.estimate import as_estimate
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction, unsigned
-from mopbt.problem import Problem, Task, is_training_function, problem_of
+from mopbt.problem import Problem, Task, is_training_function, problem_of, rows_of
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
 
 # The entry of a checkpoint that records how tracked objects were built. The dot keeps it apart from
 # their names, which are keywords of `track`.
 _BUILT = "mopbt.built"
+
+# The rows whose metrics guide the search.
+VALIDATION = "validation"
 
 # Objects that members of this process have tracked, by id.
 _SEEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
@@ -89,6 +92,7 @@ class Member:
         end: int,
         seed: int,
         restored: Mapping[str, Any] | None,
+        rows: str = VALIDATION,
     ) -> None:
         self.hp = hp
         self.begin = begin
@@ -105,6 +109,17 @@ class Member:
         self._reported_at: int | None = None
         self._looped = False
         self._finished = False
+        self._rows = rows
+        self._read_rows = False
+
+    @property
+    def rows(self) -> str:
+        """The rows to measure metrics on: "validation", or one of those that the task declares.
+
+        On others than "validation" the interval is empty, so that nothing is trained.
+        """
+        self._read_rows = True
+        return self._rows
 
     @property
     def device(self) -> str:
@@ -306,6 +321,27 @@ class Member:
             )
         return self._scores
 
+    def _take_evaluation(self) -> dict[str, float]:
+        """Return the metrics of a function that was called for other rows, without training."""
+        if not self._read_rows:
+            raise TaskError(
+                f"the task declares `rows`, but its training function never reads `m.rows`, so its "
+                f"metrics on {self._rows!r} would be those on 'validation'; measure them on the "
+                f"rows that `m.rows` names"
+            )
+        missing = (self._restored or {}).keys() - self._tracked.keys() - {_BUILT}
+        if missing:
+            raise TaskError(
+                f"the checkpoint has {', '.join(map(repr, sorted(missing)))}, not tracked when "
+                f"`m.rows` is {self._rows!r}; track the same objects in every interval"
+            )
+        if self._scores is None:
+            raise TaskError(
+                f"the training function never called `report(...)` when `m.rows` was "
+                f"{self._rows!r}; report after the loop over `steps()`, which is empty then"
+            )
+        return self._scores
+
     def _warn_if_nothing_changed(self) -> None:
         """Warn if only arrays and dicts are tracked and training changed none of them.
 
@@ -363,6 +399,7 @@ class FunctionTask:
     constraints: Sequence[str | Constraint] = ()
     reference: Mapping[str, float] | None = None
     name: str = ""
+    rows: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -403,6 +440,15 @@ class FunctionTask:
         """Return the metrics of the last report."""
         return model.scores
 
+    def evaluate_rows(
+        self, model: Snapshot, hp: Mapping[str, Any], step: int, rows: str, seed: int
+    ) -> Mapping[str, Any]:
+        """Call the function with an empty interval, in which `m.rows` names the rows."""
+        assert model.data is not None
+        member = Member(hp, step, step, seed, loads(model.data), rows)
+        self.function(member)
+        return member._take_evaluation()
+
     def dump(self, model: Snapshot) -> bytes:
         """Return the tracked state as a safetensors file."""
         assert model.data is not None
@@ -422,6 +468,7 @@ def task(
     constraints: Sequence[str | Constraint] = (),
     reference: Mapping[str, float] | None = None,
     name: str = "",
+    rows: Sequence[str] = (),
 ) -> Callable[[TrainingFunction], FunctionTask]:
     """Turn a training function into a task, as a decorator.
 
@@ -435,6 +482,8 @@ def task(
         constraints: Constraints on metrics: ``["accuracy >= 0.7"]``.
         reference: Reference point of the hypervolume, such as ``{"accuracy": 0.5, "dsp": 1}``.
         name: Name of the task (default: the function's name).
+        rows: Names of further rows, such as ``("test",)``, on which the function measures the
+            models on the front at the end of a run: `m.rows` names them.
     """
 
     def decorate(function: TrainingFunction) -> FunctionTask:
@@ -447,8 +496,10 @@ def task(
             constraints=constraints,
             reference=reference,
             name=name,
+            rows=rows,
         )
         problem_of(decorated)
+        rows_of(decorated)
         return decorated
 
     return decorate

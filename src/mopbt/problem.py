@@ -113,6 +113,28 @@ class Trainable(Protocol):
 
 
 @runtime_checkable
+class RowsTask(Protocol):
+    """A task that evaluates models on rows that do not guide the search, such as test data.
+
+    At the end of a run, the models on its front are evaluated on all of these rows. The results go
+    to `evaluations.jsonl`; no algorithm sees them.
+    """
+
+    @property
+    def rows(self) -> Sequence[str]:
+        """Return the names of these rows, such as ``("test",)``; "validation" is not among them."""
+
+    def evaluate_rows(
+        self, model: Any, hp: Mapping[str, Any], step: int, rows: str, seed: int
+    ) -> Mapping[str, Any]:
+        """Return the metrics of a model on named rows, and leave the model unchanged.
+
+        `hp` are the hyperparameters of the model's last interval, which ended at `step`. All
+        randomness must come from `seed`, as in `train`.
+        """
+
+
+@runtime_checkable
 class StackableTask(Protocol):
     """A task that trains and evaluates several models as one program.
 
@@ -269,6 +291,22 @@ def is_training_function(subject: Any) -> bool:
 def suggested_population(task: Any) -> int | None:
     """Return the size of the population that a task suggests, or None."""
     return task.population if isinstance(task, PopulationTask) else None
+
+
+def rows_of(task: Any) -> tuple[str, ...]:
+    """Return the names of the rows besides "validation" that a task evaluates models on."""
+    if not isinstance(task, RowsTask):
+        return ()
+    rows = task.rows
+    is_list = isinstance(rows, Sequence) and not isinstance(rows, str)
+    names = tuple(rows) if is_list else ()
+    is_valid = all(isinstance(name, str) and name for name in names) and "validation" not in names
+    if not is_list or not is_valid or len(set(names)) < len(names):
+        raise ValueError(
+            "the `rows` of a task must be different names other than 'validation', such as "
+            f"('test',), got {rows!r}"
+        )
+    return names
 
 
 def with_initial(problem: Problem, initial: Any) -> Problem:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Integral
@@ -12,20 +12,29 @@ from typing import Any
 import numpy as np
 
 from mopbt.algorithms import algorithm_of, check_count
+from mopbt.engines.base import Engine, RunContext
+from mopbt.engines.local import LocalEngine
 from mopbt.errors import StoreError, TaskError
+from mopbt.evaluations import (
+    Evaluation,
+    Evaluations,
+    evaluate_missing,
+    read_evaluations,
+    wanted_keys,
+)
 from mopbt.export import Exported, Origin, check_export_path, export_model
 from mopbt.filesystem import write_atomically
 from mopbt.front import Ancestor, Front, FrontKind, Point, import_pandas, record_of, schedule_of
 from mopbt.function_task import Snapshot, TrainingFunction, described_by, visible
 from mopbt.history import History, read_history
-from mopbt.messages import counted
+from mopbt.messages import counted, did_you_mean
 from mopbt.noise import Claim, claims_of, noise_warning
 from mopbt.objectives import signed_reference
-from mopbt.problem import Problem, Task
+from mopbt.problem import Problem, Task, rows_of
 from mopbt.progress import Outcome
 from mopbt.replay import Replayed, replay_schedule
 from mopbt.run_config import RunConfig
-from mopbt.run_directory import read_run_config
+from mopbt.run_directory import open_run, read_run_config
 from mopbt.serialization import is_pickle, loads
 from mopbt.state import Job
 from mopbt.stores.base import Checkpoints
@@ -50,9 +59,12 @@ class Results:
     history: History = field(init=False, repr=False)
     # The warning about noise, and for how many reports it was computed.
     _warning: tuple[int, str] | None = field(default=None, init=False, repr=False)
+    # What was measured outside of the search.
+    evaluations: Evaluations = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.history = History(self.problem)
+        self.evaluations = Evaluations()
 
     def __repr__(self) -> str:
         where = f" in {self.path}" if self.path is not None else ""
@@ -83,6 +95,7 @@ class Results:
             journal = self.path / "journal.jsonl"
             self.history = read_history(self.problem, read_lines(journal), journal)
             self.settings = self.settings.extended(self.history.extension)
+            self.evaluations = read_evaluations(self.path)
 
     @property
     def problem(self) -> Problem:
@@ -225,6 +238,53 @@ class Results:
         found = self._found(point)
         lineage = self.lineage(found)
         return export_model(Path(file), self.checkpoint(found), found, lineage, self._origin())
+
+    def evaluate(
+        self,
+        rows: str | None = None,
+        points: Iterable[Point | int] | None = None,
+        *,
+        seeds: Iterable[int] = (0,),
+        engine: Engine | None = None,
+    ) -> list[Evaluation]:
+        """Measure models on rows that do not guide the search, where that is missing.
+
+        Args:
+            rows: The name of the rows, by default all that the task declares.
+            points: The models, by default those on the front.
+            seeds: The numbers of the repetitions, for tasks whose evaluation is random.
+            engine: What evaluates the models; by default this process.
+
+        Returns:
+            The evaluations of these models, also those that were made before.
+        """
+        task = self._rows_task()
+        names = _check_rows(rows, rows_of(task))
+        models = [p.job for p in self.front()]
+        if points is not None:
+            models = [self._job_of(point) for point in points]
+        keys = wanted_keys(models, names, _check_seeds(seeds))
+        run = None if self.path is None else open_run(self.path, self.settings)
+        driver = engine or LocalEngine()
+        try:
+            if self.path is not None:
+                self.evaluations.update(read_evaluations(self.path))
+            driver.start(RunContext(task, self.problem, self.settings.seed, self.checkpoints))
+            try:
+                evaluate_missing(driver, self.history, keys, self.evaluations, self.path)
+            finally:
+                driver.close()
+        finally:
+            if run is not None:
+                run.close()
+        return [self.evaluations[key] for key in keys]
+
+    def _rows_task(self) -> Task[Any]:
+        if self.task is None:
+            raise TaskError(
+                "an evaluation needs the task: open the run with Results.open(path, task=task)"
+            )
+        return self.task
 
     def replay(
         self,
@@ -370,6 +430,28 @@ class Results:
                 f"`results.front()`, got {job!r}; on the front are {front or 'none yet'}"
             )
         return job
+
+
+def _check_rows(rows: str | None, declared: Sequence[str]) -> list[str]:
+    """Return the rows to evaluate models on, or raise ValueError with those that there are."""
+    if not declared:
+        raise ValueError(
+            f"the task declares no `rows` to evaluate models on, got {rows!r}; declare them, as in "
+            'rows=("test",), see docs/write-a-task.md'
+        )
+    if rows is not None and rows not in declared:
+        raise ValueError(
+            f"`rows` must be one of {', '.join(map(repr, declared))}, got {rows!r}"
+            f"{did_you_mean(rows, declared)}"
+        )
+    return list(declared) if rows is None else [rows]
+
+
+def _check_seeds(seeds: Iterable[int]) -> list[int]:
+    numbers = list(seeds)
+    for number in numbers:
+        check_count("seeds", number, 0)
+    return numbers
 
 
 def total_intervals(settings: RunConfig) -> int | None:

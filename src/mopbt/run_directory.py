@@ -13,7 +13,7 @@ from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, Repair
 from mopbt.stores.fsspec import checkpoints_at
 from mopbt.stores.journal import read_lines
 
-FILES = {"run.toml", "journal.jsonl", "checkpoints", "lock"}
+FILES = {"run.toml", "journal.jsonl", "evaluations.jsonl", "checkpoints", "lock"}
 REMEDY = "use the same settings, or another directory"
 
 

@@ -6,7 +6,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -39,11 +39,20 @@ from mopbt.engines.base import (
 from mopbt.engines.devices import assign_devices, check_devices
 from mopbt.engines.trial import Trial, open_trial
 from mopbt.estimate import CONFIDENCE
+from mopbt.evaluations import Evaluations, evaluate_missing, read_evaluations, wanted_keys
 from mopbt.fingerprint import code_of
 from mopbt.function_task import TrainingFunction, as_task
 from mopbt.history import History
 from mopbt.objectives import Constraint, Direction
-from mopbt.problem import CheckedTask, Problem, Task, problem_of, suggested_population, with_initial
+from mopbt.problem import (
+    CheckedTask,
+    Problem,
+    Task,
+    problem_of,
+    rows_of,
+    suggested_population,
+    with_initial,
+)
 from mopbt.progress import Outcome, Progress, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
@@ -83,10 +92,11 @@ def run(
     reference: Mapping[str, float] | None = None,
     interval: int | None = None,
     steps: int | None = None,
+    rows: Sequence[str] | None = None,
 ) -> Results:
     """Train a population and return its front of trained models.
 
-    The same call resumes a run that was stopped. The last seven arguments describe a training
+    The same call resumes a run that was stopped. The last eight arguments describe a training
     function; a task object has them as attributes.
 
     Args:
@@ -123,6 +133,8 @@ def run(
         reference: Reference point of the hypervolume, such as ``{"accuracy": 0.5, "dsp": 1}``.
         interval: Steps between two decisions (default 1).
         steps: Steps of training of each member.
+        rows: Names of further rows, such as ``("test",)``, on which the function measures the
+            models on the front at the end of the run: `m.rows` names them.
     """
     subject = as_task(
         task,
@@ -133,6 +145,7 @@ def run(
         reference=reference,
         interval=interval,
         steps=steps,
+        rows=rows,
     )
     default = suggested_population(subject)
     chosen = _choose_algorithm(algorithm or MOPBT.name, population, default=default)
@@ -180,6 +193,7 @@ def execute_run(
     `extend` raises the `steps` or the `population` of a run that was started before.
     """
     _check_arguments(budget, progress)
+    rows_of(task)
     scheduler = algorithm.scheduler(settings.problem)
     budget, budget_note = _bounded(budget, scheduler, settings.problem)
     rules = None
@@ -210,6 +224,8 @@ def execute_run(
         session = stack.enter_context(opened.session(task, scheduler, budget, watch))
         try:
             outcome = session.drive()
+            if outcome == "done":
+                opened.evaluate_front(task)
         except Exception:
             outcome = "failed"
             raise
@@ -287,6 +303,7 @@ class _Opened:
     settings: RunConfig  # as recorded
     driver: Engine
     spec: EngineSpec | None
+    evaluations: Evaluations = field(default_factory=Evaluations)
 
     @property
     def extended(self) -> RunConfig:
@@ -302,10 +319,20 @@ class _Opened:
             task, scheduler, self.extended, store, history, self.driver, budget, watch
         )
 
+    def evaluate_front(self, task: Task[Any]) -> None:
+        """Evaluate the front on the rows that a task declares, where that is missing."""
+        path = self.store.path if isinstance(self.store, DirectoryStore) else None
+        if path is not None:
+            self.evaluations.update(read_evaluations(path))
+        front = sorted(entry.job for entry in self.history.front)
+        keys = wanted_keys(front, rows_of(task))
+        evaluate_missing(self.driver, self.history, keys, self.evaluations, path)
+
     def results(self, task: Task[Any], outcome: Outcome) -> Results:
         path = self.store.path if isinstance(self.store, DirectoryStore) else None
         results = Results(self.extended, self.store.checkpoints, path, task, outcome)
         results.history = self.history
+        results.evaluations = self.evaluations
         return results
 
 

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mopbt.engines.base import Engine, RunContext
+from mopbt.engines.base import Engine, EvaluationJob, RunContext
 from mopbt.engines.execution import check_scores
 from mopbt.engines.seeding import global_seeds
 from mopbt.errors import CorruptCheckpoint
 from mopbt.objectives import signed
-from mopbt.problem import Hyperparameters, Problem, Task, problem_of
+from mopbt.problem import Hyperparameters, Problem, RowsTask, Task, problem_of, rows_of
 from mopbt.rng import stream
 from mopbt.schedulers.base import Scheduler
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
 from mopbt.stores.base import Exchange, Store, checksum_of
 from mopbt.stores.memory import MemoryCheckpoints
-from mopbt.tasks.toy import FailingToy, ToyTask
+from mopbt.tasks.toy import FailingToy, RowsToy, ToyTask
 
 
 class SchedulerConformance:
@@ -242,6 +242,24 @@ class TaskConformance:
         task.evaluate(model)
         assert task.dump(model) == before
 
+    def test_evaluates_its_rows_and_changes_nothing(self) -> None:
+        """A task that declares `rows` measures a model on each, repeatably."""
+        task = self.make()
+        problem = problem_of(task)
+        model = self._train(task, self._init(task), 0)
+        before = task.dump(model)
+        hp = self._sample_hp(problem)
+        for rows in rows_of(task):
+            assert isinstance(task, RowsTask)
+            measured = []
+            for _ in range(2):
+                with global_seeds(3):
+                    restored = task.load(before)
+                    found = task.evaluate_rows(restored, hp, problem.interval, rows, 3)
+                measured.append(check_scores(found))
+                assert task.dump(restored) == before
+            assert measured[0] == measured[1]
+
 
 class EngineConformance:
     """Check what a run relies on in every engine. Override `make`."""
@@ -273,7 +291,7 @@ class EngineConformance:
                 while not {job.id for job in wave} <= set(reports):
                     for report in engine.collect():
                         assert report.job not in reports, f"job {report.job} was reported twice"
-                        assert report.objectives is None or report.job in checkpoints.kept(), (
+                        assert not report.objectives or report.job in checkpoints.kept(), (
                             f"job {report.job} was reported before its checkpoint was saved"
                         )
                         reports[report.job] = report
@@ -309,6 +327,23 @@ class EngineConformance:
         reports, checkpoints = self._execute([first, second], ToyTask(noise=0.0))
         assert reports[1].checksum == reports[3].checksum != reports[2].checksum
         assert checksum_of(checkpoints.load(1, reports[1].checksum)) == reports[1].checksum
+
+    def test_evaluates_a_checkpoint_on_other_rows(self) -> None:
+        """An evaluation measures a checkpoint, alone or beside others, and saves nothing."""
+        first = [Job(0, 0, (2, 6), None, 0, 2), Job(1, 1, (9, 6), None, 0, 2)]
+        evaluations: list[Job] = []
+        for id, (start, seed) in enumerate([(0, 0), (1, 0), (0, 1), (0, 0)], 2):
+            config = first[start].config
+            evaluations.append(
+                EvaluationJob(id, start, config, start, 2, 2, rows="test", seed=seed)
+            )
+        reports, checkpoints = self._execute([first, evaluations], RowsToy())
+        assert checkpoints.kept() >= {0, 1}
+        assert not checkpoints.kept() & {2, 3, 4, 5}
+        assert reports[2].scores == reports[5].scores
+        assert reports[2].scores != reports[3].scores
+        assert reports[2].scores != reports[4].scores
+        assert reports[2].scores["step"] == 2
 
     def test_a_failure_is_a_report(self) -> None:
         """An exception is reported with its traceback, and other jobs still run."""

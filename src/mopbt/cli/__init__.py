@@ -11,6 +11,7 @@ from mopbt.cli import run  # isort: skip
 from mopbt.cli import inspect  # isort: skip
 from mopbt.cli import report  # isort: skip
 from mopbt.cli import pick  # isort: skip
+from mopbt.cli import evaluate  # isort: skip
 from mopbt.cli import export  # isort: skip
 from mopbt.cli import list  # isort: skip
 from mopbt.cli import compare  # isort: skip
@@ -24,6 +25,7 @@ __all__ = [
     "inspect",
     "report",
     "pick",
+    "evaluate",
     "export",
     "list",
     "compare",

@@ -252,7 +252,7 @@ def resume(
     Example: mopbt resume runs/adult-1 --steps 200
     """
     settings = read_run_config(path)
-    found = _find_task_of(path, settings)
+    found = find_task_of(path, settings)
     settings = replace(
         settings,
         problem=replace(problem_of(found), initial=settings.problem.initial),
@@ -300,7 +300,7 @@ def _execute(
         raise typer.Exit(3)
 
 
-def _find_task_of(path: Path, settings: RunConfig) -> Any:
+def find_task_of(path: Path, settings: RunConfig) -> Any:
     """Return the task of a run, or raise ValueError that says how to resume."""
     from mopbt.compare.directory import comparison_of
 

@@ -23,6 +23,18 @@ class RunContext:
     confidence: float = CONFIDENCE
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationJob(Job):
+    """Evaluate a checkpoint on named rows, without training.
+
+    Every engine executes it like a job, from the checkpoint `start` and for an empty interval. It
+    writes no checkpoint. Its report has metrics, but no objectives, and is not journaled.
+    """
+
+    rows: str = ""
+    seed: int = 0
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Executes jobs. An engine returns a report only after the job's checkpoint is durable."""

@@ -13,12 +13,19 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.base import EvaluationJob, ModelCache, RunContext
 from mopbt.engines.seeding import global_seeds, seed_globals
 from mopbt.errors import CannotStack, CorruptCheckpoint, MopbtError, StoreError, TaskError
 from mopbt.estimate import Estimate, as_estimate
 from mopbt.objectives import signed, total_violation
-from mopbt.problem import FunctionalTask, Hyperparameters, Problem, StackableTask, Task
+from mopbt.problem import (
+    FunctionalTask,
+    Hyperparameters,
+    Problem,
+    RowsTask,
+    StackableTask,
+    Task,
+)
 from mopbt.rng import derived_seed
 from mopbt.state import ErrorBar, Job, Report
 
@@ -89,7 +96,8 @@ def train(context: RunContext, stack: Stack, cache: ModelCache) -> list[TrainedJ
     missing metric, ends the run.
     """
     stack_error = ""
-    if len(stack) > 1 and isinstance(context.task, StackableTask):
+    is_training = not any(isinstance(job, EvaluationJob) for job, _ in stack)
+    if len(stack) > 1 and is_training and isinstance(context.task, StackableTask):
         try:
             return _train_stack(context, context.task, stack, cache)
         except MopbtError as error:
@@ -106,6 +114,14 @@ def save(context: RunContext, trained: TrainedJob) -> Report:
     """Write the checkpoint of a trained job and return its report."""
     if trained.error:
         return Report(trained.job.id, duration=trained.seconds, error=trained.error)
+    if isinstance(trained.job, EvaluationJob):
+        return Report(
+            trained.job.id,
+            objectives=(),
+            scores=trained.scores,
+            duration=trained.seconds,
+            errors=_error_bars(trained.scores, context.confidence),
+        )
     began = time.perf_counter()
     checksum = _save_checkpoint(context, trained)
     return Report(
@@ -150,6 +166,9 @@ def warn_about_stack(problem: Problem, error: str) -> None:
 def _train_alone(context: RunContext, job: Job, checksum: str, cache: ModelCache) -> TrainedJob:
     began = time.perf_counter()
     try:
+        if isinstance(job, EvaluationJob):
+            scores = _evaluate_rows(context, job, checksum, cache)
+            return TrainedJob(job, time.perf_counter() - began, scores)
         model, scores, data = _train_model(context, job, checksum, cache)
     except CorruptCheckpoint as error:
         return TrainedJob(job, time.perf_counter() - began, error=str(error))
@@ -177,6 +196,27 @@ def _train_model(
         scores = _check_measured(context, task.evaluate(model))
         _check_read(context, hp, scores)
         return model, scores, _dump(task, model)
+
+
+def _evaluate_rows(
+    context: RunContext, job: EvaluationJob, checksum: str, cache: ModelCache
+) -> dict[str, float]:
+    """Evaluate a checkpoint on named rows, with random numbers that all models share."""
+    task = context.task
+    if not isinstance(task, RowsTask):
+        raise TaskError(
+            f"the task {context.problem.name!r} has no `rows` and `evaluate_rows`, so it cannot be "
+            f"evaluated on {job.rows!r}; declare them, see docs/write-a-task.md"
+        )
+    hp = context.problem.space.decode(job.config)
+    seed = derived_seed(context.seed, "evaluate", job.rows, job.seed)
+    with global_seeds(seed):
+        model = cache.peek(job.start)
+        if model is None:
+            assert job.start is not None
+            model = task.load(context.checkpoints.load(job.start, checksum))
+            seed_globals(seed)
+        return check_scores(task.evaluate_rows(model, hp, job.end, job.rows, seed))
 
 
 def _train_stack(

@@ -22,7 +22,12 @@ _CHECKSUM = b',"crc":"'
 
 def encode_line(exchange: Exchange) -> bytes:
     """Return an exchange as a line with its checksum."""
-    body = json.dumps(exchange.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
+    return encode_object(exchange.to_json())
+
+
+def encode_object(data: Line) -> bytes:
+    """Return a JSON object as a line with its checksum."""
+    body = json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
     return body[:-1] + _CHECKSUM + f"{zlib.crc32(body):08x}".encode() + b'"}\n'
 
 
@@ -68,6 +73,14 @@ def read_lines(path: Path) -> Iterator[Line]:
         if parsed is None:
             raise _damaged(path, number)
         yield parsed
+
+
+def read_intact_lines(path: Path) -> Iterator[Line]:
+    """Yield the intact lines of a file of checksummed lines, and skip the others."""
+    for line in _raw_lines(path):
+        parsed = parse_line(line)
+        if parsed is not None:
+            yield parsed
 
 
 def read_journal(path: Path) -> tuple[tuple[Exchange, ...], int]:

@@ -85,3 +85,17 @@ class FailingToy(ToyTask):
         """Divide by zero where the weight is 1, and take gradient steps elsewhere."""
         1 / (1 - hp["weight"])
         return super().train(model, hp, begin, end, seed)
+
+
+@dataclass(frozen=True)
+class RowsToy(ToyTask):
+    """Have rows besides those of the search: `test`, with its own optimum and random draws."""
+
+    rows: tuple[str, ...] = ("test",)
+
+    def evaluate_rows(
+        self, model: dict[str, Any], hp: Mapping[str, Any], step: int, rows: str, seed: int
+    ) -> dict[str, float]:
+        """Measure both objectives from a place that is moved at random."""
+        moved = model["place"] + stream(seed, rows).normal(0, 0.01, 2)
+        return self.evaluate({"place": moved}) | {"step": step, "weight": hp["weight"]}
