@@ -269,7 +269,9 @@ class Results:
         try:
             if self.path is not None:
                 self.evaluations.update(read_evaluations(self.path))
-            driver.start(RunContext(task, self.problem, self.settings.seed, self.checkpoints))
+            seed, confidence = self.settings.seed, self.settings.confidence
+            context = RunContext(task, self.problem, seed, self.checkpoints, confidence)
+            driver.start(context)
             try:
                 evaluate_missing(driver, self.history, keys, self.evaluations, self.path)
             finally:

@@ -118,7 +118,7 @@ def save(context: RunContext, trained: TrainedJob) -> Report:
         return Report(
             trained.job.id,
             objectives=(),
-            scores=trained.scores,
+            scores={name: float(score) for name, score in trained.scores.items()},
             duration=trained.seconds,
             errors=_error_bars(trained.scores, context.confidence),
         )
