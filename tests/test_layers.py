@@ -130,13 +130,17 @@ HEAVY = {
     "ray": {"engines.ray", "integrations.ray_tune", "integrations.ray_tune_results"},
     "pyarrow": {"integrations.ray_tune", "integrations.ray_tune_results"},
     "fsspec": {"stores.fsspec"},
-    "rich": {"progress_display", "compare.progress", "cli.output", "cli.inspect", "cli.list"},
+    "rich": {
+        *("progress_display", "compare.progress", "cli.output", "cli.inspect", "cli.list"),
+        "cli.evaluate",
+    },
     "typer": {
         "cli.application",
         "cli.run",
         "cli.inspect",
         "cli.pick",
         "cli.export",
+        "cli.evaluate",
         "cli.compare",
         "cli.report",
     },
