@@ -2,6 +2,8 @@
 
 import math
 import os
+import shutil
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -251,6 +253,23 @@ def test_an_experiment_is_the_same_after_writing_and_reading(place, tmp_path):
         list(read.at("small").algorithms),
     ) == ((0,), 2, ["MO-PBT"])
     assert read.at(None) == read.at("paper") == read
+
+
+def test_an_experiment_is_parsed_once(small, place, tmp_path, monkeypatch):
+    shutil.copytree(small[1], tmp_path / "out")
+    text = experiment(place, "short", "Mixed", about="parsed once").to_toml()
+    (tmp_path / "small.toml").write_text(text)
+    (tmp_path / "out" / "experiment.toml").write_text(text)
+    parsed = []
+
+    def loads(text):
+        parsed.append(text)
+        return tomllib_loads(text)
+
+    tomllib_loads = tomllib.loads
+    monkeypatch.setattr(tomllib, "loads", loads)
+    assert not compare(tmp_path / "small.toml", out=tmp_path / "out", progress=False).missing
+    assert parsed.count(text) == 1
 
 
 def test_an_experiment_that_changed_since_it_was_read_is_written_with_its_changes(place, tmp_path):

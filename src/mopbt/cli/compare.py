@@ -130,7 +130,8 @@ def _report(comparison: "Comparison", directory: Path, *, draws: bool) -> None:
     from mopbt.compare.report import tables_as_text, write_report
 
     measured = measure(comparison)
-    out.print(tables_as_text(measured, out.width), soft_wrap=True, markup=False)
+    if text := tables_as_text(measured, out.width):
+        out.print(text, soft_wrap=True, markup=False, emoji=False)
     files = write_report(comparison, directory, figures=draws, measured=measured)
     if any(file.suffix == ".png" for file in files):
         figures = f"figures in {directory / 'figures'}"

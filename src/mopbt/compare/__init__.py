@@ -6,6 +6,15 @@ runs. Time is virtual (`SimulatedEngine`), so that all algorithms have the same 
 else the real one does. Algorithms that do not end by themselves get the time of the slowest run of
 another one (paper, section 6.4). Runs are executed in parallel, each in its own process on its own
 core.
+
+The modules in the order of reading:
+
+- `plan` reads and checks an experiment, and lists its runs.
+- `execute` executes those that are missing, in processes that run `worker`. `prepare` loads a task
+  there. `directory` reads and writes the files of a comparison, `reuse` those of others.
+- `collect` reads the finished runs.
+- `measures`, `significance` and `tables` compute the numbers, `table_formats` and `report` write
+  them.
 """
 
 from mopbt.compare.collect import Comparison, RunData

@@ -1,4 +1,4 @@
-"""Worker processes of a comparison."""
+"""The worker processes of a comparison, and the pool that supervises them."""
 
 import os
 import signal
