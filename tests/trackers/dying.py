@@ -32,7 +32,9 @@ die()
 """
     tests = Path(__file__).parent.parent
     path = os.pathsep.join([str(tests), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path}
+    # The process must not share the W&B service of this one, which would outlive it.
+    environment = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
+    environment["PYTHONPATH"] = path
     done = subprocess.run([sys.executable, "-c", program], env=environment, timeout=120)
     assert done.returncode == -signal.SIGKILL
 
