@@ -35,7 +35,8 @@ class ScatteredChain:
             kept &= objectives[self.ids, k] == self._points[k]
         is_new = is_on_front.copy()
         is_new[self.ids[kept]] = False
-        gone, new = np.flatnonzero(~kept), np.flatnonzero(is_new)
+        gone = np.flatnonzero(~kept)
+        new = np.flatnonzero(is_new)
         if len(gone) + len(new) > MOST_CHANGES:
             self._reset(objectives, np.flatnonzero(is_on_front))
             return
@@ -106,7 +107,8 @@ class ScatteredChain:
 
     def _segment_for(self, place: int, point: Objectives) -> tuple[int, int]:
         """Return the picks between which a new point is the next pick."""
-        low, high = -1, len(self.ids)
+        low = -1
+        high = len(self.ids)
         while high - low > 1:
             pick = low + 1 + int(self.values[low + 1 : high].argmax())
             value = min(self._distance(low, point), self._distance(high, point))

@@ -481,7 +481,9 @@ def chain_values(columns: Objectives, nearest: NDArray[np.float64]) -> NDArray[n
         nearest[left] = np.minimum(nearest[left], _distances(columns, left, closest))
         # What is at no distance is picked last: it needs no segment.
         far = nearest[left] > 0
-        left, closest, segments = left[far], closest[far], segments[far]
+        left = left[far]
+        closest = closest[far]
+        segments = segments[far]
         halves = 2 * segments + (left > closest)
         starts = np.flatnonzero(np.diff(halves, prepend=-1))
     return values

@@ -269,7 +269,8 @@ class Results:
         try:
             if self.path is not None:
                 self.evaluations.update(read_evaluations(self.path))
-            seed, confidence = self.settings.seed, self.settings.confidence
+            seed = self.settings.seed
+            confidence = self.settings.confidence
             context = RunContext(task, self.problem, seed, self.checkpoints, confidence)
             driver.start(context)
             try:
