@@ -118,11 +118,13 @@ from mopbt import SimulatedEngine, run
 from mopbt.engines.simulated import Lognormal
 from mopbt.tasks.toy import ToyTask
 from test_algorithms import SMALL
+from toys import Watcher
 def watch(progress):
     if progress.reported >= int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
 engine = SimulatedEngine(3, Lognormal())
-run(ToyTask(steps=6), out=sys.argv[1], algorithm=SMALL[sys.argv[2]], engine=engine, progress=watch)
+run(ToyTask(steps=6), out=sys.argv[1], algorithm=SMALL[sys.argv[2]], engine=engine,
+    callbacks=[Watcher(watch)])
 """
 
 

@@ -7,20 +7,16 @@ from rich.console import Console
 from mopbt import run
 from mopbt.progress_display import Display, clock, line, panel
 from mopbt.tasks.toy import FailingToy, ToyTask
+from toys import Watcher
 
 
 def shown(task, *, terminal, **options):
     text = io.StringIO()
-    display = Display(Console(file=text, force_terminal=terminal, width=120, highlight=False))
+    console = Console(file=text, force_terminal=terminal, width=120, highlight=False)
+    display = Display(console, closing_note=lambda outcome: f"{outcome}, press play")
     seen = []
-    with display:
-
-        def watch(progress):
-            seen.append(progress)
-            display(progress)
-
-        run(task, out=None, engine="local", progress=watch, **options)
-    display.finish("interrupted", "press play")
+    callbacks = [display, Watcher(seen.append)]
+    run(task, out=None, engine="local", progress=False, callbacks=callbacks, **options)
     return text.getvalue(), seen
 
 
@@ -33,7 +29,7 @@ def test_without_a_terminal_it_is_one_plain_line_per_generation():
         r"\| hypervolume \S+ \| \d+:\d\d elapsed",
         lines[-2],
     )
-    assert lines[-1] == "stopped (interrupted) after 16 intervals; press play"
+    assert lines[-1] == "done, press play"
     assert len(lines) == 6
     assert "\x1b" not in text
     assert len(seen) == 17

@@ -35,7 +35,7 @@ from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal
 from mopbt.stores.memory import MemoryStore
 from mopbt.tasks.toy import FailingToy, ToyTask
-from toys import NanToy, SlowToy
+from toys import NanToy, SlowToy, Watcher
 
 
 def toy(out, *, task=None, engine="local", population=6, **options):
@@ -95,7 +95,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     again = toy(tmp_path)
     assert (tmp_path / "journal.jsonl").read_bytes() == before
     assert [p.job for p in again.front()] == [p.job for p in first.front()]
-    assert again.outcome == "done"
+    assert again.outcome == "complete"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_run_with_fewer_intervals_than_expected_is_done_and_stays_as_it_is(
     assert len(results) != results.intervals
     journal, seconds = (tmp_path / "journal.jsonl").read_bytes(), results.seconds
     again = toy(tmp_path, task=task, population=None, **options)
-    assert (again.outcome, again.done, again.seconds) == ("done", True, seconds)
+    assert (again.outcome, again.done, again.seconds) == ("complete", True, seconds)
     assert (tmp_path / "journal.jsonl").read_bytes() == journal
 
 
@@ -164,7 +164,7 @@ def test_a_run_that_was_done_goes_on_with_a_larger_budget(tmp_path):
             algorithm=algorithm,
             engine="local",
             budget=Budget(jobs=30),
-            progress=interrupted_at(20),
+            callbacks=[Watcher(interrupted_at(20))],
         )
     assert not Results.open(tmp_path).done
     assert toy(tmp_path, algorithm=algorithm, population=None, budget=Budget(jobs=30)).done
@@ -192,7 +192,7 @@ def test_every_point_of_the_front_can_be_loaded_at_every_moment(tmp_path):
         in_flight = 2
         assert kept <= len(results.front()) + 6 + in_flight
 
-    run(ToyTask(steps=12), out=tmp_path, engine="local", population=6, progress=look)
+    run(ToyTask(steps=12), out=tmp_path, engine="local", population=6, callbacks=[Watcher(look)])
     assert len(seen) == 37
     assert seen[-1] > 5
 
@@ -763,7 +763,7 @@ def test_a_relative_directory_stays_where_it_was(tmp_path, monkeypatch):
     ("options", "message"),
     [
         ({"budget": 100}, "`budget` must be a Budget, such as Budget"),
-        ({"progress": "bar"}, "`progress` must be True, False or a function"),
+        ({"progress": "bar"}, "`progress` must be True or False, got 'bar'"),
     ],
 )
 def test_options_of_the_wrong_kind(tmp_path, options, message):
@@ -812,7 +812,7 @@ def test_progress_is_shown_where_no_first_interval_is_finite(tmp_path, populatio
         out=tmp_path,
         population=population,
         engine="local",
-        progress=lambda p: seen.append(p.hypervolume()),
+        callbacks=[Watcher(lambda p: seen.append(p.hypervolume()))],
     )
     assert results.outcome == "done"
     assert seen[-1] == results.hypervolume() > 0
@@ -820,7 +820,14 @@ def test_progress_is_shown_where_no_first_interval_is_finite(tmp_path, populatio
 
 def test_diverged_members_are_counted(tmp_path):
     seen = []
-    run(NanToy(steps=8), out=tmp_path, population=10, engine="local", seed=1, progress=seen.append)
+    run(
+        NanToy(steps=8),
+        out=tmp_path,
+        population=10,
+        engine="local",
+        seed=1,
+        callbacks=[Watcher(seen.append)],
+    )
     assert seen[-1].diverged > 0
     assert seen[-1].failures == 0
 

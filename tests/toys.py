@@ -1,4 +1,4 @@
-"""Tasks that the tests share; worker processes import them from here."""
+"""Tasks and callbacks that the tests share; worker processes import them from here."""
 
 import os
 import signal
@@ -9,7 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mopbt import Callback
 from mopbt.tasks.toy import ToyTask
+
+
+class Watcher(Callback):
+    """Calls a function with the progress of a run, at its start and after each report."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def on_start(self, run):
+        self.function(run.progress)
+
+    def on_report(self, run, reports):
+        assert run.progress.reports == reports != ()
+        self.function(run.progress)
 
 
 @dataclass(frozen=True)

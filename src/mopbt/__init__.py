@@ -12,12 +12,13 @@ from mopbt.algorithms import (
     RandomScalarizationPBT,
     RandomSearch,
 )
+from mopbt.callbacks import Callback
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.ray import RayEngine
 from mopbt.engines.simulated import SimulatedEngine
 from mopbt.engines.vectorized import VectorizedEngine
-from mopbt.errors import MopbtError
+from mopbt.errors import MopbtError, StopRun
 from mopbt.estimate import Estimate
 from mopbt.front import Front, Point
 from mopbt.function_task import FunctionTask, Member, task
@@ -34,6 +35,8 @@ from mopbt.version import __version__
 __all__ = [
     "run",
     "Budget",
+    "Callback",
+    "StopRun",
     "MOPBT",
     "RandomSearch",
     "PBT",

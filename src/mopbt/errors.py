@@ -20,6 +20,8 @@ Wrong arguments raise plain ``ValueError`` or ``TypeError``. Everything else is 
     ├── Stalled                   a scheduler neither orders jobs nor is done
     ├── MissingExtra              an optional package is not installed
     └── DataMissing               a data set is missing or incomplete
+
+`StopRun` is not an error: a callback raises it to end a run.
 """
 
 import re
@@ -45,6 +47,10 @@ def last_line(traceback: str) -> str:
 
 class MopbtError(Exception):
     """Base class of all errors of this library, except for wrong arguments."""
+
+
+class StopRun(Exception):
+    """A callback raises this to end a run cleanly; the same call resumes the run."""
 
 
 class TaskError(MopbtError):

@@ -13,7 +13,7 @@ from mopbt.objectives import unsigned
 from mopbt.problem import Problem
 from mopbt.state import Report, State
 
-Outcome = Literal["done", "budget", "interrupted", "failed"]
+Outcome = Literal["done", "complete", "budget", "stopped", "interrupted", "failed"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Show the progress of a run: live on a terminal, elsewhere as plain lines."""
 
 import time
-from types import TracebackType
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -9,50 +9,81 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mopbt.callbacks import Callback
+from mopbt.messages import counted
 from mopbt.progress import Outcome, Progress
+from mopbt.results import Results
+from mopbt.state import Report
 
 # Further failures are only counted.
 _MAX_FAILURES = 3
+_REASONS: dict[Outcome, str] = {
+    "budget": "budget exhausted",
+    "stopped": "by a callback",
+    "interrupted": "interrupted",
+    "failed": "an error, see below",
+}
 
 
-class Display:
-    """Shows a run in progress.
+class Display(Callback):
+    """Shows a run in progress, and at its end how to resume it.
 
-    Use it as a context manager and call it with each `Progress`.
+    Args:
+        console: Where to show it (default: standard error).
+        every: Seconds after which a line is printed even within a generation.
+        closing_note: Returns what to print at the end, for an outcome.
     """
 
-    def __init__(self, console: Console | None = None, *, every: float = 10.0) -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        every: float = 10.0,
+        closing_note: Callable[[Outcome], str] = lambda outcome: "",
+    ) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._every = every
+        self._closing_note = closing_note
         self._live: Live | None = None
-        self._last: Progress | None = None
         self._printed_generation = -1
         self._printed_at = 0.0
         self._printed_failures = 0
 
-    def __enter__(self) -> "Display":
+    def on_start(self, run: Results) -> None:
+        """Show where the run stands."""
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4)
             self._live.start()
-        return self
+        self._show(run.progress)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def __call__(self, progress: Progress) -> None:
-        """Show the current state of the run."""
-        self._last = progress
-        for report in progress.reports:
+    def on_report(self, run: Results, reports: Sequence[Report]) -> None:
+        """Show where the run stands, and the first failures."""
+        for report in reports:
             if report.error and self._printed_failures < _MAX_FAILURES:
                 self._printed_failures += 1
                 cause = report.error.strip().splitlines()[-1]
                 self._console.print(Text(f"interval {report.job} failed: {cause}", style="yellow"))
+        self._show(run.progress)
+
+    def on_end(self, run: Results) -> None:
+        """Print how the run ended and, if it is not done, how to resume it."""
+        if self._live is not None:
+            self._live.stop()
+        assert run.outcome is not None
+        note = self._closing_note(run.outcome)
+        if run.outcome in _REASONS:
+            reason = _REASONS[run.outcome]
+            text = f"stopped ({reason}) after {counted(len(run), 'interval')}; {note}"
+            self._console.print(Text(text, style="bold"), soft_wrap=True)
+        elif note:
+            self.note(note)
+
+    def note(self, text: str) -> None:
+        """Print a remark in one line."""
+        self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def _show(self, progress: Progress | None) -> None:
+        assert progress is not None
         if self._live is not None:
             self._live.update(panel(progress))
             return
@@ -61,24 +92,6 @@ class Display:
             self._printed_generation = progress.generation
             self._printed_at = now
             self._console.print(line(progress), soft_wrap=True)
-
-    def note(self, text: str) -> None:
-        """Print a remark in one line."""
-        self._console.print(Text(text, style="dim"), soft_wrap=True)
-
-    def finish(self, outcome: Outcome, resume_hint: str) -> None:
-        """Print how the run ended and, if it is not done, how to resume it."""
-        if self._last is None or outcome == "done":
-            if resume_hint:
-                self.note(resume_hint)
-            return
-        reason = {
-            "interrupted": "interrupted",
-            "failed": "an error, see below",
-            "budget": "budget exhausted",
-        }[outcome]
-        text = f"stopped ({reason}) after {self._last.reported} intervals; {resume_hint}"
-        self._console.print(Text(text, style="bold"), soft_wrap=True)
 
 
 def line(progress: Progress) -> str:

@@ -31,7 +31,7 @@ from mopbt.messages import counted, did_you_mean
 from mopbt.noise import Claim, claims_of, noise_warning
 from mopbt.objectives import signed_reference
 from mopbt.problem import Problem, Task, rows_of
-from mopbt.progress import Outcome
+from mopbt.progress import Outcome, Progress
 from mopbt.replay import Replayed, replay_schedule
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import open_run, read_run_config
@@ -47,8 +47,19 @@ from mopbt.stores.journal import read_lines
 class Results:
     """The results of a run, also while it executes.
 
-    ``Results.open("runs/adult")`` opens a run in any process, at any time. `outcome` says how the
-    session ended that returned these results; it is None for a run that was opened.
+    ``Results.open("runs/adult")`` opens a run in any process, at any time.
+
+    Attributes:
+        settings: The settings that the run was started with.
+        checkpoints: Where the models are kept.
+        path: The directory of the run; None if it is only in memory.
+        task: The task, if it is known.
+        outcome: How the call of `run` ended that returned these results: "done", "complete" (the
+            run was already complete, and nothing was trained), "budget" (exhausted) or "stopped"
+            (by a callback). Callbacks may also see "interrupted" and "failed". None for a run that
+            was opened.
+        progress: The latest progress, for a run that this process has executed.
+        history: What the journal says.
     """
 
     settings: RunConfig
@@ -56,6 +67,7 @@ class Results:
     path: Path | None = None
     task: Task[Any] | None = None
     outcome: Outcome | None = None
+    progress: Progress | None = field(default=None, init=False, repr=False)
     history: History = field(init=False, repr=False)
     # The warning about noise, and for how many reports it was computed.
     _warning: tuple[int, str] | None = field(default=None, init=False, repr=False)
@@ -71,6 +83,8 @@ class Results:
         intervals = counted(len(self), "interval")
         models = counted(len(self.history.front), "model")
         state = "done" if self.done else "not done"
+        if self.outcome == "complete":
+            state = "already complete, nothing was trained"
         name = self.problem.name
         return f"<Results of {name!r}{where}: {intervals}, {models} on the front, {state}>"
 

@@ -1,6 +1,7 @@
 """Run an algorithm on a task: one call starts a run, resumes it, and returns its front."""
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -21,6 +22,7 @@ from mopbt.algorithms import (
     check_count,
     options_of,
 )
+from mopbt.callbacks import Callback, CallbackList, check_callbacks
 from mopbt.engines.auto import (
     ENGINES,
     EngineSpec,
@@ -53,7 +55,7 @@ from mopbt.problem import (
     suggested_population,
     with_initial,
 )
-from mopbt.progress import Outcome, Progress, Watch
+from mopbt.progress import Outcome, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
@@ -68,12 +70,13 @@ from mopbt.stores.memory import MemoryStore
 
 EngineName = Literal["auto", "local", "pool", "vectorized", "ray", "simulated"]
 AnyStore = DirectoryStore | MemoryStore
+DEFAULT_OUT = "runs/<task>/<algorithm>-seed<seed>"
 
 
 def run(
     task: Task[Any] | TrainingFunction,
     *,
-    out: Path | str | None,
+    out: Path | str | None = DEFAULT_OUT,
     algorithm: Algorithm | str | None = None,
     population: int | None = None,
     seed: int = 0,
@@ -83,7 +86,8 @@ def run(
     budget: Budget | None = None,
     initial: Sequence[Mapping[str, Any]] = (),
     extend: Mapping[str, int] | None = None,
-    progress: bool | Watch = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
     confidence: float = CONFIDENCE,
     name: str | None = None,
     space: Mapping[str, Domain] | None = None,
@@ -96,13 +100,15 @@ def run(
 ) -> Results:
     """Train a population and return its front of trained models.
 
-    The same call resumes a run that was stopped. The last eight arguments describe a training
-    function; a task object has them as attributes.
+    The same call resumes a run that was stopped, and returns a run that is already complete; then
+    `outcome` of the results is "complete". The last eight arguments describe a training function; a
+    task object has them as attributes.
 
     Args:
         task: A task object, or a training function that takes a `Member`.
-        out: The run's directory. None keeps the run in a temporary directory that is removed with
-            the results.
+        out: The run's directory. The default is made of the names of the task and the algorithm
+            and of the seed, for example ``runs/adult/mo-pbt-seed0``. None keeps the run in memory,
+            or in a temporary directory that is removed with the results.
         algorithm: An algorithm such as `MOPBT(fraction=0.1)`, or its name (see
             `mopbt algorithms`).
         population: Shortcut for the algorithm's `population`.
@@ -122,8 +128,9 @@ def run(
             known to be good. The algorithm proposes all others.
         extend: Raise the `steps` or the `population` of a run that was started before:
             ``{"steps": 60}``.
-        progress: Whether to show progress on standard error, or a function that is called with
-            each `Progress`.
+        progress: Whether to show progress on standard error.
+        callbacks: Objects that follow the run, such as `mopbt.trackers.TensorBoard("logs")` or your
+            own `Callback`.
         confidence: The confidence of the intervals of metrics that are reported with an error. The
             front compares models by the bounds of these intervals.
         name: Name of the task (default: the function's name).
@@ -162,13 +169,14 @@ def run(
         subject,
         chosen,
         settings,
-        out=out,
+        out=default_directory(settings) if out == DEFAULT_OUT else out,
         engine=engine,
         engine_options={"timeout": timeout},
         storage=storage,
         budget=budget or Budget(),
         progress=progress,
         extend=extend,
+        callbacks=callbacks,
     )
 
 
@@ -180,7 +188,8 @@ def execute_run(
     out: Path | str | None,
     engine: Engine | EngineName,
     budget: Budget,
-    progress: bool | Watch,
+    progress: bool,
+    callbacks: Sequence[Callback] = (),
     engine_options: Mapping[str, Any] | None = None,
     storage: Path | str | None = None,
     extend: Mapping[str, int] | None = None,
@@ -194,6 +203,7 @@ def execute_run(
     """
     _check_arguments(budget, progress)
     rows_of(task)
+    check_callbacks(callbacks)
     scheduler = algorithm.scheduler(settings.problem)
     budget, budget_note = _bounded(budget, scheduler, settings.problem)
     rules = None
@@ -209,18 +219,25 @@ def execute_run(
         opened = _open(out, storage, settings, choose_engine, rules)
     scheduler = _extend(opened, scheduler, extend or {})
     notes = [budget_note, _note_changed_code(opened, settings), _note_engine(opened.spec)]
-    display = _make_display(notes) if progress is True else None
-    watch = display or (progress if callable(progress) else _ignore)
+    if progress:
+        closing_note = partial(_closing_note, out=out, resume_hint=resume_hint)
+        callbacks = [_make_display(notes, closing_note), *callbacks]
+    return _drive(opened, task, scheduler, budget, callbacks)
+
+
+def _drive(
+    opened: "_Opened",
+    task: Task[Any],
+    scheduler: Scheduler,
+    budget: Budget,
+    callbacks: Sequence[Callback],
+) -> Results:
+    """Execute an open run to its end, and tell the callbacks how it ended."""
+    results = opened.results(task)
+    watch = CallbackList(callbacks, results)
     outcome: Outcome = "interrupted"
-    session: Session | None = None
     with ExitStack() as stack:
-        if display is not None:
-            stack.callback(
-                lambda: display.finish(
-                    outcome, _closing_note(outcome, out, resume_hint, worked=_has_worked(session))
-                )
-            )
-            stack.enter_context(display)
+        stack.callback(lambda: watch.end(outcome))
         session = stack.enter_context(opened.session(task, scheduler, budget, watch))
         try:
             outcome = session.drive()
@@ -229,11 +246,9 @@ def execute_run(
         except Exception:
             outcome = "failed"
             raise
-    return opened.results(task, outcome)
-
-
-def _has_worked(session: Session | None) -> bool:
-    return session is not None and session.worked
+        if outcome == "done" and not session.worked:
+            outcome = "complete"
+    return results
 
 
 @contextmanager
@@ -262,13 +277,24 @@ def open_session(
         yield session
 
 
+def default_directory(settings: RunConfig) -> Path:
+    """Return the directory of a run for which none was given: `DEFAULT_OUT`, filled in."""
+    task = _path_name(settings.problem.name)
+    algorithm = _path_name(settings.algorithm["name"])
+    return Path("runs", task, f"{algorithm}-seed{settings.seed}")
+
+
+def _path_name(name: str) -> str:
+    """Return a name without the characters that are special in paths or shells."""
+    return re.sub(r"[^\w.-]+", "-", name)[:100].strip("-.") or "unnamed"
+
+
 def _check_arguments(budget: Any, progress: Any) -> None:
     if not isinstance(budget, Budget):
         raise TypeError(f"`budget` must be a Budget, such as Budget(seconds=3600), got {budget!r}")
-    if not isinstance(progress, bool) and not callable(progress):
-        raise TypeError(
-            f"`progress` must be True, False or a function of a Progress, got {progress!r}"
-        )
+    if not isinstance(progress, bool):
+        remedy = "; pass a Callback in `callbacks`" if callable(progress) else ""
+        raise TypeError(f"`progress` must be True or False, got {progress!r}{remedy}")
 
 
 def _trial_environment(
@@ -328,9 +354,9 @@ class _Opened:
         keys = wanted_keys(front, rows_of(task))
         evaluate_missing(self.driver, self.history, keys, self.evaluations, path)
 
-    def results(self, task: Task[Any], outcome: Outcome) -> Results:
+    def results(self, task: Task[Any]) -> Results:
         path = self.store.path if isinstance(self.store, DirectoryStore) else None
-        results = Results(self.extended, self.store.checkpoints, path, task, outcome)
+        results = Results(self.extended, self.store.checkpoints, path, task)
         results.history = self.history
         results.evaluations = self.evaluations
         return results
@@ -432,12 +458,12 @@ def _note_engine(spec: EngineSpec | None) -> str:
     return f"engine: {spec.name}, as {spec.why}" if spec is not None and spec.why else ""
 
 
-def _closing_note(
-    outcome: Outcome, out: Path | str | None, resume_hint: str, *, worked: bool
-) -> str:
+def _closing_note(outcome: Outcome, *, out: Path | str | None, resume_hint: str) -> str:
     """Return what the display says at the end of a session."""
     if outcome == "done":
-        return "" if worked else "the run is already complete; a new run needs another directory"
+        return ""
+    if outcome == "complete":
+        return f"the run is already complete, in {out}; a new run needs another directory"
     if out is None:
         return "the run is not kept, because `out` is None"
     if outcome == "budget":
@@ -445,18 +471,14 @@ def _closing_note(
     return f"nothing reported is lost: {resume_hint}"
 
 
-def _make_display(notes: Sequence[str]) -> Any:
+def _make_display(notes: Sequence[str], closing_note: Callable[[Outcome], str]) -> Callback:
     # Imported here, because worker processes do not need it.
     from mopbt.progress_display import Display
 
-    display = Display()
+    display = Display(closing_note=closing_note)
     for note in filter(None, notes):
         display.note(note)
     return display
-
-
-def _ignore(progress: Progress) -> None:
-    """Show nothing."""
 
 
 # Returns the engine, and its specification if it was named, given the recorded specification.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from mopbt.algorithms import POPULATION
 from mopbt.engines.base import ClockedEngine, Engine
-from mopbt.errors import Stalled, TaskFailed
+from mopbt.errors import Stalled, StopRun, TaskFailed
 from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
@@ -75,11 +75,15 @@ class Session:
     _since: tuple[float, int] = field(default=(0.0, 0), init=False)
     _since_sweep: int = field(default=0, init=False)
 
-    def drive(self) -> Literal["done", "budget"]:
-        """Execute the run until the scheduler is done or the budget is exhausted."""
+    def drive(self) -> Literal["done", "budget", "stopped"]:
+        """Execute the run until it is done, out of budget, or a callback stops it."""
         self._restore()
+        outcome: Literal["done", "budget", "stopped"]
         try:
+            self._show(())
             outcome = self._execute()
+        except StopRun:
+            outcome = "done" if self.scheduler.done(self.state) else "stopped"
         except BaseException:
             if self._rolls_back:
                 self._roll_back_failures()
@@ -106,7 +110,6 @@ class Session:
         self._obsolete = known - self._kept()
         if self.state.outstanding and not self._is_late():
             self._submit(list(self.state.outstanding.values()))
-        self._show(())
 
     def _execute(self) -> Literal["done", "budget"]:
         while not self.scheduler.done(self.state):

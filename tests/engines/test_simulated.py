@@ -197,15 +197,19 @@ def test_training_can_run_on_the_pool():
 
 KILLED = """
 import os, signal, sys
-from mopbt import MOPBT, run
+from mopbt import MOPBT, Callback, run
 from mopbt.engines.simulated import Lognormal, SimulatedEngine
 from mopbt.tasks.toy import ToyTask
+class Watcher(Callback):
+    def on_report(self, run, reports):
+        watch(run.progress)
 def watch(progress):
     if progress.reported >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 engine = SimulatedEngine(5, Lognormal(spread=0.7), deaths=0.2, restart=1.0)
 algorithm = MOPBT(population=8, asynchronous=True)
-run(ToyTask(steps=12), out=sys.argv[1], algorithm=algorithm, engine=engine, progress=watch)
+run(ToyTask(steps=12), out=sys.argv[1], algorithm=algorithm, engine=engine,
+    callbacks=[Watcher()])
 """
 
 

@@ -278,6 +278,19 @@ class Finished:
     progress: list
 
 
+class Snapshots(mopbt.Callback):
+    """Collects the progress of a run, at its start and after each report."""
+
+    def __init__(self, snapshots):
+        self.snapshots = snapshots
+
+    def on_start(self, run):
+        self.snapshots.append(run.progress)
+
+    def on_report(self, run, reports):
+        self.snapshots.append(run.progress)
+
+
 def execute(case, path, *, engine=None, budget=None):
     """Start or resume the run of a case in a directory, on its own engine or on another one."""
     snapshots = []
@@ -289,7 +302,8 @@ def execute(case, path, *, engine=None, budget=None):
         seed=case["seed"],
         engine=make_engine(engine or case["engine"]),
         budget=Budget(**{BUDGETS[name]: value for name, value in limits.items()}),
-        progress=snapshots.append,
+        progress=False,
+        callbacks=[Snapshots(snapshots)],
     )
     return Finished(case, Path(path), results, snapshots)
 

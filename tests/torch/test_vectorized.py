@@ -82,22 +82,24 @@ torch.set_num_threads(1)
 import mopbt
 from tests.torch.nets import dropping_task
 from tests.torch.test_vectorized import killable
+from tests.toys import Watcher
 def watch(progress):
     if progress.reported >= int(sys.argv[2]):
         time.sleep(float(sys.argv[3]))  # The worker continues, but the run cannot end.
         os.kill(os.getpid(), signal.SIGKILL)
-killable(sys.argv[1], watch)
+killable(sys.argv[1], [Watcher(watch)])
 """
 
 
-def killable(out, progress=False):
+def killable(out, callbacks=()):
     """Train a population with dropout as stacks, one after another in one worker."""
     return mopbt.run(
         dropping_task(steps=6, updates=20),
         out=out,
         population=6,
         engine=VectorizedEngine(1, stack=3),
-        progress=progress,
+        progress=False,
+        callbacks=callbacks,
     )
 
 

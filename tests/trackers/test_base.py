@@ -15,7 +15,7 @@ from mopbt.errors import MissingExtra
 from mopbt.tasks.toy import ToyTask
 from mopbt.trackers import MLflow, TensorBoard, WandB, base, follow
 from mopbt.trackers.base import evaluations_of, population_metrics
-from toys import SlowToy
+from toys import SlowToy, Watcher
 from trackers.recorder import Recorder
 
 
@@ -87,7 +87,8 @@ def test_following_writes_each_report_once_also_after_a_resume(tmp_path):
                 out=tmp_path / "run",
                 population=4,
                 engine="local",
-                progress=wait,
+                progress=False,
+                callbacks=[Watcher(wait)],
                 budget=mopbt.Budget(jobs=jobs),
             )
     assert sorted(recorder.jobs()) == list(range(16))

@@ -18,7 +18,7 @@ from mopbt.problem import problem_of, suggested_population, with_initial
 from mopbt.registry import find_task, task_fingerprint
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
-from mopbt.runner import execute_run
+from mopbt.runner import DEFAULT_OUT, default_directory, execute_run
 from mopbt.session import Budget
 
 TaskArgument = Annotated[
@@ -30,7 +30,9 @@ TaskArgument = Annotated[
 ]
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", help="Directory of the run [default: runs/NAME].", show_default=False),
+    typer.Option(
+        "--out", help=f"Directory of the run [default: {DEFAULT_OUT}].", show_default=False
+    ),
 ]
 ScaleOption = Annotated[
     str | None,
@@ -214,7 +216,7 @@ def run(
         task_fingerprint=fingerprint,
         confidence=confidence,
     )
-    directory = directory or Path("runs") / settings.problem.name
+    directory = directory or default_directory(settings)
     budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
     sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}

@@ -22,7 +22,6 @@ from mopbt.engines.supervisor import available_cores
 from mopbt.errors import MissingExtra, UnreadHyperparameter
 from mopbt.front import Front, Point
 from mopbt.objectives import Direction
-from mopbt.progress import Watch
 from mopbt.rng import derived_seed, stream
 from mopbt.run_directory import read_run_config
 from mopbt.runner import run
@@ -248,7 +247,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         n_jobs: Number of worker processes. None trains in this process; -1 uses all cores.
         out: A directory to keep the run in, for `mopbt report` and for resuming: another `fit`
             with the same arguments continues it.
-        progress: Whether to show progress, or a function that is called with each `Progress`.
+        progress: Whether to show progress.
     """
 
     def __init__(
@@ -267,7 +266,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         random_state: Any = None,
         n_jobs: int | None = None,
         out: Path | str | None = None,
-        progress: bool | Watch = False,
+        progress: bool = False,
     ) -> None:
         self.estimator = estimator
         self.space = space
