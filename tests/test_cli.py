@@ -28,7 +28,8 @@ def mopbt(*arguments, cwd, code=0, **options):
 def place(tmp_path_factory):
     """Create a directory with one finished run of the toy task in runs/toy."""
     place = tmp_path_factory.mktemp("cli")
-    mopbt("run", "toy", "--population", 6, "--engine", "local", "--quiet", cwd=place)
+    options = ("--out", "runs/toy", "--population", 6, "--engine", "local", "--quiet")
+    mopbt("run", "toy", *options, cwd=place)
     return place
 
 
@@ -47,11 +48,22 @@ def test_the_same_command_resumes(tmp_path):
     stopped = mopbt(*command, "--budget-jobs", 7, cwd=tmp_path, code=3)
     assert "after 7 intervals" in stopped.stderr
     assert "raise the budget" in stopped.stderr
-    assert len(Results.open(tmp_path / "runs" / "toy")) == 7
+    run = tmp_path / "runs" / "toy" / "mo-pbt-seed0"  # the default of --out
+    assert len(Results.open(run)) == 7
     assert "a new run" not in mopbt(*command, cwd=tmp_path).stderr
-    assert len(Results.open(tmp_path / "runs" / "toy")) == 60
+    assert len(Results.open(run)) == 60
     # A run that is already complete tells how to start a new one.
     assert "a new run" in mopbt(*command, cwd=tmp_path).stderr
+
+
+@pytest.mark.slow
+def test_a_run_is_tracked_while_it_executes(tmp_path):
+    options = ("--out", "run", "--population", 4, "--engine", "local", "--quiet")
+    places = ("--track", "tensorboard=logs/tb", "--track", "mlflow=logs/mlflow")
+    mopbt("run", "toy", *options, *places, cwd=tmp_path)
+    written = json.loads((tmp_path / "logs" / "tb" / "mopbt.json").read_text())
+    assert written["logged"] == 40
+    assert (tmp_path / "logs" / "mlflow" / "mlflow.db").is_file()
 
 
 def test_resume_needs_nothing_but_the_directory(tmp_path):
@@ -69,7 +81,7 @@ def test_resume_needs_nothing_but_the_directory(tmp_path):
         cwd=tmp_path,
         code=3,
     )
-    done = mopbt("resume", "runs/toy", "--engine", "local", "--json", cwd=tmp_path)
+    done = mopbt("resume", "runs/toy/mo-pbt-seed0", "--engine", "local", "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
     assert answer["outcome"] == "done"
     assert answer["intervals"] == 60
@@ -79,8 +91,8 @@ def test_resume_needs_nothing_but_the_directory(tmp_path):
 
 @pytest.mark.slow
 def test_repair_of_a_damaged_line(tmp_path):
-    command = ["run", "toy", "--population", 6, "--engine", "local", "--quiet"]
-    mopbt(*command, cwd=tmp_path)
+    options = ("--out", "runs/toy", "--population", 6, "--engine", "local", "--quiet")
+    mopbt("run", "toy", *options, cwd=tmp_path)
     journal = tmp_path / "runs" / "toy" / "journal.jsonl"
     records = Results.open(tmp_path / "runs" / "toy").records()
     donor = next(
@@ -123,12 +135,12 @@ def test_show(place):
 def test_front_lineage_and_list(place):
     points = json.loads(mopbt("front", "runs/toy", "--json", cwd=place).stdout)
     results = Results.open(place / "runs" / "toy")
-    assert [p["job"] for p in points] == [p.job for p in results.front()]
+    assert [p["model"] for p in points] == [p.job for p in results.front()]
     assert f"{len(points)} models on the front" in mopbt("front", "runs/toy", cwd=place).stdout
-    line = json.loads(mopbt("lineage", "runs/toy", points[0]["job"], "--json", cwd=place).stdout)
-    assert line[-1]["job"] == points[0]["job"]
+    line = json.loads(mopbt("lineage", "runs/toy", points[0]["model"], "--json", cwd=place).stdout)
+    assert line[-1]["model"] == points[0]["model"]
     assert line[0]["begin"] == 0
-    text = mopbt("lineage", "runs/toy", line[-1]["job"], cwd=place).stdout
+    text = mopbt("lineage", "runs/toy", line[-1]["model"], cwd=place).stdout
     assert text.splitlines()[0].split() == [
         "steps",
         "model",
@@ -594,7 +606,7 @@ def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(t
     for done in outputs:
         assert f"Model {point.job}: {shortfall}." in done.stdout
         assert "on the front," not in done.stdout
-    picked = mopbt("pick", "run", "--job", point.job, cwd=tmp_path).stdout
+    picked = mopbt("pick", "run", "--model", point.job, cwd=tmp_path).stdout
     assert f"Model {point.job}, selected by its id: {shortfall}." in picked
 
 

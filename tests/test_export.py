@@ -360,7 +360,8 @@ def test_pick_on_the_command_line(run_path, tmp_path):
     listed = json.loads(
         mopbt_command("pick", run_path, "--weight", "near=1", "--weight", "far=3", "--json").stdout
     )
-    assert listed["job"] == mopbt.Results.open(run_path).front().weighted({"near": 1, "far": 3}).job
+    front = mopbt.Results.open(run_path).front()
+    assert listed["model"] == front.weighted({"near": 1, "far": 3}).job
     assert "is the knee" in mopbt_command("pick", run_path).stdout
 
 
@@ -370,7 +371,7 @@ def test_replay_on_the_command_line(run_path, tmp_path):
     assert "identical in every metric" in done.stdout
     assert f"Exported: {tmp_path / 'm.safetensors'} (weights), {tmp_path / 'm.json'}" in done.stdout
     picked = tmp_path / "picked.safetensors"
-    mopbt_command("pick", run_path, "--job", job, "--export", picked)
+    mopbt_command("pick", run_path, "--model", job, "--export", picked)
     assert (tmp_path / "m.safetensors").read_bytes() == picked.read_bytes()
     replayed = json.loads(
         mopbt_command("replay", run_path, job, "--seed", 9, "--no-ancestry", "--json").stdout

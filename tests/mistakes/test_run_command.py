@@ -23,6 +23,10 @@ COMMANDS = [
         *("no 'trian'", "it has train", "name one of them"),
     ),
     Command(
+        *("run toy --track tensorbord=logs", 2),
+        *("got 'tensorbord=logs'", "one of tensorboard, mlflow, wandb", "did you mean 'tensorboard'"),
+    ),
+    Command(
         *("run function.py:train", 2),
         *(
             "function.py:train is a function",

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from mopbt.trackers import Tracker
 
-class Recorder:
+
+class Recorder(Tracker):
     """Writes a line with the jobs for each call of `write`, and "end" for each call of `end`."""
 
     def __init__(self, file, fails=False):

@@ -98,6 +98,31 @@ def test_following_writes_each_report_once_also_after_a_resume(tmp_path):
     assert len(recorder.lines()) > 4
 
 
+def test_a_tracker_is_a_callback_that_logs_each_report_once_also_after_a_resume(tmp_path):
+    recorder = Recorder(tmp_path / "log")
+    options = {"population": 4, "engine": "local", "progress": False, "callbacks": [recorder]}
+    for jobs in (10, 1000):
+        budget = mopbt.Budget(jobs=jobs)
+        mopbt.run(ToyTask(steps=8), out=tmp_path / "run", budget=budget, **options)
+    assert sorted(recorder.jobs()) == list(range(16))
+    assert recorder.lines().count("end") == 2
+
+
+def test_a_tracker_that_fails_as_a_callback_is_a_warning(tmp_path):
+    bad = Recorder(tmp_path / "bad", fails=True)
+    options = {"population": 4, "engine": "local", "progress": False, "callbacks": [bad]}
+    with pytest.warns(UserWarning, match="Recorder could not follow .*: OSError: the server"):
+        results = mopbt.run(ToyTask(steps=4), out=tmp_path / "run", **options)
+    assert results.outcome == "done"
+
+
+def test_a_tracker_cannot_follow_a_run_in_memory(tmp_path):
+    options = {"population": 4, "engine": "local", "progress": False}
+    callbacks = [Recorder(tmp_path / "log")]
+    with pytest.raises(ValueError, match="got a run in memory; give `out` a directory"):
+        mopbt.run(ToyTask(steps=4), out=None, callbacks=callbacks, **options)
+
+
 def test_a_tracker_that_fails_is_a_warning_and_does_not_affect_the_run(tmp_path):
     good = Recorder(tmp_path / "good")
     bad = Recorder(tmp_path / "bad", fails=True)

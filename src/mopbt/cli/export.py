@@ -1,13 +1,12 @@
 """Export a run to other programs: `mopbt export`."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mopbt.cli.application import RunArgument, app
-from mopbt.cli.output import out
+from mopbt.cli.output import database_url, out
 from mopbt.integrations.optuna import to_optuna
 from mopbt.results import Results
 from mopbt.trackers import to_mlflow, to_tensorboard, to_wandb
@@ -15,10 +14,10 @@ from mopbt.trackers import to_mlflow, to_tensorboard, to_wandb
 EXPORTERS: dict[str, Callable[..., object]] = {
     "csv": Results.to_csv,
     "tensorboard": to_tensorboard,
-    "mlflow": lambda results, place: to_mlflow(results, _database_url(place, "mlflow.db")),
+    "mlflow": lambda results, place: to_mlflow(results, database_url(place, "mlflow.db")),
     "wandb": to_wandb,
     "optuna": lambda results, place, **named: to_optuna(
-        results, _database_url(place, "optuna.db"), **named
+        results, database_url(place, "optuna.db"), **named
     ),
 }
 
@@ -64,11 +63,3 @@ def export_run(
         soft_wrap=True,
         markup=False,
     )
-
-
-def _database_url(destination: str, file: str) -> str:
-    """Return a URL unchanged, or that of an SQLite file in a directory."""
-    if "://" in destination:
-        return destination
-    Path(destination).mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{Path(destination).absolute() / file}"

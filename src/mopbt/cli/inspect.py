@@ -21,6 +21,7 @@ from mopbt.cli.output import (
     table_of,
 )
 from mopbt.errors import MopbtError
+from mopbt.front import Ancestor
 from mopbt.html.run_data import check_comparable
 from mopbt.plots.against import describe_differences, shared_reference
 from mopbt.results import Results
@@ -118,16 +119,15 @@ def front(
 
 
 @app.command()
-def lineage(path: RunArgument, job: ModelArgument, as_json: JsonOption = False) -> None:
+def lineage(path: RunArgument, model: ModelArgument, as_json: JsonOption = False) -> None:
     """Show the intervals that trained a model.
 
     Exploits are followed back to the first interval.
     """
     results = Results.open(path)
-    ancestors = results.lineage(job)
+    ancestors = results.lineage(model)
     if as_json:
-        keys = ("job", "trial", "begin", "end", "exploited", "hp", "scores")
-        print_json([{key: plain(getattr(a, key)) for key in keys} for a in ancestors])
+        print_json([_ancestor_json(ancestor) for ancestor in ancestors])
         return
     names = list(results.problem.space)
     objectives = [o.name for o in results.problem.objectives]
@@ -138,6 +138,18 @@ def lineage(path: RunArgument, job: ModelArgument, as_json: JsonOption = False) 
         values = [as_text(a.hp[name]) for name in names]
         table.add_row(f"{a.begin}-{a.end}", str(a.job), trial, *scores, *values)
     out.print(table)
+
+
+def _ancestor_json(ancestor: Ancestor) -> dict[str, Any]:
+    return {
+        "model": ancestor.job,
+        "trial": ancestor.trial,
+        "begin": ancestor.begin,
+        "end": ancestor.end,
+        "exploited": ancestor.exploited,
+        "hp": plain(dict(ancestor.hp)),
+        "scores": plain(dict(ancestor.scores)),
+    }
 
 
 @app.command("list")

@@ -68,7 +68,7 @@ def point_json(results: Results, point: Point) -> dict[str, Any]:
     """Return a model of the front as a dict for JSON, with the errors of its metrics if known."""
     errors = {name: plain(bar._asdict()) for name, bar in point.errors.items()}
     return {
-        "job": point.job,
+        "model": point.job,
         "trial": point.trial,
         "step": point.step,
         "scores": plain(point.scores),
@@ -182,3 +182,11 @@ def plain(value: Any) -> Any:
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def database_url(destination: str, file: str) -> str:
+    """Return a URL unchanged, or that of an SQLite file in a directory."""
+    if "://" in destination:
+        return destination
+    Path(destination).mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{Path(destination).absolute() / file}"

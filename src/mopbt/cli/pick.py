@@ -71,23 +71,23 @@ def pick(
     where: WhereOption = None,
     best: BestOption = None,
     weight: WeightOption = None,
-    job: ModelOption = None,
+    model: ModelOption = None,
     exported: ExportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Select a model from the front, and optionally export it.
 
-    By default the knee is selected; --best, --weight and --job select another model.
+    By default the knee is selected; --best, --weight and --model select another model.
 
     Example: mopbt pick runs/demo --where "accuracy >= 0.85" --best dsp --export model.safetensors
     """
     results = Results.open(path)
-    if job is None:
+    if model is None:
         choice = _pick_by_rule(results.front(), where or [], best, weight or [])
     else:
         if where or best or weight:
-            raise ValueError("--job selects the model: leave out --where, --best and --weight")
-        choice = _pick_by_id(results, job)
+            raise ValueError("--model selects the model: leave out --where, --best and --weight")
+        choice = _pick_by_id(results, model)
     files = results.export(choice, exported) if exported else None
     if as_json:
         print_json(
@@ -105,7 +105,7 @@ def pick(
 @app.command("replay")
 def replay_model(
     path: RunArgument,
-    job: ModelArgument,
+    model: ModelArgument,
     task: TaskOption = None,
     scale: ScaleOption = None,
     ancestry: AncestryOption = True,
@@ -122,7 +122,7 @@ def replay_model(
     if exported is not None:
         check_export_path(exported)
     found, _ = find_task(_task_reference(results, task, scale), results.problem)
-    again = results.replay(job, found, ancestry=ancestry, seed=seed)
+    again = results.replay(model, found, ancestry=ancestry, seed=seed)
     files = again.export(exported) if exported else None
     if as_json:
         parts = {

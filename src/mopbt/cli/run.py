@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,15 +11,23 @@ import typer
 
 from mopbt.algorithms import ALGORITHMS, algorithm_by_name, algorithm_of, options_of
 from mopbt.cli.application import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
-from mopbt.cli.output import out, point_json, print_front, print_json, summary_of
+from mopbt.cli.output import database_url, out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
 from mopbt.estimate import CONFIDENCE
+from mopbt.messages import did_you_mean
 from mopbt.problem import problem_of, suggested_population, with_initial
 from mopbt.registry import find_task, task_fingerprint
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
 from mopbt.runner import DEFAULT_OUT, default_directory, execute_run
 from mopbt.session import Budget
+from mopbt.trackers import MLflow, TensorBoard, Tracker, WandB
+
+TRACKERS: dict[str, Callable[[str], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": lambda place: MLflow(database_url(place, "mlflow.db")),
+    "wandb": WandB,
+}
 
 TaskArgument = Annotated[
     str,
@@ -159,6 +167,15 @@ ConfidenceOption = Annotated[
     float,
     typer.Option(help="The confidence of the intervals of metrics that have an error."),
 ]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help=f"Log the run while it executes: {', '.join(TRACKERS)}, with a directory (for mlflow "
+        "also a URL), such as --track tensorboard=logs; can be repeated.",
+        metavar="TRACKER=PLACE",
+    ),
+]
 RepairOption = Annotated[
     bool,
     typer.Option(
@@ -194,6 +211,7 @@ def run(
     budget_jobs: JobsOption = None,
     budget_steps: StepsOption = None,
     confidence: ConfidenceOption = CONFIDENCE,
+    track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -223,6 +241,7 @@ def run(
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
     where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
     where |= {"storage": storage, "progress": not quiet}
+    where["callbacks"] = _parse_trackers(track)
     hint = "rerun the same command to resume"
     _execute(found, settings, directory, budget, as_json=as_json, resume_hint=hint, **where)
 
@@ -246,6 +265,7 @@ def resume(
     steps: MoreStepsOption = None,
     population: MoreMembersOption = None,
     repair: RepairOption = False,
+    track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -270,6 +290,7 @@ def resume(
     given = {"steps": steps, "population": population}
     extend = {name: value for name, value in given.items() if value is not None}
     where |= {"progress": not quiet, "repair": repair, "extend": extend}
+    where["callbacks"] = _parse_trackers(track)
     hint = f"run `mopbt resume {path}` to resume"
     _execute(found, settings, path, budget, as_json=as_json, resume_hint=hint, **where)
 
@@ -343,6 +364,19 @@ def _read_initial(file: Path) -> Any:
             f"--initial must be a JSON file with a list of configurations, got {file}: {error}; "
             'write [{"NAME": VALUE, ...}, ...] with all hyperparameters'
         ) from None
+
+
+def _parse_trackers(pairs: Sequence[str] | None) -> list[Tracker]:
+    trackers = []
+    for pair in pairs or ():
+        kind, equals, place = pair.partition("=")
+        if kind not in TRACKERS or not equals or not place:
+            raise ValueError(
+                f"--track must read TRACKER=PLACE with one of {', '.join(TRACKERS)}, as in "
+                f"tensorboard=logs, got {pair!r}{did_you_mean(kind, TRACKERS)}"
+            )
+        trackers.append(TRACKERS[kind](place))
+    return trackers
 
 
 def _parse_options(pairs: Sequence[str]) -> dict[str, Any]:

@@ -451,5 +451,5 @@ def loading(path: str, task_reference: str) -> Mapping[str, tuple[str, str]]:
     else:
         lines += ["# add task=... if the task is an object with its own `load`"]
         lines += [f"results = Results.open({path!r})"]
-    shell = (f"mopbt pick {shlex.quote(path)} --job ", " --export model.safetensors")
+    shell = (f"mopbt pick {shlex.quote(path)} --model ", " --export model.safetensors")
     return {"python": ("\n".join([*lines, "model = results.load("]), ")"), "shell": shell}

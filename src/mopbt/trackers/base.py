@@ -1,11 +1,11 @@
-"""The tracker protocol, and the run as trackers see it.
+"""The base class of trackers, and the run as trackers see it.
 
 A tracker writes one log for the population and one for each *branch*. A branch is a trial from its
 start, or from an exploit, to its next exploit. An exploit is therefore shown as a fork: a new
 branch that begins with the donor's metrics.
 
-Trackers read the journal, during the run or afterwards. `follow` does so in another process, so a
-tracker that fails does not affect the run.
+Trackers read the journal, during the run or afterwards. During a run they do so in another process,
+so a tracker that fails or is slow does not affect the run.
 """
 
 import hashlib
@@ -14,17 +14,19 @@ import json
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 
 from mopbt.archive import Archive, entry_of
+from mopbt.callbacks import Callback
 from mopbt.engines.supervisor import Supervisor, open_channel, receive, send
 from mopbt.errors import MissingExtra, MopbtError
 from mopbt.filesystem import write_atomically
@@ -102,19 +104,43 @@ class PopulationMetrics:
     metrics: Mapping[str, float]
 
 
-class Tracker(Protocol):
-    """A log that a run can be written to in parts."""
+class Tracker(Callback, ABC):
+    """A log that a run can be written to in parts, and a callback that follows a run.
 
+    As a callback, ``run(..., callbacks=[TensorBoard("logs")])``, it works in a process of its own
+    that reads the journal, as `follow` does.
+    """
+
+    _following: "follow | None" = None
+
+    @abstractmethod
     def begin(self, results: Results) -> int:
         """Open the log of a run and return the number of reports it already holds."""
 
+    @abstractmethod
     def write(
         self, evaluations: Sequence[Evaluation], population: Sequence[PopulationMetrics]
     ) -> None:
         """Add new evaluations, and the metrics of the population after each of them."""
 
+    @abstractmethod
     def end(self) -> None:
         """Close the log."""
+
+    def on_start(self, run: Results) -> None:
+        """Start to follow the run in another process."""
+        if run.path is None:
+            raise ValueError(
+                f"{type(self).__name__} reads the journal of a run, got a run in memory; give "
+                "`out` a directory, or log the results afterwards with `track`"
+            )
+        self._following = follow(run.path, self).__enter__()
+
+    def on_end(self, run: Results) -> None:
+        """Wait until everything is logged; a failure is a warning."""
+        following, self._following = self._following, None
+        if following is not None:
+            following.__exit__(None, None, None)
 
 
 # The run as trackers see it.

@@ -9,6 +9,7 @@ from mopbt.results import Results
 from mopbt.trackers.base import (
     Evaluation,
     PopulationMetrics,
+    Tracker,
     import_package,
     run_key,
     run_name,
@@ -19,7 +20,7 @@ BATCH = 1000  # metrics that MLflow accepts in one call
 MAX_RUNS = 50000  # results that MLflow returns in one search
 
 
-class MLflow:
+class MLflow(Tracker):
     """Writes MLflow runs: one for the population, with a child run for each branch.
 
     The tag ``mopbt.forked_from`` of a branch holds the id of its donor's run. `tracking_uri` is

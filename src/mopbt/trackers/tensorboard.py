@@ -12,6 +12,7 @@ from mopbt.trackers.base import (
     Evaluation,
     LogPosition,
     PopulationMetrics,
+    Tracker,
     import_package,
     track,
 )
@@ -20,7 +21,7 @@ MAX_OPEN_FILES = 64
 EVENT_FILES = "events.out.tfevents.*"
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Writes event files below a directory: one run for the population, one for each branch.
 
     Metrics are under ``scores/``, hyperparameters under ``hyperparameters/``. The text ``origin``

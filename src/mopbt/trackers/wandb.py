@@ -10,6 +10,7 @@ from mopbt.trackers.base import (
     Evaluation,
     LogPosition,
     PopulationMetrics,
+    Tracker,
     import_package,
     run_name,
     track,
@@ -18,7 +19,7 @@ from mopbt.trackers.base import (
 OFFLINE_RUNS = "offline-run-*"
 
 
-class WandB:
+class WandB(Tracker):
     """Writes a group of W&B runs: one for the population, one for each branch.
 
     In offline mode, the default, they are files below a directory; ``wandb sync`` uploads them. The
