@@ -211,9 +211,8 @@ def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path
         row["task"]: row for row in json.loads(mopbt("list", "runs", "--json", cwd=tmp_path).stdout)
     }
     assert rows["toy"]["hypervolume"] is None
-    assert (
-        rows["named"]["hypervolume"] == Results.open(tmp_path / "runs" / "named").hypervolume() > 0
-    )
+    named = Results.open(tmp_path / "runs" / "named" / "mo-pbt-seed0")
+    assert rows["named"]["hypervolume"] == named.hypervolume() > 0
     assert mopbt("list", cwd=tmp_path).stdout.count("–") == 1
 
 
@@ -321,7 +320,7 @@ WRONG = [
     (
         ["run", "mine.py:train"],
         2,
-        "is a function; wrap it in a task: task = mopbt.FunctionTask(train",
+        "is a function; make it a task with a decorator: @mopbt.task(",
     ),
     (["run", "mine.py:mopbt"], 2, "is not a task: it has no method `init`"),
     (

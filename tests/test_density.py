@@ -97,7 +97,6 @@ def test_a_statement_assigns_one_value():
 # Optional abilities are declared protocols. These calls remain, with the reason for them.
 GUESSES = {
     "cli/__init__.py": (1, "an exception has notes only if one was added"),
-    "cli/inspect.py": (1, "prints the fields that a table names"),
     "engines/devices.py": (1, "objects that can be called have no `__code__`"),
     "engines/seeding.py": (1, "PyTorch's modules of devices differ in what they offer"),
     "engines/worker.py": (1, "only glibc has `mallopt`"),

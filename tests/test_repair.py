@@ -149,7 +149,7 @@ def test_a_repaired_run_keeps_its_models_and_resumes(complete, tmp_path, place):
     settings = RunConfig.from_toml((results.path / "run.toml").read_text(), results.path)
     options = {"engine": "local", "progress": False, "budget": Budget()}
     again = execute_run(TASK, algorithm, settings, out=tmp_path / "run", repair=True, **options)
-    assert again.outcome == "done"
+    assert again.done
     assert len(again) == 20
     kept = {point.job for point in again.front()}
     # At most the model of the lost report.

@@ -24,7 +24,11 @@ COMMANDS = [
     ),
     Command(
         *("run toy --track tensorbord=logs", 2),
-        *("got 'tensorbord=logs'", "one of tensorboard, mlflow, wandb", "did you mean 'tensorboard'"),
+        *(
+            "got 'tensorbord=logs'",
+            "one of tensorboard, mlflow, wandb",
+            "did you mean 'tensorboard'",
+        ),
     ),
     Command(
         *("run function.py:train", 2),

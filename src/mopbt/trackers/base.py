@@ -138,9 +138,9 @@ class Tracker(Callback, ABC):
 
     def on_end(self, run: Results) -> None:
         """Wait until everything is logged; a failure is a warning."""
-        following, self._following = self._following, None
-        if following is not None:
-            following.__exit__(None, None, None)
+        if self._following is not None:
+            self._following.__exit__(None, None, None)
+            self._following = None
 
 
 # The run as trackers see it.
