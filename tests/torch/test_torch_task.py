@@ -22,7 +22,7 @@ from torch import nn
 
 import mopbt
 from mopbt.device import assign_device
-from mopbt.errors import MissingScore, TaskError, UnreadHyperparameter
+from mopbt.errors import CannotStack, MissingScore, TaskError, UnreadHyperparameter
 from mopbt.testing import TaskConformance
 from mopbt.torch import SGD, AdamW, Batches, Dropout, Hyperparameter, TorchTask
 from mopbt.torch.device import find_device
@@ -356,3 +356,38 @@ def test_a_device_of_another_kind_than_the_assigned_one_is_an_error(assign):
         TaskError, match="sets device='cpu', but the engine assigned 'meta'.*leave `device` at"
     ):
         find_device("cpu")
+
+
+class TestCategories:
+    """Strings reach the loss of members that train one by one; elsewhere they are an error."""
+
+    SPACE = {
+        "lr": mopbt.LogGrid(0.001, 1.0, 10),
+        "activation": mopbt.Categorical(["relu", "gelu"]),
+    }
+
+    def test_a_loss_reads_a_string(self, tmp_path):
+        seen = set()
+
+        def loss(model, batch, hp):
+            seen.add(hp["activation"])
+            hidden = getattr(torch.nn.functional, hp["activation"])(model[0](batch[0]))
+            return torch.nn.functional.cross_entropy(model[2](hidden), batch[1])
+
+        task = make_task(loss=loss, space=self.SPACE)
+        results = mopbt.run(
+            task, out=tmp_path / "run", population=8, engine="local", progress=False
+        )
+        assert seen == {"relu", "gelu"}
+        assert {point.hp["activation"] for point in results.points()} <= seen
+        with pytest.raises(CannotStack, match="hyperparameter 'activation' is not a number"):
+            task.check_stack()
+
+    def test_a_model_that_needs_a_number_names_the_alternative(self, tmp_path):
+        model = lambda: nn.Sequential(nn.Linear(COLUMNS, 2), Hyperparameter("activation"))  # noqa: E731
+        message = r"the model uses the hyperparameter 'activation', which must be a number.*in the"
+        check_refused(tmp_path, TaskError, message, model=model, space=self.SPACE)
+
+    def test_an_optimizer_that_needs_a_number_names_the_alternative(self):
+        with pytest.raises(ValueError, match=r"`lr` uses the hyperparameter 'activation'.*number"):
+            make_task(optimizer=SGD(lr="activation"), space=self.SPACE)

@@ -110,8 +110,8 @@ class TorchTask:
         if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
             raise ValueError(f"`clip` must be a positive number or None, got {self.clip!r}")
         for name, rate in self.optimizer.rates().items():
-            if isinstance(rate, str) and rate not in self.space:
-                raise ValueError(self._explain_unknown(f"the optimizer's `{name}`", rate))
+            if isinstance(rate, str):
+                self._check_number(f"the optimizer's `{name}`", rate, ValueError)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the built model and data: a worker builds its own."""
@@ -290,8 +290,8 @@ class TorchTask:
         with global_seeds(0):
             module = self.model().to(device)
         for part in module.modules():
-            if isinstance(part, Hyperparameter) and part.name not in self.space:
-                raise TaskError(self._explain_unknown("the model", part.name))
+            if isinstance(part, Hyperparameter):
+                self._check_number("the model", part.name, TaskError)
         return Program(
             module=module,
             call=torch.compile(module) if self.compile else module,
@@ -422,10 +422,18 @@ class TorchTask:
             stacked = StackedGradients(program, self._stack(models), hp)(batch, shared=True)
         return float((expected - stacked).abs().max() / (expected.abs().max() + 1e-12))
 
-    def _explain_unknown(self, user: str, name: str) -> str:
-        """Build the message for a hyperparameter that is not in the space."""
-        return (
-            f"{user} uses the hyperparameter {name!r}, but the space has "
-            f"{', '.join(map(repr, self.space))}; add it to the space or correct the name"
-            f"{did_you_mean(name, self.space)}"
-        )
+    def _check_number(self, user: str, name: str, error: type[Exception]) -> None:
+        """Raise an error unless a hyperparameter is in the space and a number."""
+        if name not in self.space:
+            raise error(
+                f"{user} uses the hyperparameter {name!r}, but the space has "
+                f"{', '.join(map(repr, self.space))}; add it to the space or correct the name"
+                f"{did_you_mean(name, self.space)}"
+            )
+        drawn = self.space[name].decode(self.space[name].sample(stream(0, "probe", name)))
+        if not isinstance(drawn, int | float):
+            raise error(
+                f"{user} uses the hyperparameter {name!r}, which must be a number there, got "
+                f"values such as {drawn!r}; number the categories, as in Categorical([0, 1]), or "
+                f"read hp[{name!r}] in the loss and pass it to the model"
+            )
