@@ -3,8 +3,9 @@
 An algorithm is a frozen dataclass of options. It builds the scheduler for a problem.
 """
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
@@ -132,6 +133,10 @@ class MOPBT(_PopulationBased):
             independently.
         within: The order within a front: `"scattered"`, `"crowded"` or `"hypervolume"`.
         scale: Divide objectives by their range before computing distances.
+        pessimistic: Compare members at the bounds of metrics that have an error. None, like false,
+            compares what they measured, as the paper does.
+        margin: Replace a member only by a donor that is nowhere worse, and somewhere better by this
+            many standard errors of the difference. By default, any donor replaces it.
     """
 
     name: ClassVar[str] = "mo-pbt"
@@ -139,10 +144,23 @@ class MOPBT(_PopulationBased):
 
     within: Within = "scattered"
     scale: bool = False
+    pessimistic: bool | None = None
+    margin: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_order(self.within, self.scale)
+        check_choice("pessimistic", self.pessimistic, (None, True, False))
+        is_number = isinstance(self.margin, int | float) and not isinstance(self.margin, bool)
+        if self.margin is not None and not (is_number and 0 <= self.margin < math.inf):
+            raise ValueError(
+                f"`margin` must be a number of standard errors of at least 0, got {self.margin!r}"
+            )
+
+    def scheduler(self, problem: Problem) -> Pbt:
+        """Build the scheduler."""
+        pessimistic = bool(self.pessimistic)
+        return replace(super().scheduler(problem), pessimistic=pessimistic, margin=self.margin)
 
     def rank(self, problem: Problem) -> Rank:
         """Rank by domination."""

@@ -18,7 +18,7 @@ from mopbt.columns import NONE, JobColumns, ReportColumns
 from mopbt.errors import CorruptJournal, IncompatibleRun
 from mopbt.metrics import hypervolume, hypervolume_curve, non_dominated
 from mopbt.problem import Problem
-from mopbt.schedulers.base import Scheduler
+from mopbt.schedulers.base import ErrorAwareScheduler, Scheduler
 from mopbt.state import Job, Report, Result, State, Trial
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import incompatible
@@ -346,10 +346,7 @@ class _Fold:
     def _record(self, row: int, job: Job) -> None:
         """Add a report, as `with_report` does."""
         del self._outstanding[job.id]
-        reports = self._history.reports
-        failed = reports.failed(row)
-        objectives = None if failed else reports.objectives_of(row)
-        result = Result(objectives, 0.0 if failed else reports.violation(row))
+        result = self._result(row)
         trial = self._trials[job.trial]
         # In place: no other state holds this dictionary, and copying it would be quadratic.
         trial.results.pop(job.end, None)
@@ -359,6 +356,14 @@ class _Fold:
             job.trial, trial.config, "waiting", job.end, checkpoint, trial.results
         )
         self._changed.add(job.trial)
+
+    def _result(self, row: int) -> Result:
+        reports = self._history.reports
+        if isinstance(self._scheduler, ErrorAwareScheduler) and self._scheduler.reads_errors:
+            return self._scheduler.result_of(reports[row])
+        if reports.failed(row):
+            return Result(None)
+        return Result(reports.objectives_of(row), reports.violation(row))
 
     def _apply_decisions(self) -> None:
         """Make trials ready for the jobs that the journal records as their next ones."""

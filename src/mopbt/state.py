@@ -122,11 +122,13 @@ class Result:
     """The part of a report that decisions depend on.
 
     `objectives` is None if the job failed. `is_finite` says whether the result can be ranked: the
-    job did not fail and measured neither NaN nor an infinity.
+    job did not fail and measured neither NaN nor an infinity. `stderrs` are the standard errors of
+    the objectives, empty for a scheduler that does not read them.
     """
 
     objectives: tuple[float, ...] | None
     violation: float = 0.0
+    stderrs: tuple[float, ...] = ()
     is_finite: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -195,15 +197,19 @@ def with_jobs(state: State, jobs: Iterable[Job]) -> State:
     )
 
 
-def with_report(state: State, report: Report, *, status: Status) -> State:
+def with_report(
+    state: State, report: Report, *, status: Status, result: Result | None = None
+) -> State:
     """Add a report: its trial is at the job's end and continues from the job's checkpoint.
 
-    If the result is not finite, the trial continues from the checkpoint before it.
+    If the result is not finite, the trial continues from the checkpoint before it. `result` is
+    what decisions depend on; by default, that is what the report measured.
     """
     outstanding = dict(state.outstanding)
     job = outstanding.pop(report.job)
     trial = state.trials[job.trial]
-    result = Result(report.objectives, report.violation)
+    if result is None:
+        result = Result(report.objectives, report.violation)
     # A step that is trained again moves to the end of the order.
     results = {step: result for step, result in trial.results.items() if step != job.end}
     results[job.end] = result

@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from mopbt.problem import Problem
 from mopbt.space import Config
-from mopbt.state import Job, Report, State, Trial
+from mopbt.state import Job, Report, Result, State, Trial
 
 
 class Scheduler(Protocol):
@@ -64,6 +64,18 @@ class ExtendableScheduler(Protocol):
 
     def extended(self, extension: Mapping[str, int]) -> "Scheduler":
         """Return the scheduler of the extended run, which folds the journal from its start."""
+
+
+@runtime_checkable
+class ErrorAwareScheduler(Protocol):
+    """A scheduler whose decisions may depend on the errors of metrics."""
+
+    @property
+    def reads_errors(self) -> bool:
+        """Return whether decisions depend on errors."""
+
+    def result_of(self, report: Report) -> Result:
+        """Return the part of a report that decisions depend on."""
 
 
 def extendable_by(scheduler: Scheduler) -> tuple[str, ...]:

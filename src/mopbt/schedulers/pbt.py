@@ -3,7 +3,7 @@
 A population trains in parallel, and its worst members copy its best ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -14,6 +14,7 @@ from numpy.random import Generator
 
 from mopbt.exploit import quantile_size, truncation
 from mopbt.explore import Explore
+from mopbt.objectives import signed_bounds
 from mopbt.problem import Problem
 from mopbt.proposals.base import Trials
 from mopbt.proposals.uniform import Stratified, Uniform
@@ -23,6 +24,7 @@ from mopbt.schedulers.base import check_initial, next_intervals, start_with_give
 from mopbt.schedulers.views import population_ranking, statuses
 from mopbt.space import Config
 from mopbt.state import Job, Report, Result, State, Trial, updated, with_report
+from mopbt.uncertainty import clear_donors
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class Pbt:
         inherit_step: An exploiting member continues at its donor's step if that is ahead. By
             default it continues at its own.
         start: Spread the initial configurations evenly, or draw them independently.
+        pessimistic: Compare members at the bounds of their metrics.
+        margin: Replace a member only by donors that dominate it by this many standard errors of the
+            difference in at least one objective; None replaces it by any donor.
     """
 
     problem: Problem
@@ -52,6 +57,8 @@ class Pbt:
     asynchronous: bool = False
     inherit_step: bool = False
     start: Literal["stratified", "iid"] = "stratified"
+    pessimistic: bool = False
+    margin: float | None = None
 
     def __post_init__(self) -> None:
         check_initial(self.problem, self.population)
@@ -82,6 +89,22 @@ class Pbt:
         """Return the scheduler of a run with more steps."""
         return replace(self, problem=replace(self.problem, steps=extension["steps"]))
 
+    @property
+    def reads_errors(self) -> bool:
+        """Return whether decisions depend on the errors of metrics."""
+        return self.pessimistic or self.margin is not None
+
+    def result_of(self, report: Report) -> Result:
+        """Return the part of a report that decisions depend on."""
+        if report.objectives is None:
+            return Result(None, report.violation)
+        objectives, errors = self.problem.objectives, report.errors
+        values = report.objectives
+        if self.pessimistic:
+            values = signed_bounds(objectives, report.scores, errors)
+        stderrs = tuple(errors[o.name].stderr if o.name in errors else 0.0 for o in objectives)
+        return Result(values, report.violation, stderrs)
+
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of ready members, those with the fewest steps first."""
         ready = [state.trials[id] for id in statuses(state).ready(slots)]
@@ -94,7 +117,8 @@ class Pbt:
     def tell(self, state: State, report: Report) -> State:
         """Record a report; exploit and explore when it is time."""
         trial = state.outstanding[report.job].trial
-        state = with_report(state, report, status="waiting")
+        result = self.result_of(report) if self.reads_errors else None
+        state = with_report(state, report, status="waiting", result=result)
         if self.asynchronous:
             return self._decide(state, [state.trials[trial]])
         # The cheap test comes first.
@@ -160,6 +184,7 @@ class Pbt:
             fraction=self.fraction,
             failed={t.id for t in failed},
             deciding={t.id for t in deciding},
+            eligible=self._eligible(state),
         )
         return {loser: ranked[donor] for loser, donor in replaced.items()}
 
@@ -178,8 +203,33 @@ class Pbt:
         order = ranking.order((size, n - size), lambda: self._stream(state, "rank", trial))
         if trial.is_finite and order.precedes(trial.id, n - size):
             return None
-        place = int(self._stream(state, "exploit", trial).integers(donors))
-        return state.trials[order.at(place)]
+        rng = self._stream(state, "exploit", trial)
+        eligible = self._eligible(state)
+        if eligible is None or not trial.is_finite:
+            return state.trials[order.at(int(rng.integers(donors)))]
+        own = eligible(trial.id, [order.at(place) for place in range(donors)])
+        return state.trials[own[rng.integers(len(own))]] if own else None
+
+    def _eligible(self, state: State) -> Callable[[int, list[int]], list[int]] | None:
+        """Return how the donors are found that are better by more than noise explains."""
+        margin = self.margin
+        if margin is None:
+            return None
+
+        def clearly_better(loser: int, donors: list[int]) -> list[int]:
+            results = [state.trials[id].latest for id in (loser, *donors)]
+            own, *others = [result for result in results if result is not None]
+            pairs = zip(donors, others, strict=True)
+            nearer = [id for id, result in pairs if result.violation < own.violation]
+            if nearer:
+                return nearer
+            values = np.array([result.objectives for result in (own, *others)])
+            stderrs = np.array([result.stderrs for result in (own, *others)])
+            places = range(1, len(values))
+            clear = clear_donors(values, stderrs, 0, places, margin=margin)
+            return [donors[place - 1] for place in clear]
+
+        return clearly_better
 
     def _successor(self, state: State, trial: Trial, donor: Trial | None) -> Trial:
         if donor is None and trial.is_finite:
