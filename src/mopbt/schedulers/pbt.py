@@ -98,7 +98,8 @@ class Pbt:
         """Return the part of a report that decisions depend on."""
         if report.objectives is None:
             return Result(None, report.violation)
-        objectives, errors = self.problem.objectives, report.errors
+        objectives = self.problem.objectives
+        errors = report.errors
         values = report.objectives
         if self.pessimistic:
             values = signed_bounds(objectives, report.scores, errors)
