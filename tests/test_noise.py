@@ -295,7 +295,7 @@ def test_the_command_line_shows_errors_fronts_and_claims(noisy):
 
 def test_json_has_errors(noisy):
     listed = json.loads(mopbt("front", noisy.path, "--json"))
-    assert [point["job"] for point in listed] == [point.job for point in noisy.front()]
+    assert [point["model"] for point in listed] == [point.job for point in noisy.front()]
     assert set(listed[0]["errors"]["near"]) == {"stderr", "lower", "upper"}
     assert json.loads(mopbt("show", noisy.path, "--json"))["warning"] == noisy.noise_warning()
 
