@@ -1,6 +1,7 @@
 """Worker processes: messages, deaths, deadlines, and the processes that a worker starts."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,12 @@ def echo():
     while (message := receive(source)) is not None:
         if message.startswith(b"exit"):
             os._exit(int(message[4:]))
+        if message == b"session":
+            shell = "sh -c 'sleep 60 & echo $!; wait'"
+            child = subprocess.Popen(
+                ["setsid", "sh", "-c", shell], stdout=subprocess.PIPE, start_new_session=True
+            )
+            message = child.stdout.readline().strip()
         if message == b"fork":
             child = os.fork()
             if child == 0:
@@ -25,6 +32,7 @@ def echo():
                 os._exit(0)
             message = str(child).encode()
         send(sink, message)
+    exit_at_once()
 
 
 def forking():
@@ -97,6 +105,27 @@ def test_a_worker_that_dies_takes_its_children_with_it(supervisor):
     assert supervisor.receive(30) == (worker, None)
     supervisor.reap(worker)
     wait_for_end(child)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions are searched on Linux only")
+@pytest.mark.parametrize("end", ["dies", "is killed", "loses its supervisor"])
+def test_processes_in_sessions_of_their_own_end_with_their_worker(supervisor, end):
+    worker = supervisor.spawn("test_supervisor:echo", {})
+    other = supervisor.spawn("test_supervisor:echo", {})
+    for process in (worker, other):
+        process.send(b"session")
+    answers = dict(supervisor.receive(30) for _ in range(2))
+    assert is_alive(int(answers[worker]))
+    if end == "dies":
+        worker.send(b"exit0")
+        assert supervisor.receive(30) == (worker, None)
+        supervisor.reap(worker)
+    elif end == "is killed":
+        worker.kill()
+    else:
+        worker.popen.stdin.close()
+    wait_for_end(int(answers[worker]))
+    assert is_alive(int(answers[other]))
 
 
 def test_close_kills_workers_and_their_children(supervisor):

@@ -3,7 +3,9 @@
 A worker is a Python process that calls one function. Messages are bytes with a length in front.
 The supervisor writes them to the worker's standard input and reads them from its standard output.
 A worker leads its own session, so Ctrl-C in the terminal reaches only the supervising process,
-and killing a worker also ends every process that it started.
+and killing a worker also ends every process that it started. On Linux, this includes processes
+that began a session of their own, as those of `torchrun` do: a mark in their environment tells
+whose they are.
 """
 
 import math
@@ -14,9 +16,14 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, NoReturn
+
+# The variable with the mark of a worker, which everything that it starts inherits.
+MARK = "MOPBT_WORKER"
 
 
 def available_cores() -> int:
@@ -33,8 +40,9 @@ class WorkerProcess:
     that time. `timed_out` then tells such a death from others.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], mark: str) -> None:
         self.popen = popen
+        self._mark = mark
         self.deadline = math.inf
         self.timed_out = False
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -46,15 +54,26 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the process and every process that it started."""
+        self.kill_group()
+        _kill_marked(self._mark)
+
+    def kill_group(self) -> None:
+        """Kill the process and those that it started in its own session."""
         # macOS refuses to signal a group whose processes have all ended.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
 
     def reap(self) -> int:
         """Wait for the process, kill what it left behind, and return its exit code."""
+        code = self.wait()
+        _kill_marked(self._mark)
+        return code
+
+    def wait(self) -> int:
+        """Wait for the process, kill its group, and return its exit code."""
         self._outbox.put(None)
         code = self.popen.wait()
-        self.kill()
+        self.kill_group()
         assert self._reader is not None
         assert self.popen.stdout is not None
         self._reader.join(timeout=1.0)
@@ -95,6 +114,8 @@ class Supervisor:
         self._path = [os.path.abspath(entry) for entry in sys.path]
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._processes: list[WorkerProcess] = []
+        self._mark = uuid.uuid4().hex
+        self._spawned = 0
 
     def spawn(self, target: str, environment: Mapping[str, str]) -> WorkerProcess:
         """Start a process that calls `target`, a "module:function".
@@ -105,14 +126,18 @@ class Supervisor:
         module, _, function = target.partition(":")
         import_path = f"import sys; sys.path[:] = {self._path!r}"
         code = f"{import_path}; from {module} import {function}; {function}()"
+        self._spawned += 1
+        mark = f"{self._mark}-{self._spawned}."
+        # A worker of a worker has the marks of both.
+        marks = f"{os.environ.get(MARK, '')}/{mark}"
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, MARK: marks},
             start_new_session=True,
         )
-        worker = WorkerProcess(process)
+        worker = WorkerProcess(process, mark)
         self._processes.append(worker)
         worker._start_threads(self._inbox)
         return worker
@@ -147,9 +172,34 @@ class Supervisor:
         processes = self._processes
         self._processes = []
         for worker in processes:
-            worker.kill()
+            worker.kill_group()
         for worker in processes:
-            worker.reap()
+            worker.wait()
+        if processes:
+            # One search for all of them.
+            _kill_marked(self._mark)
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill the other processes that have a mark in their environment; on Linux only."""
+    needle = mark.encode()
+    killed = {os.getpid()}
+    while found := _find_marked(needle) - killed:
+        # Meanwhile they may have started others, so the search is repeated.
+        for process in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        killed |= found
+
+
+def _find_marked(mark: bytes) -> set[int]:
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        # A process may end meanwhile, and those of other users cannot be read.
+        with suppress(OSError):
+            if mark in (folder / "environ").read_bytes():
+                found.add(int(folder.name))
+    return found
 
 
 # The worker's side.
@@ -176,6 +226,8 @@ def open_channel() -> tuple[IO[bytes], IO[bytes]]:
 
 def exit_at_once() -> NoReturn:
     """End this process and every process that it started, because the supervisor is gone."""
+    if mark := os.environ.get(MARK, "").rpartition("/")[2]:
+        _kill_marked(mark)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
