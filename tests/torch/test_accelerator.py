@@ -177,6 +177,17 @@ class TestTraining:
         assert torch.rand(3, device=accelerator).tolist() == expected
 
 
+class LoadsModels(mopbt.Callback):
+    """A callback that loads the models of a run while it trains on the device."""
+
+    def __init__(self):
+        self.devices = set()
+
+    def on_report(self, run, reports):
+        for point in run.front():
+            self.devices |= {t.device.type for t in run.load(point)["model"].values()}
+
+
 class TestRuns:
     def run(self, task, out, **options):
         settings = {"engine": "local", "population": 4, "progress": False}
@@ -192,20 +203,20 @@ class TestRuns:
         def make_engine():
             return "local" if engine == "local" else VectorizedEngine(workers=1, stack=4)
 
-        seen = []
+        callback = LoadsModels()
         half = mopbt.Budget(jobs=8)
         for first, second in (("sim", "cpu"), ("cpu", "sim")):
             out = tmp_path / first
             self.run(normalized_task(first), out, budget=half, engine=make_engine())
             results = self.run(
-                normalized_task(second), out, progress=seen.append, engine=make_engine()
+                normalized_task(second), out, callbacks=[callback], engine=make_engine()
             )
             assert results.done
             assert not results.failures
             expected = self.run(normalized_task("cpu"), tmp_path / f"{first}-whole")
             for one, other in zip(results.points(), expected.points(), strict=True):
                 assert one.scores == pytest.approx(other.scores, rel=1e-2, abs=1e-4)
-        assert seen
+        assert callback.devices == {"cpu"}
 
     def test_replay_and_export(self, tmp_path):
         results = self.run(normalized_task(), tmp_path / "run")
