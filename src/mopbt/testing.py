@@ -16,7 +16,7 @@ from mopbt.errors import CorruptCheckpoint
 from mopbt.objectives import signed
 from mopbt.problem import Hyperparameters, Problem, RowsTask, Task, problem_of, rows_of
 from mopbt.rng import stream
-from mopbt.schedulers.base import Scheduler
+from mopbt.schedulers.base import Scheduler, extend_scheduler, extendable_by
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
 from mopbt.stores.base import Exchange, Store, checksum_of
 from mopbt.stores.memory import MemoryCheckpoints
@@ -54,10 +54,19 @@ class SchedulerConformance:
         Returns:
             All states of the run, the first one empty.
         """
-        scheduler = self.make()
+        return self._play_on(self.make(), slots, State(seed), fails, nans)
+
+    def _play_on(
+        self,
+        scheduler: Scheduler,
+        slots: int,
+        state: State,
+        fails: Iterable[int],
+        nans: Iterable[int],
+    ) -> list[State]:
+        seed = state.seed
         failing = set(fails)
         diverging = set(nans)
-        state = State(seed)
         states = [state]
         while not scheduler.done(state):
             free = slots - len(state.outstanding)
@@ -125,6 +134,20 @@ class SchedulerConformance:
         assert self.play(3) == self.play(3)
         assert self.play(3)[-1].trials != self.play(3, seed=1)[-1].trials
         assert pickle.loads(pickle.dumps(self.make())) == self.make()
+
+    def test_an_extended_run_finishes(self) -> None:
+        """A scheduler that can be extended continues a complete run from kept checkpoints."""
+        scheduler = self.make()
+        complete = self.play(3)[-1]
+        for name in extendable_by(scheduler):
+            more = {"steps": self.problem.steps + self.problem.interval}
+            if name == "population":
+                more = {"population": len(complete.trials) + 2}
+            extended = extend_scheduler(scheduler, more)
+            assert extend_scheduler(scheduler, more) == extended, "`extended` is not pure"
+            states = self._play_on(extended, 3, State(0), (), ())
+            assert extended.total_jobs is None or states[-1].jobs == extended.total_jobs
+            assert states[-1].jobs > complete.jobs, f"more {name} did not give more jobs"
 
     def test_folding_the_exchanges_gives_the_same_state(self) -> None:
         """Folding the recorded jobs and reports rebuilds the state of the run."""
