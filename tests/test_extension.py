@@ -90,6 +90,44 @@ def test_an_extended_run_is_resumed_with_its_first_or_its_extended_settings(tmp_
     assert opened.problem.steps == 14
 
 
+@pytest.mark.parametrize(
+    ("asynchronous", "first"), [(True, 7), (True, 12), (True, None), (False, None)]
+)
+def test_a_population_is_extended_by_members_and_survives_any_interruption(
+    tmp_path, asynchronous, first
+):
+    """Wherever it is extended and stopped, the run is the one that was not stopped."""
+    algorithm = MOPBT(population=4, asynchronous=asynchronous)
+
+    def go(name, **options):
+        task = ToyTask(steps=8)
+        return mopbt.run(task, out=tmp_path / name, algorithm=algorithm, **QUIET, **options)
+
+    start = {} if first is None else {"budget": Budget(jobs=first)}
+    for name in ("whole", "stopped"):
+        go(name, **start)
+    whole = go("whole", extend={"population": 7})
+    assert whole.outcome == "done"
+    assert {p.trial for p in whole.points() if p.step == 8} == set(range(7))
+    go("stopped", extend={"population": 7}, budget=Budget(jobs=(first or 16) + 1))
+    for jobs in range(18, 28, 3):
+        go("stopped", budget=Budget(jobs=jobs))
+    assert exchanges(go("stopped")) == exchanges(whole)
+
+
+def test_a_synchronous_population_gets_new_members_when_it_is_complete(tmp_path):
+    def go(**options):
+        task = ToyTask(steps=8)
+        return mopbt.run(task, out=tmp_path / "run", population=4, **QUIET, **options)
+
+    go(budget=Budget(jobs=7))
+    with pytest.raises(ValueError, match="only when the run is complete; resume it to its end"):
+        go(extend={"population": 7})
+    done = go()
+    extended = go(extend={"population": 7, "steps": 10})
+    assert (done.outcome, extended.outcome, len(extended)) == ("done", "done", 35)
+
+
 def test_a_random_search_is_extended_by_configurations(tmp_path):
     def go(**options):
         algorithm = RandomSearch(population=4)
@@ -108,7 +146,7 @@ def test_a_random_search_is_extended_by_configurations(tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "extend", "message"),
     [
-        (MOPBT(population=4), {"population": 8}, "cannot be extended by `population`.*by steps"),
+        (MOPBT(population=4), {"population": 3}, "`population` must be .* at least 4, got 3"),
         (MOASHA(trials=4), {"steps": 8}, "Asha cannot be extended by `steps`.*by nothing"),
         (MOPBT(population=4), {"steps": 3}, "`steps` must be a whole number of at least 4, got 3"),
         (MOPBT(population=4), {"steps": 7}, r"multiple of `interval` \(2\), got 7"),
@@ -203,9 +241,11 @@ def test_both_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert max(point.step for point in results.points()) == steps + 2
     assert dict(results.point(0).hp) == hp
     capsys.readouterr()
-    members = ["resume", "run", "--engine", "local", "--quiet", "--population", "9"]
+    members = ["resume", "run", "--engine", "local", "--quiet", "--population", "2"]
     assert main(members, monkeypatch) == 2
-    assert "can be extended by steps" in capsys.readouterr().err
+    assert "`population` must be a whole number of at least 4" in capsys.readouterr().err
+    assert main([*members[:-1], "5"], monkeypatch) == 0
+    assert {point.trial for point in Results.open(tmp_path / "run").points()} == set(range(5))
     (tmp_path / "initial.json").write_text("[")
     wrong = ["run", "toy", "--out", "other", "--quiet", "--initial", "initial.json"]
     assert main(wrong, monkeypatch) == 2

@@ -46,6 +46,7 @@ class History:
         self.lines = 0
         self.extension: dict[str, int] = {}  # the steps and members of an extended run
         self._is_done = False
+        self._sizes: list[int] = []  # how many trials there were at each extension
         self._events = array("q")  # a job id, or ~row of a report, in the order of the journal
         self._first_job: dict[int, int] = {}  # the first job of each trial that has reported
         self._archive = Archive()
@@ -69,7 +70,9 @@ class History:
                 self._add_job(row)
             for data in line.get("reports", ()):
                 self._add_report(data)
-            self.extension.update(line.get("extend", {}))
+            if "extend" in line:
+                self.extension.update(line["extend"])
+                self._sizes.append(self.trials)
             self.seconds = max(self.seconds, line.get("stopped", 0.0))
             self._is_done = line.get("done", False)
 
@@ -256,6 +259,10 @@ class History:
         """
         return _Fold(self, scheduler, seed).state()
 
+    def generation_size(self, trials: int) -> int:
+        """Return how many trials a generation has while a run has started `trials` trials."""
+        return next((size for size in self._sizes if size >= trials), self.trials)
+
     def next_jobs(self) -> dict[int, int]:
         """Return the job of the same trial that follows a job, where there is one."""
         following: dict[int, int] = {}
@@ -340,7 +347,8 @@ class _Fold:
             return
         self._record(row, job)
         self._waiting.append((job.trial, following))
-        if not self._scheduler.decides_together or len(self._waiting) == self._history.trials:
+        size = self._history.generation_size(len(self._trials))
+        if not self._scheduler.decides_together or len(self._waiting) == size:
             self._apply_decisions()
 
     def _record(self, row: int, job: Job) -> None:

@@ -397,6 +397,8 @@ def _extend(opened: _Opened, scheduler: Scheduler, extend: Mapping[str, int]) ->
         for name, value in new.items():
             check_count(name, value, current.get(name, 1))
         extended = extend_scheduler(scheduler, opened.history.extension | new)
+        if "population" in new and scheduler.decides_together:
+            _check_complete(opened, extend_scheduler(scheduler, opened.history.extension))
         if new:
             exchange = Exchange(extend=new)
             opened.store.append(exchange)
@@ -405,6 +407,15 @@ def _extend(opened: _Opened, scheduler: Scheduler, extend: Mapping[str, int]) ->
         opened.store.close()
         raise
     return extended
+
+
+def _check_complete(opened: _Opened, scheduler: Scheduler) -> None:
+    """Raise ValueError if members of a generation that decides together are still training."""
+    if not scheduler.done(opened.history.state(scheduler, opened.settings.seed)):
+        raise ValueError(
+            "a synchronous population can get new members only when the run is complete; resume it "
+            "to its end first, then extend it"
+        )
 
 
 def _open_unkept(

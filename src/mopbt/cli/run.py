@@ -159,7 +159,7 @@ MoreMembersOption = Annotated[
     int | None,
     typer.Option(
         "--population",
-        help="Extend a random search to this many configurations.",
+        help="Extend the population to this many members.",
         show_default=False,
     ),
 ]

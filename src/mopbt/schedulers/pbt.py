@@ -82,12 +82,17 @@ class Pbt:
 
     @property
     def extendable(self) -> tuple[str, ...]:
-        """Return what of a run can be extended: its steps."""
-        return ("steps",)
+        """Return what of a run can be extended."""
+        return ("steps", "population")
 
     def extended(self, extension: Mapping[str, int]) -> "Pbt":
-        """Return the scheduler of a run with more steps."""
-        return replace(self, problem=replace(self.problem, steps=extension["steps"]))
+        """Return the scheduler of a run with more steps, or with more members.
+
+        New members start from fresh weights, and may copy the members that are fully trained.
+        """
+        steps = extension.get("steps", self.problem.steps)
+        population = extension.get("population", self.population)
+        return replace(self, problem=replace(self.problem, steps=steps), population=population)
 
     @property
     def reads_errors(self) -> bool:
