@@ -203,7 +203,7 @@ def test_the_first_trials_take_the_given_configurations(tmp_path, algorithm):
     assert [space.decode(config) for config in recorded.initial] == initial
     with pytest.raises(RunMismatch, match="initial is not set, it was"):
         mopbt.run(task, out=tmp_path / "given", **options)
-    assert mopbt.run(task, out=tmp_path / "given", initial=initial, **options).outcome == "done"
+    assert mopbt.run(task, out=tmp_path / "given", initial=initial, **options).outcome == "complete"
 
 
 @pytest.mark.parametrize(
