@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from mopbt.compare.collect import (
     Comparison,
@@ -42,9 +42,6 @@ from mopbt.run_config import RunConfig
 
 # Seconds added to a time budget. Sums of costs are inexact, which must not cut off an interval.
 SLACK = 1e-6
-# Errors of a task that the driver raises again, by name.
-_ERRORS: list[type[Exception]] = [ValueError, TypeError, *all_errors()]
-KINDS = {kind.__name__: kind for kind in _ERRORS}
 
 
 def compare(
@@ -398,13 +395,10 @@ class WorkerPool:
         """
         message = {"experiment": experiment.to_dict(), "task": task, "scale": scale}
         answer = self._ask({"prepare": message})
-        if "failed" not in answer:
-            prepared: Mapping[str, Any] = answer["prepared"]
-            return prepared
-        if answer.get("kind") not in KINDS:
-            raise TaskFailed(f"{task} cannot be loaded:", answer.get("trace", answer["failed"]))
-        # The cause is shown with --traceback.
-        raise KINDS[answer["kind"]](answer["failed"]) from TaskFailed(answer["trace"])
+        if "failed" in answer:
+            _raise_error(answer, task)
+        prepared: Mapping[str, Any] = answer["prepared"]
+        return prepared
 
     def measure(self, task: str, **options: Any) -> Mapping[str, Any]:
         """Measure a task in a process, see `measure_task`; no run may be running."""
@@ -445,6 +439,16 @@ class WorkerPool:
                 return self._busy[worker], answer
             self._idle.append(worker)
             return self._busy.pop(worker), answer
+
+
+def _raise_error(answer: Answer, task: str) -> NoReturn:
+    """Raise the error that a task had in a worker, if its class can be created here."""
+    known: list[type[Exception]] = [ValueError, TypeError, *all_errors()]
+    for kind in known:
+        if kind.__name__ == answer.get("kind"):
+            # The cause is shown with --traceback.
+            raise kind(answer["failed"]) from TaskFailed(answer["trace"])
+    raise TaskFailed(f"{task} cannot be loaded:", answer.get("trace", answer["failed"]))
 
 
 def _failed(answer: Answer) -> Answer:
