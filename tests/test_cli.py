@@ -74,7 +74,7 @@ def test_resume_needs_nothing_but_the_directory(tmp_path):
         6,
         "--engine",
         "local",
-        "--budget-steps",
+        "--budget-total-steps",
         20,
         "-o",
         "fraction=0.5",

@@ -1,5 +1,8 @@
 """What users import is what is promised, no more and no less."""
 
+import re
+from pathlib import Path
+
 import mopbt
 
 
@@ -20,3 +23,12 @@ def test_everything_public_has_a_docstring():
     for name in mopbt.__all__:
         if name not in ("__version__", "Direction"):  # a string and a Literal carry none
             assert getattr(mopbt, name).__doc__, name
+
+
+def test_everything_public_is_on_the_page_of_the_api():
+    page = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: mopbt\.[\w.]*?(\w+)$", page, re.M))
+    for members in re.findall(r"members: \[(.*?)\]", page, re.S):
+        listed |= {name.strip() for name in members.split(",")}
+    # The errors are shown with their whole module.
+    assert set(mopbt.__all__) - {"__version__", "MopbtError"} <= listed

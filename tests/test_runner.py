@@ -225,7 +225,7 @@ def test_budgets_stop_cleanly_count_over_resumes_and_can_be_raised(tmp_path, asy
     for jobs in (5, 5, 13):
         results = run(task, budget=Budget(jobs=jobs), **options)
         assert (results.outcome, len(results)) == ("budget", jobs)
-    results = run(task, budget=Budget(steps=41), **options)
+    results = run(task, budget=Budget(total_steps=41), **options)
     assert len(results) == 20  # 20 intervals of 2 steps; 41 does not allow another
     assert run(task, **options).outcome == "done"
     whole = run(task, **options | {"out": tmp_path / "whole"})
@@ -586,7 +586,7 @@ def test_wrong_settings_of_mo_pbt(options, message):
 
 
 @pytest.mark.parametrize(
-    "budget", [{"seconds": 0}, {"jobs": -1}, {"steps": "3"}, {"jobs": True}, {"jobs": 2.5}]
+    "budget", [{"seconds": 0}, {"jobs": -1}, {"total_steps": "3"}, {"jobs": True}, {"jobs": 2.5}]
 )
 def test_wrong_budgets(budget):
     with pytest.raises(ValueError, match="must be a (whole )?number above 0, or None for no limit"):

@@ -26,15 +26,15 @@ class Budget:
     """When a run stops before its algorithm is done.
 
     A budget counts over resumes: the same call with a larger budget continues the run. `seconds`
-    counts work, `jobs` intervals, `steps` training steps of all members together.
+    counts work, `jobs` intervals, `total_steps` training steps of all members together.
     """
 
     seconds: float | None = None
     jobs: int | None = None
-    steps: int | None = None
+    total_steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in (("seconds", int | float), ("jobs", int), ("steps", int)):
+        for name, kind in (("seconds", int | float), ("jobs", int), ("total_steps", int)):
             value = getattr(self, name)
             is_number = isinstance(value, kind) and not isinstance(value, bool)
             if value is not None and not (is_number and value > 0):
@@ -46,7 +46,7 @@ class Budget:
     def jobs_left(self, jobs: int, interval: int) -> float:
         """Return how many more jobs may start."""
         by_jobs = math.inf if self.jobs is None else self.jobs
-        by_steps = math.inf if self.steps is None else self.steps // interval
+        by_steps = math.inf if self.total_steps is None else self.total_steps // interval
         return min(by_jobs, by_steps) - jobs
 
 

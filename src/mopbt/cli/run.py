@@ -209,7 +209,7 @@ def run(
     storage: StorageOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
-    budget_steps: StepsOption = None,
+    budget_total_steps: StepsOption = None,
     confidence: ConfidenceOption = CONFIDENCE,
     track: TrackOption = None,
     quiet: QuietOption = False,
@@ -235,7 +235,7 @@ def run(
         confidence=confidence,
     )
     directory = directory or default_directory(settings)
-    budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
+    budget = Budget(seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps)
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
     sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
@@ -261,7 +261,7 @@ def resume(
     timeout: TimeoutOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
-    budget_steps: StepsOption = None,
+    budget_total_steps: StepsOption = None,
     steps: MoreStepsOption = None,
     population: MoreMembersOption = None,
     repair: RepairOption = False,
@@ -282,7 +282,7 @@ def resume(
         engine={},
         storage="",
     )
-    budget = Budget(seconds=budget_seconds, jobs=budget_jobs, steps=budget_steps)
+    budget = Budget(seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps)
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
     sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
