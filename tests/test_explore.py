@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mopbt.explore import Local, RandomMutation
+from mopbt.explore import Local, RandomMutation, interpolate
 from mopbt.rng import stream
 from mopbt.space import Categorical, Float, Grid, Int, LogGrid, Ordinal, Space
 
@@ -142,3 +142,33 @@ def test_a_configuration_of_another_length_is_an_error(explore):
 def test_the_resample_probability_is_a_probability(resample):
     with pytest.raises(ValueError, match=r"`resample` must be in \[0, 1\], got "):
         Local(resample)
+
+
+# Between two configurations.
+
+
+@given(st.data(), st.floats(0, 1))
+def test_an_interpolated_configuration_lies_between_its_two_ends(data, weight):
+    space = Space(
+        {
+            "grid": Grid(0, 1, 11),
+            "log": LogGrid(1e-3, 1, 7, zero=True),
+            "real": Float(1e-5, 1.0, log=True),
+            "count": Int(1, 64),
+            "kind": Categorical(["a", "b", "c"]),
+        }
+    )
+    seeds = data.draw(st.tuples(st.integers(0, 99), st.integers(0, 99)))
+    first, other = (space.sample(stream(seed, "test")) for seed in seeds)
+    found = interpolate(space, first, other, weight)
+    assert space.contains(found)
+    for a, b, between in zip(first[:4], other[:4], found[:4], strict=True):
+        assert min(a, b) - 1e-12 <= between <= max(a, b) + 1e-12
+    assert found[4] == (other[4] if weight > 0.5 else first[4])
+    assert interpolate(space, first, other, 0) == first
+    assert interpolate(space, first, other, 1) == other
+
+
+def test_half_way_on_a_grid_is_its_middle():
+    space = Space({"grid": Grid(0, 1, 11)})
+    assert interpolate(space, (2,), (8,), 0.5) == (5,)

@@ -410,10 +410,10 @@ def test_a_checkpoint_does_not_change_when_another_member_trains_the_same_object
     task = make(with_globals)
     work = RunContext(task, problem_of(task), 0, MemoryCheckpoints())
     warm, cold = ModelCache(2**20), ModelCache(0)
-    first = run_job(work, Job(0, 0, (0.1,), None, 0, 3), "", warm)
-    run_job(work, Job(1, 1, (0.5,), 0, 3, 6), first.checksum, warm)
-    by_memory = run_job(work, Job(2, 0, (0.1,), 0, 3, 6), first.checksum, warm)
-    by_disk = run_job(work, Job(2, 0, (0.1,), 0, 3, 6), first.checksum, cold)
+    first = run_job(work, Job(0, 0, (0.1,), None, 0, 3), {}, warm)
+    run_job(work, Job(1, 1, (0.5,), 0, 3, 6), {0: first.checksum}, warm)
+    by_memory = run_job(work, Job(2, 0, (0.1,), 0, 3, 6), {0: first.checksum}, warm)
+    by_disk = run_job(work, Job(2, 0, (0.1,), 0, 3, 6), {0: first.checksum}, cold)
     assert by_memory.error == by_disk.error == ""
     assert by_memory.checksum == by_disk.checksum
 

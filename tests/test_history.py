@@ -30,6 +30,20 @@ CASES = {
         FailingToy(steps=12),
         {"name": "mo-pbt", "population": 9, "asynchronous": True, "inherit_step": True},
     ),
+    "interpolated": (
+        NanToy(steps=12),
+        {"name": "mo-pbt", "population": 8, "interpolate": True, "candidates": 5},
+    ),
+    "interpolated, asynchronous": (
+        NanToy(steps=12),
+        {
+            "name": "mo-pbt",
+            "population": 8,
+            "interpolate": True,
+            "candidates": 5,
+            "asynchronous": True,
+        },
+    ),
     "random search": (NanToy(steps=8), {"name": "random-search", "population": 8}),
     "stopping ASHA": (NanToy(steps=12), {"name": "mo-asha"}),
     "promoting ASHA": (NanToy(steps=12), {"name": "mo-asha", "kind": "promotion"}),
@@ -43,7 +57,7 @@ def test_the_state_is_that_of_the_plain_fold_after_every_line(name, workers, tmp
     task, options = CASES[name]
     algorithm = algorithm_of(options)
     engine = mopbt.LocalEngine() if workers == 1 else mopbt.SimulatedEngine(workers)
-    budget = mopbt.Budget(jobs=60)
+    budget = mopbt.Budget(jobs=64)
     mopbt.run(task, out=tmp_path, algorithm=algorithm, engine=engine, budget=budget, progress=False)
     exchanges, _ = read_journal(tmp_path / "journal.jsonl")
     scheduler = algorithm.scheduler(problem_of(task))

@@ -18,7 +18,7 @@ LAYERS = {
     0: {
         "table",
         *("version", "errors", "messages", "rng", "space", "objectives", "state"),
-        *("problem", "serialization", "estimate"),
+        *("problem", "serialization", "averaging", "estimate"),
     },
     # The paper's verbs.
     1: {
@@ -88,6 +88,7 @@ WITH_TORCH = {
         "program",
         "vectorize",
         "hyperparameters",
+        "normalization",
     )
 }
 HEAVY = {

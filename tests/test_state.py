@@ -103,6 +103,9 @@ def test_a_failed_report_is_told_by_its_objectives():
 # The table, worked by hand.
 
 
+FAILED = Result(None, 0.0, (), 1, 1, (2,))  # of job 1, which is the first of trial 1
+
+
 def two_members():
     """Member 0 reports at step 2, member 1 fails; both are ready again."""
     state = with_jobs(State(5), [Job(0, 0, (1,), None, 0, 2), Job(1, 1, (2,), None, 0, 2)])
@@ -114,7 +117,7 @@ def test_ordering_makes_trials_that_run():
     state = with_jobs(State(5), [Job(0, 0, (1,), None, 0, 2), Job(1, 1, (2,), None, 0, 2)])
     assert state == State(
         seed=5,
-        trials=(Trial(0, (1,), "running"), Trial(1, (2,), "running")),
+        trials=(Trial(0, (1,), "running", origin=0), Trial(1, (2,), "running", origin=1)),
         outstanding={0: Job(0, 0, (1,), None, 0, 2), 1: Job(1, 1, (2,), None, 0, 2)},
         jobs=2,
     )
@@ -124,10 +127,9 @@ def test_recording_moves_a_trial_to_the_end_of_its_job():
     assert two_members() == State(
         seed=5,
         trials=(
-            Trial(0, (1,), "ready", 2, 0, {2: Result((0.5,), 0.25)}),
-            Trial(
-                1, (2,), "ready", 2, None, {2: Result(None)}
-            ),  # it failed: no checkpoint, and it was from fresh weights
+            Trial(0, (1,), "ready", 2, 0, {2: Result((0.5,), 0.25, (), 0, 0, (1,))}, origin=0),
+            # It failed: no checkpoint, and it was from fresh weights.
+            Trial(1, (2,), "ready", 2, None, {2: FAILED}, origin=1),
         ),
         outstanding={},
         jobs=2,
@@ -136,19 +138,20 @@ def test_recording_moves_a_trial_to_the_end_of_its_job():
 
 def test_an_exploit_is_a_number_in_a_job():
     state = with_jobs(two_members(), [Job(2, 1, (3,), 0, 2, 4)])
-    assert state.trials[1] == Trial(1, (3,), "running", 2, 0, {2: Result(None)})
+    assert state.trials[1] == Trial(1, (3,), "running", 2, 0, {2: FAILED}, origin=1)
     state = with_report(state, Report(2, (0.75,)), status="finished")
-    assert state.trials[1] == Trial(
-        1, (3,), "finished", 4, 2, {2: Result(None), 4: Result((0.75,))}
-    )
+    newest = Result((0.75,), 0.0, (), 2, 1, (3,))
+    assert state.trials[1] == Trial(1, (3,), "finished", 4, 2, {2: FAILED, 4: newest}, origin=1)
     assert state.trials[0] == two_members().trials[0]
-    assert state.trials[1].latest == Result((0.75,))
+    assert state.trials[1].latest == newest
 
 
 def test_a_failure_goes_back_to_where_the_job_started():
     state = with_jobs(two_members(), [Job(2, 1, (3,), 0, 2, 4)])
     state = with_report(state, Report(2, error="no"), status="waiting")
-    assert state.trials[1] == Trial(1, (3,), "waiting", 4, 0, {2: Result(None), 4: Result(None)})
+    assert state.trials[1] == Trial(
+        1, (3,), "waiting", 4, 0, {2: FAILED, 4: Result(None, 0.0, (), 2, 1, (3,))}, origin=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +178,11 @@ def test_the_newest_result_is_the_last_that_came_not_the_one_of_the_highest_step
         state = with_report(state, Report(job.id - 1, (float(job.id),)), status="ready")
         state = with_jobs(state, [job])
     state = with_report(state, Report(2, (9.0,)), status="ready")
-    assert list(state.trials[0].results.items()) == [(4, Result((2.0,))), (2, Result((9.0,)))]
+    results = state.trials[0].results
+    assert [(step, result.objectives) for step, result in results.items()] == [
+        (4, (2.0,)),
+        (2, (9.0,)),
+    ]
     assert state.trials[0].latest == Result((9.0,))
     assert Trial(0, ()).latest is None
 

@@ -137,6 +137,10 @@ class MOPBT(_PopulationBased):
             compares what they measured, as the paper does.
         margin: Replace a member only by a donor that is nowhere worse, and somewhere better by this
             many standard errors of the difference. By default, any donor replaces it.
+        interpolate: Start a replaced member between its donor and the donor's nearest relative: a
+            random mean of their weights, optimizer states and hyperparameters. The task must be
+            able to blend models, otherwise members copy single donors.
+        candidates: After the training, evaluate so many means of neighbors on the front.
     """
 
     name: ClassVar[str] = "mo-pbt"
@@ -146,6 +150,8 @@ class MOPBT(_PopulationBased):
     scale: bool = False
     pessimistic: bool | None = None
     margin: float | None = None
+    interpolate: bool = False
+    candidates: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,11 +162,18 @@ class MOPBT(_PopulationBased):
             raise ValueError(
                 f"`margin` must be a number of standard errors of at least 0, got {self.margin!r}"
             )
+        check_choice("interpolate", self.interpolate, (True, False))
+        check_count("candidates", self.candidates, 0)
 
     def scheduler(self, problem: Problem) -> Pbt:
         """Build the scheduler."""
-        pessimistic = bool(self.pessimistic)
-        return replace(super().scheduler(problem), pessimistic=pessimistic, margin=self.margin)
+        return replace(
+            super().scheduler(problem),
+            pessimistic=bool(self.pessimistic),
+            margin=self.margin,
+            interpolate=self.interpolate,
+            candidates=self.candidates,
+        )
 
     def rank(self, problem: Problem) -> Rank:
         """Rank by domination."""

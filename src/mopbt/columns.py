@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mopbt.objectives import signed_bounds
 from mopbt.problem import Problem
 from mopbt.space import Config, Float
-from mopbt.state import ErrorBar, Job, Report
+from mopbt.state import Blend, ErrorBar, Job, Report
 
 NONE = -1  # stands for None in a column of ids
 CHECKSUM = 16  # bytes, as `checksum_of` makes them
@@ -37,8 +37,9 @@ class JobColumns:
         self._start = array("q")
         self._begin = array("q")
         self._end = array("q")
+        self._origin = array("q")
         self._config = array("d")
-        self._blend: dict[int, tuple[tuple[int, float], ...]] = {}
+        self._blend: dict[int, Blend] = {}
 
     def __len__(self) -> int:
         """Return the next free id."""
@@ -68,6 +69,7 @@ class JobColumns:
         self._start.append(NONE if start is None else start)
         self._begin.append(begin)
         self._end.append(end)
+        self._origin.append(trial if start is None else self._origin[start])
         self._config.extend(config)
         if blend:
             self._blend[id] = tuple((checkpoint, weight) for checkpoint, weight in blend[0])
@@ -75,7 +77,7 @@ class JobColumns:
     def _leave_out(self, count: int) -> None:
         if count > LARGEST_GAP:
             raise ValueError(f"{count} job ids in a row are missing")
-        for column in (self._trial, self._start, self._begin, self._end):
+        for column in (self._trial, self._start, self._begin, self._end, self._origin):
             column.extend([NONE] * count)
         self._config.extend([math.nan] * (count * len(self._is_float)))
 
@@ -102,6 +104,14 @@ class JobColumns:
         """Return the checkpoint that a job starts from; None for fresh weights."""
         start = self._start[id]
         return None if start == NONE else start
+
+    def origin(self, id: int) -> int:
+        """Return the trial whose fresh weights a job's model descends from."""
+        return self._origin[id]
+
+    def blend(self, id: int) -> Blend:
+        """Return the further checkpoints that a job starts from, with their weights."""
+        return self._blend.get(id, ())
 
     def starts(self, id: int) -> tuple[int, ...]:
         """Return all checkpoints that a job starts from, the main one first."""

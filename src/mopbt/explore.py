@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from mopbt.space import Config, Space
+from mopbt.space import Categorical, Config, Domain, Position, Space
 
 Explore = Callable[[Space, Config, Generator], Config]
 
@@ -43,3 +43,21 @@ class RandomMutation:
             domain.sample(rng) if rng.random() < 1 / len(space) else position
             for domain, position in zip(space.values(), config, strict=True)
         )
+
+
+def interpolate(space: Space, config: Config, other: Config, weight: float) -> Config:
+    """Return the configuration between two: a weight of 0 is the first, 1 the other one.
+
+    Categories have nothing between them: the nearer configuration decides.
+    """
+    return tuple(
+        _between(domain, first, second, weight)
+        for domain, first, second in zip(space.values(), config, other, strict=True)
+    )
+
+
+def _between(domain: Domain, first: Position, other: Position, weight: float) -> Position:
+    if first == other or weight in (0, 1) or isinstance(domain, Categorical):
+        return other if weight > 0.5 else first
+    share = (1 - weight) * domain.to_unit(first) + weight * domain.to_unit(other)
+    return domain.from_unit(share)

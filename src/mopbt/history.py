@@ -8,6 +8,7 @@ jobs and reports in columns, so that a million lines can be opened.
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from mopbt.columns import NONE, JobColumns, ReportColumns
 from mopbt.errors import CorruptJournal, IncompatibleRun
 from mopbt.metrics import hypervolume, hypervolume_curve, non_dominated
 from mopbt.problem import Problem
-from mopbt.schedulers.base import ErrorAwareScheduler, Scheduler
+from mopbt.schedulers.base import ErrorAwareScheduler, PopulationScheduler, Scheduler
 from mopbt.state import Job, Report, Result, State, Trial
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import incompatible
@@ -323,7 +324,10 @@ class _Fold:
 
     def _start(self, job: Job) -> None:
         results = self._trials[job.trial].results if job.trial < len(self._trials) else {}
-        trial = Trial(job.trial, job.config, "running", job.begin, job.start, results)
+        origin = self._history.jobs.origin(job.id)
+        trial = Trial(
+            job.trial, job.config, "running", job.begin, job.start, results, origin=origin
+        )
         if job.trial == len(self._trials):
             self._trials.append(trial)
         else:
@@ -341,46 +345,66 @@ class _Fold:
             state = self._scheduler.tell(before, self._history.reports[row])
             for id, trial in state.trials.changes_since(before.trials):
                 assert trial is not None
-                self._trials[id] = trial
+                if id == len(self._trials):
+                    self._trials.append(trial)
+                else:
+                    self._trials[id] = trial
             self._table = state.trials
             self._outstanding = dict(state.outstanding)
             return
         self._record(row, job)
         self._waiting.append((job.trial, following))
         size = self._history.generation_size(len(self._trials))
+        if isinstance(self._scheduler, PopulationScheduler):
+            # Beyond its population, a scheduler may have trials that are evaluated only once.
+            size = min(size, self._scheduler.population)
         if not self._scheduler.decides_together or len(self._waiting) == size:
             self._apply_decisions()
 
     def _record(self, row: int, job: Job) -> None:
         """Add a report, as `with_report` does."""
         del self._outstanding[job.id]
-        result = self._result(row)
         trial = self._trials[job.trial]
+        result = self._result(row, job, trial.origin)
         # In place: no other state holds this dictionary, and copying it would be quadratic.
         trial.results.pop(job.end, None)
         trial.results[job.end] = result
         checkpoint = job.id if result.is_finite else job.start
         self._trials[job.trial] = Trial(
-            job.trial, trial.config, "waiting", job.end, checkpoint, trial.results
+            job.trial,
+            trial.config,
+            "waiting",
+            job.end,
+            checkpoint,
+            trial.results,
+            origin=trial.origin,
         )
         self._changed.add(job.trial)
 
-    def _result(self, row: int) -> Result:
+    def _result(self, row: int, job: Job, origin: int) -> Result:
         reports = self._history.reports
         if isinstance(self._scheduler, ErrorAwareScheduler) and self._scheduler.reads_errors:
-            return self._scheduler.result_of(reports[row])
-        if reports.failed(row):
-            return Result(None)
-        return Result(reports.objectives_of(row), reports.violation(row))
+            result = self._scheduler.result_of(reports[row])
+            return replace(result, job=job.id, origin=origin, config=job.config)
+        failed = reports.failed(row)
+        objectives = None if failed else reports.objectives_of(row)
+        violation = 0.0 if failed else reports.violation(row)
+        return Result(objectives, violation, (), job.id, origin, job.config)
 
     def _apply_decisions(self) -> None:
         """Make trials ready for the jobs that the journal records as their next ones."""
         jobs = self._history.jobs
         for trial, job in self._waiting:
-            results = self._trials[trial].results
-            begin = jobs.begin(job)
-            start = jobs.start(job)
-            self._trials[trial] = Trial(trial, jobs.config(job), "ready", begin, start, results)
+            self._trials[trial] = Trial(
+                trial,
+                jobs.config(job),
+                "ready",
+                jobs.begin(job),
+                jobs.start(job),
+                self._trials[trial].results,
+                jobs.blend(job),
+                jobs.origin(job),
+            )
             self._changed.add(trial)
         self._waiting.clear()
 

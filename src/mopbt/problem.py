@@ -251,13 +251,27 @@ class FunctionalTask(Protocol):
         """Return whether `train` returns a new model and leaves its argument unchanged."""
 
 
+@runtime_checkable
+class BlendableTask(Protocol):
+    """A task whose models can be averaged, so that a member may start between two others."""
+
+    def blend(
+        self, models: Sequence[Any], weights: Sequence[float], hp: Mapping[str, Any], seed: int
+    ) -> Any:
+        """Return a new model whose state is the weighted mean of those of models.
+
+        The weights sum to 1. The models are relatives: their weights have a common ancestor.
+        """
+
+
 @dataclass(frozen=True)
 class Problem:
     """What an algorithm knows of a task.
 
     `reference` is the reference point of the hypervolume, larger is better. None derives it from
     the first interval of each trial and the front. `initial` holds the configurations with which
-    the first trials start; the algorithm proposes all others.
+    the first trials start; the algorithm proposes all others. `blendable` says whether models can
+    be averaged.
     """
 
     name: str
@@ -268,6 +282,7 @@ class Problem:
     steps: int
     reference: tuple[float, ...] | None = None
     initial: tuple[Config, ...] = ()
+    blendable: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -363,6 +378,7 @@ def problem_of(task: Any) -> Problem:
         interval=task.interval,
         steps=task.steps,
         reference=task.reference if isinstance(task, ReferencedTask) else None,
+        blendable=isinstance(task, BlendableTask),
     )
 
 
@@ -375,6 +391,7 @@ def make_problem(
     interval: int,
     steps: int,
     reference: Mapping[str, float] | None = None,
+    blendable: bool = False,
 ) -> Problem:
     """Parse and check the description of a problem."""
     parsed = parse_objectives(objectives)
@@ -386,6 +403,7 @@ def make_problem(
         interval=interval,
         steps=steps,
         reference=None if reference is None else signed_reference(parsed, reference),
+        blendable=blendable,
     )
 
 

@@ -101,7 +101,7 @@ def _train_along(context: RunContext, lineage: Sequence[Ancestor]) -> tuple[Repo
         config = context.problem.space.encode(interval.hp)
         start = id - 1 if id else None
         job = Job(id, interval.trial, config, start, interval.begin, interval.end)
-        report = run_job(context, job, report.checksum, cache)
+        report = run_job(context, job, {report.job: report.checksum}, cache)
         context.checkpoints.drop([id - 1])
         if report.error:
             raise TaskFailed(

@@ -30,7 +30,7 @@ _KEYS = (
 )
 _TASK_KEYS = (
     *("name", "interval", "steps", "task_reference", "task_fingerprint"),
-    *("constraints", "objectives", "reference", "space"),
+    *("constraints", "objectives", "reference", "blendable", "space"),
 )
 _REMEDY = "restore the run.toml that the run was started with"
 
@@ -100,6 +100,8 @@ class RunConfig:
         task["objectives"] = {o.name: o.direction for o in problem.objectives}
         if problem.reference is not None:
             task["reference"] = unsigned(problem.objectives, problem.reference)
+        if problem.blendable:
+            task["blendable"] = True
         task["space"] = {name: _domain_to_toml(domain) for name, domain in problem.space.items()}
         return task
 
@@ -188,6 +190,7 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
         interval=task["interval"],
         steps=task["steps"],
         reference=task.get("reference"),
+        blendable=task.get("blendable", False),
     )
     return RunConfig(
         with_initial(problem, data.get("initial", [])),

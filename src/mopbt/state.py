@@ -14,6 +14,9 @@ from mopbt.table import Table
 
 Status = Literal["ready", "running", "waiting", "finished", "stopped"]
 
+# Further checkpoints that a job starts from, each with its weight in the mean of all.
+Blend = tuple[tuple[int, float], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -30,7 +33,7 @@ class Job:
     start: int | None
     begin: int
     end: int
-    blend: tuple[tuple[int, float], ...] = ()
+    blend: Blend = ()
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -123,12 +126,16 @@ class Result:
 
     `objectives` is None if the job failed. `is_finite` says whether the result can be ranked: the
     job did not fail and measured neither NaN nor an infinity. `stderrs` are the standard errors of
-    the objectives, empty for a scheduler that does not read them.
+    the objectives, empty for a scheduler that does not read them. `job` is the checkpoint, `config`
+    its configuration, and `origin` the trial whose fresh weights it descends from.
     """
 
     objectives: tuple[float, ...] | None
     violation: float = 0.0
     stderrs: tuple[float, ...] = ()
+    job: int = -1
+    origin: int = -1
+    config: Config = ()
     is_finite: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,8 +150,9 @@ class Result:
 class Trial:
     """A row of the table: a population member, an ASHA trial, a training of Bayesian optimization.
 
-    `config` and `checkpoint` are those of its next job; a checkpoint of None means fresh weights.
-    `results` maps steps to results, in the order in which they came.
+    `config`, `checkpoint` and `blend` are those of its next job; a checkpoint of None means fresh
+    weights. `results` maps steps to results, in the order in which they came. `origin` is the trial
+    whose fresh weights its checkpoint descends from.
     """
 
     id: int
@@ -153,6 +161,8 @@ class Trial:
     step: int = 0
     checkpoint: int | None = None
     results: dict[int, Result] = field(default_factory=dict)
+    blend: Blend = ()
+    origin: int = -1
 
     @property
     def latest(self) -> Result | None:
@@ -210,6 +220,7 @@ def with_report(
     trial = state.trials[job.trial]
     if result is None:
         result = Result(report.objectives, report.violation)
+    result = replace(result, job=job.id, origin=trial.origin, config=job.config)
     # A step that is trained again moves to the end of the order.
     results = {step: result for step, result in trial.results.items() if step != job.end}
     results[job.end] = result
@@ -229,6 +240,7 @@ def required_checkpoints(state: State) -> frozenset[int]:
     for trial in state.trials:
         if trial.checkpoint is not None and trial.status not in ("finished", "stopped"):
             required.add(trial.checkpoint)
+            required.update(checkpoint for checkpoint, _ in trial.blend)
     for job in state.outstanding.values():
         required.update(job.starts)
     return frozenset(required)
@@ -236,9 +248,11 @@ def required_checkpoints(state: State) -> frozenset[int]:
 
 def _running(state: State, job: Job) -> Trial:
     if job.trial >= len(state.trials):
-        return Trial(job.trial, job.config, "running", job.begin, job.start)
+        return Trial(job.trial, job.config, "running", job.begin, job.start, origin=job.trial)
     trial = state.trials[job.trial]
-    return replace(trial, config=job.config, status="running", step=job.begin, checkpoint=job.start)
+    return replace(
+        trial, config=job.config, status="running", step=job.begin, checkpoint=job.start, blend=()
+    )
 
 
 def _to_json_number(value: float) -> float | str:

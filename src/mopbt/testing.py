@@ -101,10 +101,13 @@ class SchedulerConformance:
             "a trial has more than one outstanding job"
         )
         for job in jobs:
-            assert job.start is None or job.start in required_checkpoints(state), (
-                f"job {job.id} starts from checkpoint {job.start}, which may have been deleted"
+            missing = set(job.starts) - required_checkpoints(state)
+            assert not missing, (
+                f"job {job.id} starts from checkpoints {missing}, which may have been deleted"
             )
-            assert job.end - job.begin == self.problem.interval, (
+            # A job of no steps evaluates what it starts from.
+            lengths = {self.problem.interval} if job.start is None else {0, self.problem.interval}
+            assert job.end - job.begin in lengths, (
                 f"job {job.id} is {job.end - job.begin} steps long, not one interval"
             )
             assert self.problem.space.contains(job.config), (

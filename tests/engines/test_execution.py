@@ -75,7 +75,7 @@ def context_of(task, seed=0):
 
 def test_a_report_holds_what_was_measured_and_saved():
     context = context_of(ToyTask())
-    report = run_job(context, FIRST, "", ModelCache(0))
+    report = run_job(context, FIRST, {}, ModelCache(0))
     data = context.checkpoints.load(0, report.checksum)
     scores = context.task.evaluate(context.task.load(data))
     assert report.error == ""
@@ -87,7 +87,7 @@ def test_a_report_holds_what_was_measured_and_saved():
 
 def test_the_task_gets_the_seeds_of_the_job():
     task = ToyTask()
-    report = run_job(context_of(task, seed=5), FIRST, "", ModelCache(0))
+    report = run_job(context_of(task, seed=5), FIRST, {}, ModelCache(0))
     values = task.space["weight"].values[4], task.space["lr"].values[6]
     model = task.train(
         task.init(derived_seed(5, "init", 0)),
@@ -97,7 +97,7 @@ def test_the_task_gets_the_seeds_of_the_job():
         derived_seed(5, "train", 0, 0),
     )
     assert report.checksum == checksum_of(task.dump(model))
-    assert run_job(context_of(task, seed=6), FIRST, "", ModelCache(0)).checksum != report.checksum
+    assert run_job(context_of(task, seed=6), FIRST, {}, ModelCache(0)).checksum != report.checksum
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Constrained(ToyTask):
 
 
 def test_violations_are_reported():
-    report = run_job(context_of(Constrained(noise=0.0)), FIRST, "", ModelCache(0))
+    report = run_job(context_of(Constrained(noise=0.0)), FIRST, {}, ModelCache(0))
     expected = (2 - report.scores["near"]) / 2 + (report.scores["far"] + 1)
     assert report.violation == pytest.approx(expected)
 
@@ -148,7 +148,7 @@ def chain(cache_bytes, count=3):
             run_job(
                 context,
                 Job(i, 0, (4,), i - 1 if i else None, i, i + 1),
-                reports[-1].checksum if i else "",
+                {i - 1: reports[-1].checksum} if i else {},
                 cache,
             )
         )
@@ -172,15 +172,15 @@ def test_a_result_does_not_depend_on_what_was_drawn_before_and_leaves_no_trace()
 
 def test_a_model_in_memory_replaces_its_checkpoint_once():
     context, cache = context_of(ToyTask()), ModelCache(2**20)
-    first = run_job(context, FIRST, "", cache)
+    first = run_job(context, FIRST, {}, cache)
     context.checkpoints.drop([0])
-    assert run_job(context, SECOND, first.checksum, cache).error == ""
-    assert "checkpoint 0" in run_job(context, SECOND, first.checksum, cache).error
+    assert run_job(context, SECOND, {0: first.checksum}, cache).error == ""
+    assert "checkpoint 0" in run_job(context, SECOND, {0: first.checksum}, cache).error
 
 
 def test_a_failure_is_a_report_and_saves_nothing():
     context = context_of(FailingToy())
-    report = run_job(context, Job(0, 0, (10, 6), None, 0, 2), "", ModelCache(0))
+    report = run_job(context, Job(0, 0, (10, 6), None, 0, 2), {}, ModelCache(0))
     assert report.objectives is None
     assert "ZeroDivisionError" in report.error
     assert "in train" in report.error  # with its traceback
@@ -190,8 +190,8 @@ def test_a_failure_is_a_report_and_saves_nothing():
 def test_a_failure_does_not_leave_a_half_trained_model_in_memory():
     task = ToyTask()
     context, cache = context_of(task), ModelCache(2**20)
-    first = run_job(context, FIRST, "", cache)
-    expected = run_job(context, SECOND, first.checksum, ModelCache(0)).checksum
+    first = run_job(context, FIRST, {}, cache)
+    expected = run_job(context, SECOND, {0: first.checksum}, ModelCache(0)).checksum
 
     class Breaks(ToyTask):
         def train(self, model, hp, begin, end, seed):
@@ -204,11 +204,11 @@ def test_a_failure_does_not_leave_a_half_trained_model_in_memory():
         in run_job(
             RunContext(broken, context.problem, 0, context.checkpoints),
             SECOND,
-            first.checksum,
+            {0: first.checksum},
             cache,
         ).error
     )
-    assert run_job(context, SECOND, first.checksum, cache).checksum == expected
+    assert run_job(context, SECOND, {0: first.checksum}, cache).checksum == expected
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Broken(ToyTask):
 def test_a_broken_contract_ends_the_run_before_anything_is_saved(part, error, message):
     context = context_of(Broken(part=part))
     with pytest.raises(error, match=message):
-        run_job(context, FIRST, "", ModelCache(0))
+        run_job(context, FIRST, {}, ModelCache(0))
     assert context.checkpoints.kept() == frozenset()
 
 
@@ -264,6 +264,16 @@ class Buffers(ToyTask):
 @pytest.mark.parametrize("kind", [Copying, InPlace, Buffers])
 def test_training_in_place_or_on_a_copy_and_other_kinds_of_bytes_are_the_same(kind):
     assert (
-        run_job(context_of(kind()), FIRST, "", ModelCache(0)).checksum
-        == run_job(context_of(ToyTask()), FIRST, "", ModelCache(0)).checksum
+        run_job(context_of(kind()), FIRST, {}, ModelCache(0)).checksum
+        == run_job(context_of(ToyTask()), FIRST, {}, ModelCache(0)).checksum
     )
+
+
+class Blends(ToyTask):
+    """A toy whose models can be averaged."""
+
+    def blend(self, models, weights, hp, seed):
+        return {
+            name: sum(w * model[name] for model, w in zip(models, weights, strict=True))
+            for name in models[0]
+        }

@@ -96,10 +96,10 @@ LATE = """
     task = Late()
     context, cache = RunContext(task, problem_of(task), 0, MemoryCheckpoints()), ModelCache(1000)
     finders = list(sys.meta_path)
-    first = run_job(context, Job(0, 0, (1,), None, 0, 1), "", cache)
+    first = run_job(context, Job(0, 0, (1,), None, 0, 1), {}, cache)
     assert "early" in sys.argv or "torch" not in sys.modules
-    second = run_job(context, Job(1, 0, (1,), 0, 1, 2), first.checksum, cache)
-    again = run_job(context, Job(1, 0, (1,), 0, 1, 2), first.checksum, cache)
+    second = run_job(context, Job(1, 0, (1,), 0, 1, 2), {0: first.checksum}, cache)
+    again = run_job(context, Job(1, 0, (1,), 0, 1, 2), {0: first.checksum}, cache)
     assert not second.error, second.error
     assert second.checksum == again.checksum
     assert sys.meta_path == finders

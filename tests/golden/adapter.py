@@ -439,7 +439,7 @@ def check_results(run):
     reports = {report.job: report for e in exchanges for report in e.reports}
     checksums = {}
     for job in jobs:
-        again = run_job(work, job, checksums.get(job.start, ""), ModelCache(0))
+        again = run_job(work, job, checksums, ModelCache(0))
         checksums[job.id] = again.checksum
         recorded = reports[job.id]
         assert repr(_report(again, False)) == repr(_report(recorded, False))

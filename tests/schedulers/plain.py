@@ -45,7 +45,7 @@ class PlainPbt(Pbt):
         finite = [t for t in members if t.is_finite]
         failed = [t for t in members if not t.is_finite]
         if not deciding or not finite:
-            return {}
+            return (), {}
         size = quantile_size(len(members), self.fraction)
         moment = (deciding[0].id, deciding[0].step) if self.asynchronous else (deciding[0].step,)
         order = self.rank(
@@ -62,7 +62,8 @@ class PlainPbt(Pbt):
             failed={t.id for t in failed},
             deciding={t.id for t in deciding},
         )
-        return {loser: ranked[donor] for loser, donor in replaced.items()}
+        donors = sorted((finite[i] for i in order[:size]), key=lambda t: t.id)
+        return donors, {loser: ranked[donor] for loser, donor in replaced.items()}
 
 
 @dataclass(frozen=True)

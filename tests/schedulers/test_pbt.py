@@ -34,6 +34,19 @@ class TestInheritedSteps(SchedulerConformance):
         ).scheduler(self.problem)
 
 
+class TestInterpolated(SchedulerConformance):
+    def make(self):
+        problem = replace(self.problem, blendable=True)
+        return MOPBT(population=8, interpolate=True, candidates=5).scheduler(problem)
+
+
+class TestInterpolatedAsynchronously(SchedulerConformance):
+    def make(self):
+        problem = replace(self.problem, blendable=True)
+        options = {"interpolate": True, "candidates": 5, "asynchronous": True}
+        return MOPBT(population=8, **options).scheduler(problem)
+
+
 class TestOtherParts(SchedulerConformance):
     def make(self):
         options = {"within": "hypervolume", "explore": "random", "start": "iid", "fraction": 0.1}

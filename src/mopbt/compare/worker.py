@@ -296,7 +296,7 @@ def _measure_cost(task: Any) -> float:
     context = RunContext(task, problem, 0, MemoryCheckpoints())
     configs = problem.space.stratified(4, stream(0, "cost"))
     reports = [
-        run_job(context, Job(i, i, config, None, 0, problem.interval), "", ModelCache(0))
+        run_job(context, Job(i, i, config, None, 0, problem.interval), {}, ModelCache(0))
         for i, config in enumerate(configs)
     ]
     durations = [report.duration for report in reports[1:] if not report.error]

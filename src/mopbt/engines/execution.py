@@ -19,6 +19,7 @@ from mopbt.errors import CannotStack, CorruptCheckpoint, MopbtError, StoreError,
 from mopbt.estimate import Estimate, as_estimate
 from mopbt.objectives import signed, total_violation
 from mopbt.problem import (
+    BlendableTask,
     FunctionalTask,
     Hyperparameters,
     Problem,
@@ -29,13 +30,13 @@ from mopbt.problem import (
 from mopbt.rng import derived_seed
 from mopbt.state import ErrorBar, Job, Report
 
-# Jobs that are trained as one program, each with the checksum of the checkpoint it starts from.
-Stack = list[tuple[Job, str]]
+# The checksums of the checkpoints that a job starts from.
+Checksums = Mapping[int, str]
+# Jobs that are trained as one program.
+Stack = list[tuple[Job, Checksums]]
 
 
-def make_stacks(
-    jobs: Iterable[Job], checksums: Mapping[int, str], stack_size: int = 1
-) -> list[Stack]:
+def make_stacks(jobs: Iterable[Job], checksums: Checksums, stack_size: int = 1) -> list[Stack]:
     """Group jobs into stacks of at most `stack_size`.
 
     The stack of a job follows from its trial alone, so the same members are stacked together in
@@ -44,13 +45,13 @@ def make_stacks(
     in_order = sorted(jobs, key=lambda job: (job.trial, job.id))
     stacks = []
     for _, members in groupby(in_order, key=lambda job: job.trial // stack_size):
-        stacks.append([(job, start_checksum(job, checksums)) for job in members])
+        stacks.append([(job, start_checksums(job, checksums)) for job in members])
     return stacks
 
 
-def start_checksum(job: Job, checksums: Mapping[int, str]) -> str:
-    """Return the checksum of the checkpoint that a job starts from, or an empty string."""
-    return "" if job.start is None else checksums.get(job.start, "")
+def start_checksums(job: Job, checksums: Checksums) -> Checksums:
+    """Return the checksums of the checkpoints that a job starts from."""
+    return {start: checksums.get(start, "") for start in job.starts}
 
 
 def require_stackable(task: Any, name: str, remedy: str) -> None:
@@ -83,9 +84,9 @@ class Answer:
     stack_error: str = ""
 
 
-def run_job(context: RunContext, job: Job, checksum: str, cache: ModelCache) -> Report:
+def run_job(context: RunContext, job: Job, checksums: Checksums, cache: ModelCache) -> Report:
     """Train a model for one interval, evaluate it and save it."""
-    return save(context, _train_alone(context, job, checksum, cache))
+    return save(context, _train_alone(context, job, checksums, cache))
 
 
 def train(context: RunContext, stack: Stack, cache: ModelCache) -> list[TrainedJob]:
@@ -96,8 +97,8 @@ def train(context: RunContext, stack: Stack, cache: ModelCache) -> list[TrainedJ
     missing metric, ends the run.
     """
     stack_error = ""
-    is_training = not any(isinstance(job, EvaluationJob) for job, _ in stack)
-    if len(stack) > 1 and is_training and isinstance(context.task, StackableTask):
+    trains = all(job.begin < job.end for job, _ in stack)
+    if len(stack) > 1 and trains and isinstance(context.task, StackableTask):
         try:
             return _train_stack(context, context.task, stack, cache)
         except MopbtError as error:
@@ -106,7 +107,7 @@ def train(context: RunContext, stack: Stack, cache: ModelCache) -> list[TrainedJ
             stack_error = str(error)
         except Exception as error:
             stack_error = f"{type(error).__name__}: {error}".partition("\n")[0]
-    trained = [_train_alone(context, job, checksum, cache) for job, checksum in stack]
+    trained = [_train_alone(context, job, checksums, cache) for job, checksums in stack]
     return [replace(job, stack_error=stack_error) for job in trained]
 
 
@@ -163,13 +164,15 @@ def warn_about_stack(problem: Problem, error: str) -> None:
     )
 
 
-def _train_alone(context: RunContext, job: Job, checksum: str, cache: ModelCache) -> TrainedJob:
+def _train_alone(
+    context: RunContext, job: Job, checksums: Checksums, cache: ModelCache
+) -> TrainedJob:
     began = time.perf_counter()
     try:
         if isinstance(job, EvaluationJob):
-            scores = _evaluate_rows(context, job, checksum, cache)
+            scores = _evaluate_rows(context, job, checksums, cache)
             return TrainedJob(job, time.perf_counter() - began, scores)
-        model, scores, data = _train_model(context, job, checksum, cache)
+        model, scores, data = _train_model(context, job, checksums, cache)
     except CorruptCheckpoint as error:
         return TrainedJob(job, time.perf_counter() - began, error=str(error))
     except MopbtError:
@@ -181,25 +184,28 @@ def _train_alone(context: RunContext, job: Job, checksum: str, cache: ModelCache
 
 
 def _train_model(
-    context: RunContext, job: Job, checksum: str, cache: ModelCache
+    context: RunContext, job: Job, checksums: Checksums, cache: ModelCache
 ) -> tuple[Any, dict[str, float], bytes]:
     task = context.task
     hp = Hyperparameters(context.problem.space.decode(job.config))
     seed = _training_seed(context, job)
     with global_seeds(_init_seed(context, job)):
-        model = _restore_or_init(context, job, checksum, cache)
+        model = _restore_or_init(context, job, hp.plain, checksums, cache)
         # Loading a model may draw random numbers, and taking one from the cache does not.
         seed_globals(seed)
-        returned = task.train(model, hp, job.begin, job.end, seed)
-        if returned is not None:
-            model = returned
+        # A job of no steps only evaluates the model that it starts from.
+        if job.begin < job.end:
+            returned = task.train(model, hp, job.begin, job.end, seed)
+            if returned is not None:
+                model = returned
         scores = _check_measured(context, task.evaluate(model))
-        _check_read(context, hp, scores)
+        if job.begin < job.end:
+            _check_read(context, hp, scores)
         return model, scores, _dump(task, model)
 
 
 def _evaluate_rows(
-    context: RunContext, job: EvaluationJob, checksum: str, cache: ModelCache
+    context: RunContext, job: EvaluationJob, checksums: Checksums, cache: ModelCache
 ) -> dict[str, float]:
     """Evaluate a checkpoint on named rows, with random numbers that all models share."""
     task = context.task
@@ -211,11 +217,10 @@ def _evaluate_rows(
     hp = context.problem.space.decode(job.config)
     seed = derived_seed(context.seed, "evaluate", job.rows, job.seed)
     with global_seeds(seed):
-        model = cache.peek(job.start)
-        if model is None:
-            assert job.start is not None
-            model = task.load(context.checkpoints.load(job.start, checksum))
-            seed_globals(seed)
+        assert job.start is not None
+        model = _restore(context, job.start, checksums, cache, keep=True)
+        # Loading a model may draw random numbers, and taking one from the cache does not.
+        seed_globals(seed)
         return check_scores(task.evaluate_rows(model, hp, job.end, job.rows, seed))
 
 
@@ -227,9 +232,9 @@ def _train_stack(
     jobs = [job for job, _ in stack]
     hp = [Hyperparameters(context.problem.space.decode(job.config)) for job in jobs]
     models: list[Any] = []
-    for job, checksum in stack:
+    for (job, checksums), own_hp in zip(stack, hp, strict=True):
         with global_seeds(_init_seed(context, job)):
-            models.append(_restore_or_init(context, job, checksum, cache))
+            models.append(_restore_or_init(context, job, own_hp.plain, checksums, cache))
     stack_seed = derived_seed(context.seed, "stack", jobs[0].trial, jobs[0].begin, len(jobs))
     with global_seeds(stack_seed):
         begins = [job.begin for job in jobs]
@@ -247,14 +252,43 @@ def _train_stack(
     return trained
 
 
-def _restore_or_init(context: RunContext, job: Job, checksum: str, cache: ModelCache) -> Any:
+def _restore_or_init(
+    context: RunContext,
+    job: Job,
+    hp: Mapping[str, Any],
+    checksums: Checksums,
+    cache: ModelCache,
+) -> Any:
+    """Return the model that a job starts from: fresh, restored, or blended from several."""
     task = context.task
     if job.start is None:
         return task.init(_init_seed(context, job))
-    keeps_argument = isinstance(task, FunctionalTask) and task.functional
-    model = cache.peek(job.start) if keeps_argument else cache.take(job.start)
+    if not job.blend:
+        return _restore(context, job.start, checksums, cache)
+    if not isinstance(task, BlendableTask):
+        raise TaskError(
+            f"job {job.id} starts from {len(job.starts)} checkpoints, but the task "
+            f"{context.problem.name!r} has no `blend`; add it, or use an algorithm that copies "
+            "single members"
+        )
+    models = [_restore(context, start, checksums, cache, keep=True) for start in job.starts]
+    others = [weight for _, weight in job.blend]
+    seed = derived_seed(context.seed, "blend", job.trial, job.begin)
+    return task.blend(models, [1 - sum(others), *others], hp, seed)
+
+
+def _restore(
+    context: RunContext, id: int, checksums: Checksums, cache: ModelCache, *, keep: bool = False
+) -> Any:
+    """Return the model of a checkpoint, from memory if it is there.
+
+    With `keep`, the model in memory stays there, because it is not trained.
+    """
+    task = context.task
+    keeps_argument = keep or (isinstance(task, FunctionalTask) and task.functional)
+    model = cache.peek(id) if keeps_argument else cache.take(id)
     if model is None:
-        model = task.load(context.checkpoints.load(job.start, checksum))
+        model = task.load(context.checkpoints.load(id, checksums.get(id, "")))
     return model
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mopbt.device import assign_device, assigned_device
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.devices import assign_devices
-from mopbt.engines.execution import run_job, start_checksum
+from mopbt.engines.execution import Checksums, run_job, start_checksums
 from mopbt.state import Job, Report
 
 
@@ -32,17 +32,17 @@ class LocalEngine:
             self._assigned = True
         self._context = context
         self._cache = ModelCache(self._warm_bytes)
-        self._jobs: deque[tuple[Job, str]] = deque()
+        self._jobs: deque[tuple[Job, Checksums]] = deque()
         self._began = time.monotonic()
 
     def submit(self, jobs: Iterable[Job], checksums: Mapping[int, str]) -> None:
         """Queue jobs."""
-        self._jobs.extend((job, start_checksum(job, checksums)) for job in jobs)
+        self._jobs.extend((job, start_checksums(job, checksums)) for job in jobs)
 
     def collect(self, timeout: float | None = None) -> list[Report]:
         """Execute the next job, however long it takes."""
-        job, checksum = self._jobs.popleft()
-        report = run_job(self._context, job, checksum, self._cache)
+        job, checksums = self._jobs.popleft()
+        report = run_job(self._context, job, checksums, self._cache)
         return [replace(report, seconds=self.elapsed())]
 
     def elapsed(self) -> float:

@@ -125,6 +125,7 @@ def next_intervals(state: State, trials: Iterable[Trial], problem: Problem) -> t
             start=trial.checkpoint,
             begin=trial.step,
             end=trial.step + problem.interval,
+            blend=trial.blend,
         )
         for i, trial in enumerate(trials)
     )

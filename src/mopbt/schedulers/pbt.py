@@ -3,7 +3,7 @@
 A population trains in parallel, and its worst members copy its best ones.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -12,8 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.random import Generator
 
-from mopbt.exploit import quantile_size, truncation
-from mopbt.explore import Explore
+from mopbt.exploit import nearest_relative, neighboring_pairs, quantile_size, truncation
+from mopbt.explore import Explore, interpolate
+from mopbt.metrics import non_dominated
 from mopbt.objectives import signed_bounds
 from mopbt.problem import Problem
 from mopbt.proposals.base import Trials
@@ -23,7 +24,7 @@ from mopbt.rng import stream
 from mopbt.schedulers.base import check_initial, next_intervals, start_with_given
 from mopbt.schedulers.views import population_ranking, statuses
 from mopbt.space import Config
-from mopbt.state import Job, Report, Result, State, Trial, updated, with_report
+from mopbt.state import Blend, Job, Report, Result, State, Trial, updated, with_report
 from mopbt.uncertainty import clear_donors
 
 
@@ -47,6 +48,9 @@ class Pbt:
         pessimistic: Compare members at the bounds of their metrics.
         margin: Replace a member only by donors that dominate it by this many standard errors of the
             difference in at least one objective; None replaces it by any donor.
+        interpolate: A replaced member starts between its donor and the donor's nearest relative
+            among the donors, if the task can blend models.
+        candidates: How many blends of neighbors on the front are evaluated after the training.
     """
 
     problem: Problem
@@ -59,14 +63,16 @@ class Pbt:
     start: Literal["stratified", "iid"] = "stratified"
     pessimistic: bool = False
     margin: float | None = None
+    interpolate: bool = False
+    candidates: int = 0
 
     def __post_init__(self) -> None:
         check_initial(self.problem, self.population)
 
     @property
     def total_jobs(self) -> int | None:
-        """Return how many jobs a complete run has, or None with `inherit_step`."""
-        if self.inherit_step:
+        """Return how many jobs a complete run has, if that does not depend on its results."""
+        if self.inherit_step or self._adds_candidates:
             return None
         return self.population * self.problem.steps // self.problem.interval
 
@@ -82,8 +88,8 @@ class Pbt:
 
     @property
     def extendable(self) -> tuple[str, ...]:
-        """Return what of a run can be extended."""
-        return ("steps", "population")
+        """Return what of a run can be extended; nothing, if candidates follow the training."""
+        return () if self._adds_candidates else ("steps", "population")
 
     def extended(self, extension: Mapping[str, int]) -> "Pbt":
         """Return the scheduler of a run with more steps, or with more members.
@@ -118,12 +124,18 @@ class Pbt:
             ready += self._new_members(state, slots)
         # The sort is stable: of members at the same step, the first comes first.
         ready.sort(key=attrgetter("step"))
-        return next_intervals(state, ready[: max(slots, 0)], self.problem)
+        jobs = next_intervals(state, ready[: max(slots, 0)], self.problem)
+        # A candidate is not trained.
+        return tuple(
+            job if job.trial < self.population else replace(job, end=job.begin) for job in jobs
+        )
 
     def tell(self, state: State, report: Report) -> State:
         """Record a report; exploit and explore when it is time."""
         trial = state.outstanding[report.job].trial
         result = self.result_of(report) if self.reads_errors else None
+        if trial >= self.population:
+            return with_report(state, report, status="finished", result=result)
         state = with_report(state, report, status="waiting", result=result)
         if self.asynchronous:
             return self._decide(state, [state.trials[trial]])
@@ -135,10 +147,34 @@ class Pbt:
         return self._decide(state, [t for t in state.trials if t.status == "waiting"])
 
     def done(self, state: State) -> bool:
-        """Return whether all members are fully trained."""
-        if len(state.trials) != self.population:
-            return False
-        return statuses(state).count("finished") == self.population
+        """Return whether all members are fully trained, and all candidates evaluated."""
+        return self._has_finished(state)
+
+    @property
+    def _adds_candidates(self) -> bool:
+        return self.candidates > 0 and self.problem.blendable
+
+    def _has_finished(self, state: State) -> bool:
+        n = len(state.trials)
+        return n >= self.population and statuses(state).count("finished") == n
+
+    def _blends(self, state: State) -> list[Trial]:
+        """Return candidates: the means of neighbors on the front, the most distant ones first."""
+        front = _front_of(state.trials)
+        objectives = np.array([result.objectives for result in front]).reshape(
+            -1, len(self.problem.objectives)
+        )
+        pairs = neighboring_pairs(objectives, [result.origin for result in front])
+        blends = []
+        for id, (first, other) in enumerate(pairs[: self.candidates], self.population):
+            a = front[first]
+            b = front[other]
+            config = interpolate(self.problem.space, a.config, b.config, 0.5)
+            blend = ((b.job, 0.5),)
+            step = self.problem.steps
+            trial = Trial(id, config, "ready", step, a.job, blend=blend, origin=a.origin)
+            blends.append(trial)
+        return blends
 
     def _new_members(self, state: State, slots: int) -> list[Trial]:
         configs = initial_configs(self.problem, self.population, state.seed, self.start)
@@ -149,19 +185,23 @@ class Pbt:
         """Let each deciding member continue, copy a donor, or finish."""
         finished = [t for t in deciding if t.step >= self.problem.steps]
         deciding = [t for t in deciding if t.step < self.problem.steps]
-        donors = self._choose_donors(state, deciding)
+        donors, chosen = self._choose_donors(state, deciding)
         after = [replace(t, status="finished") for t in finished]
-        after += [self._successor(state, t, donors.get(t.id)) for t in deciding]
-        return updated(state, after)
+        after += [self._successor(state, t, chosen.get(t.id), donors) for t in deciding]
+        state = updated(state, after)
+        if self._adds_candidates and self._has_finished(state):
+            state = updated(state, self._blends(state))
+        return state
 
-    def _choose_donors(self, state: State, deciding: Sequence[Trial]) -> dict[int, Trial]:
-        """Return the donor of each deciding member that is replaced, by the member's id."""
+    def _choose_donors(
+        self, state: State, deciding: Sequence[Trial]
+    ) -> tuple[Sequence[Trial], dict[int, Trial]]:
+        """Return all donors, and that of each deciding member that is replaced, by its id."""
         if not deciding:
-            return {}
+            return (), {}
         if self.asynchronous:
             (trial,) = deciding
-            donor = self._choose_donor(state, trial)
-            return {} if donor is None else {trial.id: donor}
+            return self._choose_donor(state, trial)
         finite: list[tuple[Trial, Result]] = []
         failed: list[Trial] = []
         for trial in state.trials:
@@ -173,7 +213,7 @@ class Pbt:
             else:
                 failed.append(trial)
         if not finite:
-            return {}
+            return (), {}
         n = len(finite) + len(failed)
         size = quantile_size(n, self.fraction)
         order = self.rank(
@@ -192,10 +232,11 @@ class Pbt:
             deciding={t.id for t in deciding},
             eligible=self._eligible(state),
         )
-        return {loser: ranked[donor] for loser, donor in replaced.items()}
+        donors = [finite[i][0] for i in order[:size]]
+        return donors, {loser: ranked[donor] for loser, donor in replaced.items()}
 
-    def _choose_donor(self, state: State, trial: Trial) -> Trial | None:
-        """Return the donor of a member that decides alone, or None if it is not replaced.
+    def _choose_donor(self, state: State, trial: Trial) -> tuple[Sequence[Trial], dict[int, Trial]]:
+        """Return the donors, and the one of a member that decides alone if it is replaced.
 
         It is the donor that `truncation` draws, without an order of the entire population.
         """
@@ -205,16 +246,19 @@ class Pbt:
         # Failed members rank below all others and never donate.
         donors = min(size, ranking.finite)
         if not donors:
-            return None
+            return (), {}
         order = ranking.order((size, n - size), lambda: self._stream(state, "rank", trial))
         if trial.is_finite and order.precedes(trial.id, n - size):
-            return None
+            return (), {}
         rng = self._stream(state, "exploit", trial)
         eligible = self._eligible(state)
+        # Listing all donors is only worth its time if they are needed.
+        ids = sorted(order.first(donors).tolist()) if self.interpolate else []
+        others = [state.trials[id] for id in ids]
         if eligible is None or not trial.is_finite:
-            return state.trials[order.at(int(rng.integers(donors)))]
+            return others, {trial.id: state.trials[order.at(int(rng.integers(donors)))]}
         own = eligible(trial.id, [order.at(place) for place in range(donors)])
-        return state.trials[own[rng.integers(len(own))]] if own else None
+        return others, {trial.id: state.trials[own[rng.integers(len(own))]]} if own else {}
 
     def _eligible(self, state: State) -> Callable[[int, list[int]], list[int]] | None:
         """Return how the donors are found that are better by more than noise explains."""
@@ -237,23 +281,59 @@ class Pbt:
 
         return clearly_better
 
-    def _successor(self, state: State, trial: Trial, donor: Trial | None) -> Trial:
+    def _successor(
+        self, state: State, trial: Trial, donor: Trial | None, donors: Sequence[Trial]
+    ) -> Trial:
         if donor is None and trial.is_finite:
             return replace(trial, status="ready")
         # Without a donor all members have failed. This one retries from its last checkpoint with
         # another configuration.
         source = donor or trial
+        config = source.config
+        blend: Blend = ()
+        relative = self._nearest_relative(source, donors) if donor is not None else None
+        if relative is not None:
+            weight = float(self._stream(state, "interpolate", trial).random())
+            config = interpolate(self.problem.space, config, relative.config, weight)
+            assert relative.checkpoint is not None
+            blend = ((relative.checkpoint, weight),)
         rng = self._stream(state, "explore", trial)
-        config = self.explore(self.problem.space, source.config, rng)
+        config = self.explore(self.problem.space, config, rng)
         # A member never falls back to an earlier step; otherwise a run might not end.
         step = max(source.step, trial.step) if self.inherit_step else trial.step
         return replace(
-            trial, status="ready", config=config, checkpoint=source.checkpoint, step=step
+            trial,
+            status="ready",
+            config=config,
+            checkpoint=source.checkpoint,
+            blend=blend,
+            origin=source.origin,
+            step=step,
         )
+
+    def _nearest_relative(self, donor: Trial, donors: Sequence[Trial]) -> Trial | None:
+        """Return the donor closest to a donor that shares its origin, if blending is possible."""
+        if not self.interpolate or not self.problem.blendable:
+            return None
+        ids = [trial.id for trial in donors]
+        objectives = np.array([trial.latest.objectives for trial in donors if trial.latest])
+        origins = [trial.origin for trial in donors]
+        row = nearest_relative(objectives, origins, ids.index(donor.id))
+        return None if row is None else donors[row]
 
     @staticmethod
     def _stream(state: State, decision: str, trial: Trial) -> Generator:
         return stream(state.seed, decision, trial.id, trial.step)
+
+
+def _front_of(members: Iterable[Trial]) -> list[Result]:
+    """Return the feasible results that no other one dominates, ordered by job."""
+    results = [r for trial in members for r in trial.results.values()]
+    feasible = [r for r in results if r.is_finite and not r.violation]
+    if not feasible:
+        return []
+    rows = non_dominated(np.array([result.objectives for result in feasible]))
+    return sorted((feasible[i] for i in rows), key=lambda result: result.job)
 
 
 @lru_cache(maxsize=4)

@@ -1,11 +1,12 @@
 """A toy problem with a known front, trained in microseconds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mopbt.averaging import average_trees
 from mopbt.rng import stream
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain, Grid, LogGrid
@@ -66,6 +67,17 @@ class ToyTask:
         """Restore the point and its momentum."""
         model: dict[str, Any] = loads(data)
         return model
+
+    def blend(
+        self,
+        models: Sequence[dict[str, Any]],
+        weights: Sequence[float],
+        hp: Mapping[str, Any],
+        seed: int,
+    ) -> dict[str, Any]:
+        """Average places and momenta."""
+        mean: dict[str, Any] = average_trees(models, weights)
+        return mean
 
     @staticmethod
     def distance_to_front(scores: Mapping[str, float]) -> float:

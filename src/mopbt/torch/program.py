@@ -44,9 +44,7 @@ class Program:
     ) -> Tensor:
         """Augment a batch and compute the loss of a model on it."""
         with self._precision():
-            if self.augment is not None:
-                batch = self.augment(batch, hp)
-            loss = self.loss(model, batch, hp)
+            loss = self.loss(model, self.augmented(batch, hp), hp)
         if not isinstance(loss, Tensor):
             got = repr(loss)
         elif loss.dim():
@@ -56,6 +54,10 @@ class Program:
         raise TaskError(
             f"`loss` must return a tensor without dimensions, got {got}; take its mean or sum"
         )
+
+    def augmented(self, batch: Batch, hp: Mapping[str, Any]) -> Batch:
+        """Return a batch as the loss sees it."""
+        return batch if self.augment is None else self.augment(batch, hp)
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.autocast is None:

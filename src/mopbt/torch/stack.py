@@ -183,6 +183,7 @@ class Stack:
         slots: Optimizer state by name, each of shape (N, P).
         others: Buffers and frozen parameters by name, each of shape (N, ...).
         updates: Number of updates of each member, shape (N,).
+        averages: Moving averages of the parameters, shape (N, P), if the task keeps them.
     """
 
     layout: Layout
@@ -190,20 +191,35 @@ class Stack:
     slots: dict[str, Tensor]
     others: dict[str, Tensor]
     updates: Tensor
+    averages: Tensor | None = None
 
     @staticmethod
     def of(
-        members: Sequence[Tree], layout: Layout, slots: Sequence[str], device: torch.device
+        members: Sequence[Tree],
+        layout: Layout,
+        slots: Sequence[str],
+        device: torch.device,
+        *,
+        averaged: bool = False,
     ) -> "Stack":
-        """Copy members into a stack."""
+        """Copy members into a stack.
+
+        With `averaged`, it continues their training: the parameters are the trained ones, and the
+        model of each member is the average of them. Otherwise, the parameters are the model's.
+        """
 
         def zeros() -> Tensor:
             return torch.zeros(len(members), layout.size, dtype=layout.dtype, device=device)
 
         parameters = zeros()
+        averages = zeros() if averaged else None
         slot_rows = {slot: zeros() for slot in slots}
         for i, member in enumerate(members):
-            layout.write_row(member["model"], parameters[i])
+            if averages is not None:
+                layout.write_row(member["model"], averages[i])
+            # A member that was never trained has no weights but its model's.
+            is_trained = averaged and "trained" in member
+            layout.write_row(member["trained" if is_trained else "model"], parameters[i])
             # A fresh member has no optimizer state: it starts from zeros.
             if member["optimizer"]:
                 for slot, rows in slot_rows.items():
@@ -213,7 +229,7 @@ class Stack:
             for name in layout.others
         }
         updates = torch.tensor([float(member["updates"]) for member in members], device=device)
-        return Stack(layout, parameters, slot_rows, others, updates)
+        return Stack(layout, parameters, slot_rows, others, updates, averages)
 
     def __len__(self) -> int:
         return len(self.updates)
@@ -228,6 +244,16 @@ class Stack:
         slots = [{name: rows[i] for name, rows in self.slots.items()} for i in range(len(self))]
         return list(zip(self.parameters.unbind(), slots, self.updates.unbind(), strict=True))
 
+    def update_averages(self, decay: float) -> None:
+        """Move the averages toward the parameters, after an update of all members.
+
+        The first values weigh as little as they would after a long training, so that a young
+        average is not biased toward the weights at the start.
+        """
+        assert self.averages is not None
+        share = (1 - decay) / (1 - decay**self.updates)
+        self.averages.lerp_(self.parameters, share.to(self.averages.dtype)[:, None])
+
     def members(self) -> list[Tree]:
         """Return the members as trees whose tensors are views of this stack.
 
@@ -236,11 +262,15 @@ class Stack:
         return [self._member(i) for i in range(len(self))]
 
     def _member(self, i: int) -> Tree:
-        model = self.layout.by_name(self.parameters[i])
+        rows = self.parameters if self.averages is None else self.averages
+        model = self.layout.by_name(rows[i])
         model |= {name: stacked[i] for name, stacked in self.others.items()}
         model |= {alias: model[name] for alias, name in self.layout.aliases.items()}
         optimizer = {slot: self.layout.by_name(rows[i]) for slot, rows in self.slots.items()}
-        return {"model": model, "optimizer": optimizer, "updates": int(self.updates[i])}
+        member = {"model": model, "optimizer": optimizer, "updates": int(self.updates[i])}
+        if self.averages is not None:
+            member["trained"] = self.layout.by_name(self.parameters[i])
+        return member
 
 
 def _find_aliases(module: nn.Module) -> dict[str, str]:

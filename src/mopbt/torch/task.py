@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from mopbt.averaging import average_trees
 from mopbt.engines.seeding import global_seeds
 from mopbt.engines.worker import memory_kept
 from mopbt.errors import MissingScore, MopbtError, TaskError
@@ -30,8 +31,10 @@ from mopbt.torch.data import Batch, Batches
 from mopbt.torch.device import find_device
 from mopbt.torch.evaluation import Metrics, compute_outputs, evaluate_models, evaluate_outputs
 from mopbt.torch.gradients import GradientMethod, LoopGradients, StackedGradients
+from mopbt.torch.hyperparameters import TensorHyperparameters
 from mopbt.torch.layers import Hyperparameter
 from mopbt.torch.memory import live_bytes, map_members
+from mopbt.torch.normalization import has_batch_statistics, measure_batch_statistics
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolve_rates
 from mopbt.torch.probe import Probe, Update, one_thread
 from mopbt.torch.program import Loss, Program
@@ -63,6 +66,8 @@ class TorchTask:
         constraints: Limits on metrics, such as ``["accuracy >= 0.7"]``.
         reference: The reference point of the hypervolume.
         clip: The largest allowed norm of a member's gradient.
+        ema: Decay per update of an exponential moving average of the weights, such as 0.98. The
+            average is the model that is evaluated and kept.
         autocast: Type for mixed precision, such as ``torch.bfloat16``.
         compile: Use `torch.compile` for members that train one by one. It is worthwhile for large
             models. Stacks are not compiled.
@@ -88,6 +93,7 @@ class TorchTask:
     constraints: Sequence[str | Constraint] = ()
     reference: Mapping[str, float] | None = None
     clip: float | None = None
+    ema: float | None = None
     autocast: torch.dtype | None = None
     compile: bool = False
     device: str = "auto"
@@ -109,6 +115,8 @@ class TorchTask:
         check_tensors("test", self.test)
         if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
             raise ValueError(f"`clip` must be a positive number or None, got {self.clip!r}")
+        if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
+            raise ValueError(f"`ema` must be between 0 and 1, or None, got {self.ema!r}")
         for name, rate in self.optimizer.rates().items():
             if isinstance(rate, str):
                 self._check_number(f"the optimizer's `{name}`", rate, ValueError)
@@ -193,6 +201,32 @@ class TorchTask:
         loaded: Tree = loads(data)
         return loaded
 
+    def blend(
+        self, models: Sequence[Tree], weights: Sequence[float], hp: Mapping[str, Any], seed: int
+    ) -> Tree:
+        """Average members: weights, optimizer state and moving averages.
+
+        The statistics of normalization layers are not those of the averaged weights. They are
+        measured again, on the batches of one step.
+        """
+        member: Tree = average_trees(models, weights)
+        program = self._program
+        if not has_batch_statistics(program.module):
+            return member
+        stack = self._stack([member])
+        program.layout.attach(program.module, stack, 0)
+        tensors = TensorHyperparameters(hp, program.device)
+        with global_seeds(seed), torch.no_grad():
+            inputs = []
+            for batch in self._built_data.iter_batches([seed], [0]):
+                own = batch if self.data.shared else tuple(t[0] for t in batch)
+                inputs.append(program.augmented(own, tensors)[0])
+            measure_batch_statistics(program.module, inputs)
+        program.layout.keep_buffers(program.module, stack, 0)
+        for name, stacked in stack.others.items():
+            member["model"][name] = stacked[0]
+        return member
+
     def check(self) -> None:
         """Train a member for one update and measure it, to find mistakes before a run."""
         hp = self._sample_hp(1)
@@ -202,7 +236,7 @@ class TorchTask:
             batch = next(self._built_data.iter_batches([0], [0]))
             # Stacking the members checks that their shapes are equal.
             self._stack(members)
-            stack = self._stack(members[:1], self.optimizer.slots)
+            stack = self._stack_to_train(members[:1])
             self._program.module.train()
             shared = self.data.is_shared([0])
             gradients = LoopGradients(self._program, stack, hp)(batch, shared=shared)
@@ -313,6 +347,15 @@ class TorchTask:
     def _stack(self, models: Sequence[Tree], slots: Sequence[str] = ()) -> Stack:
         return Stack.of(models, self._program.layout, slots, self._program.device)
 
+    def _stack_to_train(self, models: Sequence[Tree]) -> Stack:
+        return Stack.of(
+            models,
+            self._program.layout,
+            self.optimizer.slots,
+            self._program.device,
+            averaged=self.ema is not None,
+        )
+
     def _train(
         self,
         models: Sequence[Tree],
@@ -323,7 +366,7 @@ class TorchTask:
         method: GradientMethod,
     ) -> list[Tree]:
         """Train members for `n_steps` with gradients computed by `method`."""
-        stack = self._stack(models, self.optimizer.slots)
+        stack = self._stack_to_train(models)
         rates = resolve_rates(self.optimizer.rates(), hp)
         gradients_of = method(self._program, stack, hp)
         self._program.module.train()
@@ -353,6 +396,8 @@ class TorchTask:
         ):
             lr = own_rates["lr"] * self.optimizer.schedule(position)
             self.optimizer.update(row, gradient, slots, updates, {**own_rates, "lr": lr})
+        if self.ema is not None:
+            stack.update_averages(self.ema)
 
     def _nan_metrics(self) -> dict[str, float]:
         """Return NaN for all objectives and constraints."""
@@ -382,7 +427,7 @@ class TorchTask:
         min_seconds: float = 0.0,
     ) -> float:
         """Measure the median seconds of an update of all members."""
-        stack = self._stack(models, self.optimizer.slots)
+        stack = self._stack_to_train(models)
         rates = resolve_rates(self.optimizer.rates(), hp)
         gradients_of = method(self._program, stack, hp)
         self._program.module.train()
