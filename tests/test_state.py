@@ -183,7 +183,7 @@ def test_the_newest_result_is_the_last_that_came_not_the_one_of_the_highest_step
         (4, (2.0,)),
         (2, (9.0,)),
     ]
-    assert state.trials[0].latest == Result((9.0,))
+    assert state.trials[0].latest.objectives == (9.0,)
     assert Trial(0, ()).latest is None
 
 
