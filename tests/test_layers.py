@@ -37,7 +37,7 @@ LAYERS = {
         *("columns", "history", "run_config", "ownership", "run_directory"),
         "evaluations",
         *("fingerprint", "progress"),
-        *("repair", "session"),
+        *("repair", "session", "stall"),
         # A task made of a function. It remembers the objects that this process has tracked.
         "function_task",
     },

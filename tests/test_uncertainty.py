@@ -17,6 +17,7 @@ from mopbt.uncertainty import (
     Claims,
     clear_donors,
     corrected_claims,
+    hypervolume_error,
     inheritance_test,
     lineage_mean,
     lower_bounds,
@@ -306,6 +307,13 @@ def test_clear_donors_are_those_of_brute_force(values, stderr, margin):
 def test_without_a_margin_clear_donors_are_those_that_dominate(values):
     expected = [donor for donor in range(1, 5) if dominates(values[donor], values[0])]
     assert clear_donors(values, np.ones((5, 2)), 0, [1, 2, 3, 4], margin=0) == expected
+
+
+def test_the_error_of_a_hypervolume_is_that_of_its_only_model():
+    """The hypervolume of one model is a product, whose standard error is known."""
+    found = hypervolume_error([[2.0, 3.0]], [[0.1, 0.05]], [0.0, 0.0], stream(0), draws=4000)
+    assert found == pytest.approx(math.hypot(3.0 * 0.1, 2.0 * 0.05), rel=0.05)
+    assert hypervolume_error([[2.0, 3.0]], [[0.0, 0.0]], [0.0, 0.0], stream(0)) == 0
 
 
 def test_averaging_along_a_lineage():

@@ -23,7 +23,8 @@ class Progress:
     `reports` are the newest ones. `elapsed` counts seconds of work over all sessions. `diverged`
     counts reports of NaN or infinity. `total` is the number of intervals of the run, if the
     algorithm knows it. `since` says when this session began to train, and how many intervals had
-    reported by then.
+    reported by then. `stalled` says for how many generations the hypervolume has not grown, and how
+    many of them end the run, if its budget says so.
     """
 
     problem: Problem
@@ -37,6 +38,7 @@ class Progress:
     front: tuple[Entry, ...]
     total: int | None
     since: tuple[float, int] = (0.0, 0)
+    stalled: tuple[int, int] | None = None
 
     @property
     def generation(self) -> int:

@@ -102,12 +102,20 @@ def line(progress: Progress) -> str:
         "  ".join(f"{name} {value:.4g}" for name, value in progress.best().items()),
         f"front {len(progress.front)}",
         f"hypervolume {progress.hypervolume():.5g}",
+        _describe_stall(progress),
         f"{clock(progress.elapsed)} elapsed",
     ]
     if progress.seconds_left is not None:
         parts.append(f"{clock(progress.seconds_left)} left")
     parts += failure_counts(progress)
     return " | ".join(part for part in parts if part)
+
+
+def _describe_stall(progress: Progress) -> str:
+    if progress.stalled is None:
+        return ""
+    generations, limit = progress.stalled
+    return f"no growth for {generations} of {limit} generations" if generations else ""
 
 
 def panel(progress: Progress) -> Group:
@@ -122,6 +130,7 @@ def panel(progress: Progress) -> Group:
         f"{progress.reported}/{progress.total or '?'} intervals",
         clock(progress.elapsed),
         left,
+        _describe_stall(progress),
         failures,
     )
     table = Table(box=None, padding=(0, 2), header_style="dim")

@@ -12,6 +12,7 @@ from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
 from mopbt.schedulers.base import PopulationScheduler, Scheduler, extendable_by
+from mopbt.stall import stalled_generations
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
 from mopbt.stores.base import Exchange, Store
 
@@ -26,15 +27,18 @@ class Budget:
     """When a run stops before its algorithm is done.
 
     A budget counts over resumes: the same call with a larger budget continues the run. `seconds`
-    counts work, `jobs` intervals, `total_steps` training steps of all members together.
+    counts work, `jobs` intervals, `total_steps` training steps of all members together. `stall`
+    stops a run whose hypervolume has not grown by more than its error for this many generations.
     """
 
     seconds: float | None = None
     jobs: int | None = None
     total_steps: int | None = None
+    stall: int | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in (("seconds", int | float), ("jobs", int), ("total_steps", int)):
+        kinds = {"seconds": int | float, "jobs": int, "total_steps": int, "stall": int}
+        for name, kind in kinds.items():
             value = getattr(self, name)
             is_number = isinstance(value, kind) and not isinstance(value, bool)
             if value is not None and not (is_number and value > 0):
@@ -74,6 +78,8 @@ class Session:
     _session_began: float = field(default=0.0, init=False)
     _since: tuple[float, int] = field(default=(0.0, 0), init=False)
     _since_sweep: int = field(default=0, init=False)
+    # For how many generations the run has stalled, and after how many reports that was computed.
+    _stall: tuple[int, int] | None = field(default=None, init=False)
 
     def drive(self) -> Literal["done", "budget", "stopped"]:
         """Execute the run until it is done, out of budget, or a callback stops it."""
@@ -222,7 +228,22 @@ class Session:
         return self.budget.seconds is not None and self.elapsed >= self.budget.seconds
 
     def _jobs_left(self) -> float:
+        if self.budget.stall is not None and self._stalled() >= self.budget.stall:
+            return 0
         return self.budget.jobs_left(self.state.jobs, self.problem.interval)
+
+    def _stalled(self) -> int:
+        """Return for how many generations the hypervolume has not grown."""
+        reported = len(self.history.reports)
+        if self._stall is None or self._stall[0] != reported:
+            self._stall = reported, stalled_generations(self.history, self._population())
+        return self._stall[1]
+
+    def _population(self) -> int:
+        """Return how many reports make a generation."""
+        if isinstance(self.scheduler, PopulationScheduler):
+            return self.scheduler.population
+        return POPULATION
 
     def _abort_if_all_failed(self, reports: Sequence[Report]) -> None:
         """Stop a run in which nothing works.
@@ -287,6 +308,7 @@ class Session:
                 front=self.history.front,
                 total=self.scheduler.total_jobs or self.budget.jobs,
                 since=self._since,
+                stalled=None if self.budget.stall is None else (self._stalled(), self.budget.stall),
             )
         )
 

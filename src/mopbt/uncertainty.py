@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from mopbt.estimate import CONFIDENCE, check_confidence, normal_quantile
-from mopbt.metrics import non_dominated
+from mopbt.metrics import hypervolume, non_dominated
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -185,6 +185,20 @@ def inheritance_test(
             confidence = 1 - 2 * LEVEL / array.shape[1]
             by_luck[k] = normal_quantile(confidence) * math.sqrt(variance) / norm
     return InheritanceTest(len(children), correlation, by_luck)
+
+
+def hypervolume_error(
+    values: ArrayLike, stderr: ArrayLike, reference: ArrayLike, rng: Generator, *, draws: int = 100
+) -> float:
+    """Compute the standard error of a hypervolume above a reference (K,) by redrawing noise."""
+    array, errors = _check_shapes(values, stderr)
+    if not errors.any():
+        return 0.0
+    volumes = []
+    for _ in range(draws):
+        redrawn = array + errors * rng.standard_normal(array.shape)
+        volumes.append(hypervolume(redrawn, reference))
+    return float(np.std(volumes, ddof=1))
 
 
 def clear_donors(

@@ -163,6 +163,13 @@ MoreMembersOption = Annotated[
         show_default=False,
     ),
 ]
+StallOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Stop when the hypervolume has not grown by more than its error for this many "
+        "generations."
+    ),
+]
 ConfidenceOption = Annotated[
     float,
     typer.Option(help="The confidence of the intervals of metrics that have an error."),
@@ -210,6 +217,7 @@ def run(
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_total_steps: StepsOption = None,
+    budget_stall: StallOption = None,
     confidence: ConfidenceOption = CONFIDENCE,
     track: TrackOption = None,
     quiet: QuietOption = False,
@@ -235,7 +243,9 @@ def run(
         confidence=confidence,
     )
     directory = directory or default_directory(settings)
-    budget = Budget(seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps)
+    budget = Budget(
+        seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps, stall=budget_stall
+    )
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
     sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
@@ -262,6 +272,7 @@ def resume(
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_total_steps: StepsOption = None,
+    budget_stall: StallOption = None,
     steps: MoreStepsOption = None,
     population: MoreMembersOption = None,
     repair: RepairOption = False,
@@ -282,7 +293,9 @@ def resume(
         engine={},
         storage="",
     )
-    budget = Budget(seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps)
+    budget = Budget(
+        seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps, stall=budget_stall
+    )
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
     sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
