@@ -9,6 +9,7 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 NEEDS = {
     "huggingface_text": "transformers",
+    "image_folder": "PIL",
     "jax_network": "optax",
     "lightning_fairness": "lightning",
     "ray_cluster": "ray",

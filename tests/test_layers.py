@@ -77,6 +77,7 @@ WITH_TORCH = {
         "data",
         "device",
         "memory",
+        "dataset",
         "validation",
         "layers",
         "optimizers",

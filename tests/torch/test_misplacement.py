@@ -83,8 +83,8 @@ MISTAKES = {
     "data": (Batches.to, "(t.to(device) for t in", "(t for t in", train_alone),
     "index": (
         Batches.iter_batches,
-        "orders.to(self.tensors[0].device)",
-        "orders",
+        "self._draw_orders(seeds, steps).to(self.tensors[0].device)",
+        "self._draw_orders(seeds, steps)",
         train_alone,
     ),
     "held-out rows": (map_rows, "t[begin:end].to(device)", "t[begin:end]", train_alone),

@@ -45,9 +45,16 @@ class Batches:
             raise ValueError(
                 f"all tensors must have the same number of rows, one per example, got {rows}"
             )
-        if not isinstance(batch_size, int) or not 1 <= batch_size <= rows[0]:
+        self._set_rows(rows[0], batch_size, updates)
+        self.tensors: tuple[Tensor, ...] = tensors
+        self.shared = shared
+        self.augment = augment
+
+    def _set_rows(self, rows: int, batch_size: int, updates: int | None) -> None:
+        """Set the number of rows, and of rows and batches that a step takes of them."""
+        if not isinstance(batch_size, int) or not 1 <= batch_size <= rows:
             raise ValueError(
-                f"`batch_size` must be an integer from 1 to the number of rows {rows[0]}, "
+                f"`batch_size` must be an integer from 1 to the number of rows {rows}, "
                 f"got {batch_size!r}"
             )
         if updates is not None and (not isinstance(updates, int) or updates < 1):
@@ -55,11 +62,9 @@ class Batches:
                 f"`updates` must be a positive integer, or None for one pass over the rows, "
                 f"got {updates!r}"
             )
-        self.tensors = tensors
+        self.rows = rows
         self.batch_size = batch_size
-        self.updates = updates or rows[0] // batch_size
-        self.shared = shared
-        self.augment = augment
+        self.updates = updates or rows // batch_size
 
     def to(self, device: torch.device) -> "Batches":
         """Copy the data to a device."""
@@ -85,26 +90,29 @@ class Batches:
 
         Tensors have the shape (N, B, ...), or (B, ...) if the members share the batches.
         """
-        if self.is_shared(steps):
-            orders = self._draw_order(0, steps[0])
-        else:
-            own_seeds = [0] * len(seeds) if self.shared else seeds
-            own_orders = [self._draw_order(*own) for own in zip(own_seeds, steps, strict=True)]
-            orders = torch.stack(own_orders, dim=1)
         # PyTorch's `index_select` takes indices on the device of the data only.
-        for rows in orders.to(self.tensors[0].device):
+        for rows in self._draw_orders(seeds, steps).to(self.tensors[0].device):
             yield tuple(
                 t.index_select(0, rows.reshape(-1)).view(*rows.shape, *t.shape[1:])
                 for t in self.tensors
             )
 
+    def _draw_orders(self, seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
+        """Draw the rows of N members, shape (updates, N, batch_size), without N if shared."""
+        if self.is_shared(steps):
+            return self._draw_order(0, steps[0])
+        own_seeds = [0] * len(seeds) if self.shared else seeds
+        own_orders = [self._draw_order(*own) for own in zip(own_seeds, steps, strict=True)]
+        return torch.stack(own_orders, dim=1)
+
     def _draw_order(self, seed: int, step: int) -> Tensor:
         """Draw the rows of a step's batches, shape (updates, batch_size)."""
         rng = stream(seed, "batches", step)
-        rows = len(self.tensors[0])
         needed = self.updates * self.batch_size
         # Every pass over the rows leaves out its incomplete last batch.
-        rows_per_pass = rows // self.batch_size * self.batch_size
+        rows_per_pass = self.rows // self.batch_size * self.batch_size
         n_passes = -(-needed // rows_per_pass)
-        passes = [torch.from_numpy(rng.permutation(rows)[:rows_per_pass]) for _ in range(n_passes)]
+        passes = [
+            torch.from_numpy(rng.permutation(self.rows)[:rows_per_pass]) for _ in range(n_passes)
+        ]
         return torch.cat(passes)[:needed].view(self.updates, self.batch_size)
