@@ -205,6 +205,20 @@ def test_an_estimate_keeps_its_error(tmp_path):
     }
 
 
+def test_the_observed_and_the_pessimistic_front_are_both_measured(tmp_path):
+    class Noisy(RowsToy):
+        def evaluate(self, model):
+            return {name: (score, 0.05) for name, score in super().evaluate(model).items()}
+
+        def evaluate_rows(self, model, hp, step, rows, seed):
+            return ToyTask().evaluate(model)
+
+    task = Noisy(name="toy")
+    results = mopbt.run(task, out=tmp_path / "run", engine="local", **QUIET)
+    fronts = [{p.job for p in results.front(observed=observed)} for observed in (False, True)]
+    assert {e.model for e in results.evaluations} == fronts[0] | fronts[1]
+
+
 # The function form.
 
 ROWS = {"validation": 1.0, "test": 3.0}

@@ -350,8 +350,9 @@ class _Opened:
         path = self.store.path if isinstance(self.store, DirectoryStore) else None
         if path is not None:
             self.evaluations.update(read_evaluations(path))
-        front = sorted(entry.job for entry in self.history.front)
-        keys = wanted_keys(front, rows_of(task))
+        entries = (*self.history.front, *self.history.pessimistic_front)
+        models = sorted({entry.job for entry in entries})
+        keys = wanted_keys(models, rows_of(task))
         evaluate_missing(self.driver, self.history, keys, self.evaluations, path)
 
     def results(self, task: Task[Any]) -> Results:

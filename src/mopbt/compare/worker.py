@@ -38,7 +38,7 @@ from mopbt.progress import Progress
 from mopbt.registry import find_task, task_fingerprint
 from mopbt.rng import stream
 from mopbt.run_config import RunConfig
-from mopbt.run_directory import OpenRun, open_run, read_run_config
+from mopbt.run_directory import OpenRun, open_run
 from mopbt.runner import open_session
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget
@@ -240,7 +240,7 @@ def _open_or_restart(spec: RunSpec, config: RunConfig, scheduler: Scheduler) -> 
 
 def _why_restart(run: OpenRun, spec: RunSpec, config: RunConfig, scheduler: Scheduler) -> str:
     """Return why an unfinished run cannot be resumed as specified, or ""."""
-    recorded = read_run_config(Path(spec.path))
+    recorded = run.settings
     if recorded.task_fingerprint != config.task_fingerprint:
         return "the code of its task has changed"
     if recorded.engine != config.engine:
