@@ -14,6 +14,7 @@ from mopbt.cli import app
 from mopbt.errors import RunMismatch, TaskError
 from mopbt.estimate import normal_quantile
 from mopbt.history import History
+from mopbt.messages import with_error
 from mopbt.ranking import dominates
 from mopbt.rng import stream
 from mopbt.stores.journal import read_lines
@@ -178,6 +179,20 @@ def test_limits_hold_at_the_bounds(noisy):
 
 def test_the_printed_front_shows_errors(noisy):
     assert " ± " in str(noisy.front())
+
+
+def test_the_card_of_an_exported_model_has_intervals(noisy, tmp_path):
+    point = noisy.front()[0]
+    files = noisy.export(point, tmp_path / "model.safetensors")
+    card = files.card.read_text()
+    bar = point.errors["near"]
+    value = with_error(point.scores["near"], bar.stderr)
+    expected = f"| near | larger is better | {value} ({bar.lower:.4g} to {bar.upper:.4g}) |  |"
+    assert expected in card
+    assert "Intervals have a confidence of 68%." in card
+    about = json.loads(files.about.read_text())
+    assert about["errors"]["near"] == bar._asdict()
+    assert about["confidence"] == 0.68
 
 
 def test_claims_are_smaller_than_lucky_measurements(noisy):

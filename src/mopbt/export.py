@@ -11,7 +11,7 @@ from typing import Any
 from mopbt.errors import StoreError
 from mopbt.front import Ancestor, Front, Point, schedule_of
 from mopbt.function_task import visible
-from mopbt.messages import counted
+from mopbt.messages import counted, with_error
 from mopbt.run_config import RunConfig
 from mopbt.serialization import dumps, is_pickle, is_tensor, loads
 from mopbt.version import __version__
@@ -144,6 +144,8 @@ def describe_model(point: Point, lineage: Sequence[Ancestor], origin: Origin) ->
         "constraints": [str(c) for c in settings.problem.constraints],
         "validation": validation,
         "test": test,
+        "errors": {name: bar._asdict() for name, bar in point.errors.items()},
+        "confidence": settings.confidence,
         "violation": _to_json(point.violation),
         "why": why,
         "steps": point.step,
@@ -188,10 +190,14 @@ def model_card(about: Mapping[str, Any]) -> str:
 def _metrics_table(about: Mapping[str, Any]) -> list[str]:
     directions = {"max": "larger is better", "min": "smaller is better"}
     rows = ["| metric | | validation | test |", "|---|---|---|---|"]
+    errors = about["errors"]
     for name, value in about["validation"].items():
         direction = directions.get(about["objectives"].get(name, ""), "")
-        test = _format_value(about["test"].get(name))
-        rows.append(f"| {name} | {direction} | {_format_value(value)} | {test} |")
+        test = _format_measured(about["test"].get(name), errors.get(f"{_TEST}{name}"))
+        measured = _format_measured(value, errors.get(name))
+        rows.append(f"| {name} | {direction} | {measured} | {test} |")
+    if errors:
+        rows += ["", f"Intervals have a confidence of {about['confidence']:.0%}."]
     return rows
 
 
@@ -257,6 +263,14 @@ def _format_value(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _format_measured(value: Any, error: Mapping[str, float] | None) -> str:
+    """Format a metric with its standard error and its interval, if it has one."""
+    if error is None:
+        return _format_value(value)
+    bounds = f"{error['lower']:.4g} to {error['upper']:.4g}"
+    return f"{with_error(value, error['stderr'])} ({bounds})"
 
 
 def _to_json(value: float) -> Any:
