@@ -1,3 +1,4 @@
+import re
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mopbt import run_config
 from mopbt.errors import IncompatibleRun
 from mopbt.objectives import Constraint
 from mopbt.problem import make_problem
@@ -233,3 +235,9 @@ def test_settings_are_values():
     assert settings() == settings()
     assert replace(settings(), seed=9) != settings()
     assert isinstance(settings().problem.space, Space)
+
+
+def test_every_key_is_documented():
+    page = (Path(__file__).parent.parent / "docs" / "run-format.md").read_text(encoding="utf-8")
+    keys = {*run_config._KEYS, *run_config._TASK_KEYS}
+    assert not [key for key in keys if not re.search(rf"[`\[]{key}[`\]]", page)]
