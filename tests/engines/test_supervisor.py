@@ -1,5 +1,6 @@
 """Worker processes: messages, deaths, deadlines, and the processes that a worker starts."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -44,6 +45,13 @@ def forking():
     send(sink, str(child).encode())
     receive(source)
     exit_at_once()
+
+
+def stuck():
+    _, sink = open_channel()
+    send(sink, b"stuck")
+    # Unlike other libraries, this one is called without releasing Python's lock.
+    ctypes.PyDLL(None).sleep(60)
 
 
 def variable():
@@ -143,6 +151,14 @@ def test_a_worker_whose_supervisor_is_gone_ends_with_its_children(supervisor):
     worker.popen.stdin.close()  # as the death of this process would
     assert supervisor.receive(30) == (worker, None)
     wait_for_end(child)
+
+
+def test_a_worker_that_keeps_the_lock_of_python_ends_with_its_supervisor(supervisor):
+    worker = supervisor.spawn("test_supervisor:stuck", {})
+    assert supervisor.receive(30) == (worker, b"stuck")
+    worker.popen.stdin.close()  # as the death of this process would
+    assert supervisor.receive(30) == (worker, None)
+    assert supervisor.reap(worker) == -9
 
 
 def test_a_worker_is_killed_at_its_deadline_and_others_are_not(supervisor):

@@ -11,6 +11,7 @@ whose they are.
 import math
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from typing import IO, NoReturn
 
 # The variable with the mark of a worker, which everything that it starts inherits.
 MARK = "MOPBT_WORKER"
+# Seconds in which a worker may end by itself after its supervisor is gone.
+_GRACE = 1.0
 
 
 def available_cores() -> int:
@@ -210,6 +213,7 @@ def open_channel() -> tuple[IO[bytes], IO[bytes]]:
 
     Processes that the worker forks do not keep the channel open.
     """
+    _watch_supervisor()
     source = os.fdopen(os.dup(0), "rb")
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -222,6 +226,31 @@ def open_channel() -> tuple[IO[bytes], IO[bytes]]:
 
     os.register_at_fork(after_in_child=close_channel)
     return source, sink
+
+
+def _watch_supervisor() -> None:
+    """Start a process that kills this worker's group soon after the supervisor is gone.
+
+    The worker itself notices that too, unless it hangs in code that keeps Python's lock.
+    """
+    group = os.getpgrp()
+    if group != os.getpid() or not hasattr(select, "poll"):
+        return
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    # As a grandchild, it is no child that the task's code could wait for.
+    if os.fork() == 0:
+        os.dup2(2, 1)
+        poll = select.poll()
+        # Without events, only the end of the channel is reported.
+        poll.register(0, 0)
+        poll.poll()
+        time.sleep(_GRACE)
+        _kill_marked(os.environ.get(MARK, "").rpartition("/")[2] or "none")
+        os.killpg(group, signal.SIGKILL)
+    os._exit(0)
 
 
 def exit_at_once() -> NoReturn:
