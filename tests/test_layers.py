@@ -35,7 +35,7 @@ LAYERS = {
     # What a journal means, and the one lifecycle of a run.
     3: {
         *("columns", "history", "run_config", "ownership", "run_directory"),
-        "evaluations",
+        *("evaluations", "retention"),
         *("fingerprint", "progress"),
         *("repair", "session", "stall"),
         # A task made of a function. It remembers the objects that this process has tracked.

@@ -345,6 +345,12 @@ def with_initial(problem: Problem, initial: Any) -> Problem:
     return replace(problem, initial=tuple(configs))
 
 
+def with_constraints(problem: Problem, constraints: Sequence[str | Constraint]) -> Problem:
+    """Return a problem with further constraints than those of its task."""
+    new = [c for c in parse_constraints(constraints) if c not in problem.constraints]
+    return replace(problem, constraints=(*problem.constraints, *dict.fromkeys(new)))
+
+
 def problem_of(task: Any) -> Problem:
     """Check that an object is a task, and return its problem."""
     if isinstance(task, type):

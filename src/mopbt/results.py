@@ -14,7 +14,7 @@ import numpy as np
 from mopbt.algorithms import algorithm_of, check_count
 from mopbt.engines.base import Engine, RunContext
 from mopbt.engines.local import LocalEngine
-from mopbt.errors import StoreError, TaskError
+from mopbt.errors import CorruptCheckpoint, StoreError, TaskError
 from mopbt.evaluations import (
     Evaluation,
     Evaluations,
@@ -33,6 +33,7 @@ from mopbt.objectives import signed_reference
 from mopbt.problem import Problem, Task, rows_of
 from mopbt.progress import Outcome, Progress
 from mopbt.replay import Replayed, replay_schedule
+from mopbt.retention import models_with_weights
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import open_run, read_run_config
 from mopbt.serialization import is_pickle, loads
@@ -265,7 +266,7 @@ class Results:
 
         Args:
             rows: The name of the rows, by default all that the task declares.
-            points: The models, by default those on the front.
+            points: The models, by default those on the front that have weights.
             seeds: The numbers of the repetitions, for tasks whose evaluation is random.
             engine: What evaluates the models; by default this process.
 
@@ -274,7 +275,8 @@ class Results:
         """
         task = self._rows_task()
         names = _check_rows(rows, rows_of(task))
-        models = [p.job for p in self.front()]
+        kept = self.models_with_weights()
+        models = [p.job for p in self.front() if p.job in kept]
         if points is not None:
             models = [self._job_of(point) for point in points]
         keys = wanted_keys(models, names, _check_seeds(seeds))
@@ -342,7 +344,30 @@ class Results:
         """Return the bytes of a model's checkpoint, verified against the journal."""
         job = self._job_of(point)
         checksum = self.history.reports.checksum(self.history.reports.row(job))
-        return self.checkpoints.load(job, checksum)
+        try:
+            return self.checkpoints.load(job, checksum)
+        except CorruptCheckpoint:
+            if self.settings.keep is None or job in self.models_with_weights():
+                raise
+            # A model that is only damaged has another remedy.
+            if job in self.checkpoints.kept():
+                raise
+            raise CorruptCheckpoint(self._no_weights(job)) from None
+
+    def models_with_weights(self) -> frozenset[int]:
+        """Return the ids of the models on the front whose weights the run keeps.
+
+        These are all, unless the run was started with a smaller `keep`.
+        """
+        return models_with_weights(self.history, self.settings.keep)
+
+    def _no_weights(self, job: int) -> str:
+        run = self.path or "RUN"
+        return (
+            f"model {job} has no weights: the run keeps those of at most {self.settings.keep} "
+            f"models on its front (`keep`); train it again with `results.replay({job})` or `mopbt "
+            f"replay {run} {job} --export model.safetensors`"
+        )
 
     def checkpoint_file(self, point: Point | int) -> Path | str:
         """Return the file of a model's checkpoint, or its URL in remote storage."""

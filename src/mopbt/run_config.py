@@ -25,7 +25,7 @@ _DOMAINS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Grid, LogGrid, Ordinal, Categorical, Float, Int)
 }
 _KEYS = (
-    *("format", "mopbt", "run_id", "created", "seed", "confidence", "storage"),
+    *("format", "mopbt", "run_id", "created", "seed", "confidence", "storage", "keep"),
     *("initial", "algorithm", "engine", "task"),
 )
 _TASK_KEYS = (
@@ -49,6 +49,7 @@ class RunConfig:
         storage: Where checkpoints are kept; empty for the run's directory.
         run_id: The unique id of the run; empty before it is created.
         confidence: The confidence of the intervals of metrics with an error.
+        keep: How many models of the front keep their weights; None for all.
     """
 
     problem: Problem
@@ -60,10 +61,13 @@ class RunConfig:
     storage: str = ""
     run_id: str = ""
     confidence: float = CONFIDENCE
+    keep: int | None = None
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
         check_confidence(self.confidence)
+        if self.keep is not None:
+            check_count("keep", self.keep, 1)
 
     def to_toml(self) -> str:
         """Return the text of `run.toml`."""
@@ -77,6 +81,8 @@ class RunConfig:
         }
         if self.storage:
             data["storage"] = self.storage
+        if self.keep is not None:
+            data["keep"] = self.keep
         if self.problem.initial:
             space = self.problem.space
             data["initial"] = [space.decode(config) for config in self.problem.initial]
@@ -165,6 +171,8 @@ class RunConfig:
             "steps": problem.steps,
             "objectives": [(o.name, o.direction) for o in problem.objectives],
         }
+        if self.keep is not None:
+            flat["keep"] = self.keep
         if problem.reference is not None:
             flat["reference"] = unsigned(problem.objectives, problem.reference)
         flat["constraints"] = [str(constraint) for constraint in problem.constraints]
@@ -202,6 +210,7 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
         storage=data.get("storage", ""),
         run_id=data["run_id"],
         confidence=data.get("confidence", CONFIDENCE),
+        keep=data.get("keep"),
     )
 
 

@@ -50,14 +50,17 @@ from mopbt.problem import (
     CheckedTask,
     Problem,
     Task,
+    is_training_function,
     problem_of,
     rows_of,
     suggested_population,
+    with_constraints,
     with_initial,
 )
 from mopbt.progress import Outcome, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
+from mopbt.retention import Retention, models_with_weights
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import RunDirectory, absolute_storage, open_run
 from mopbt.schedulers.base import Scheduler, extend_scheduler
@@ -83,6 +86,7 @@ def run(
     engine: Engine | EngineName = "auto",
     timeout: float | None = None,
     storage: Path | str | None = None,
+    keep: int | None = None,
     budget: Budget | None = None,
     initial: Sequence[Mapping[str, Any]] = (),
     extend: Mapping[str, int] | None = None,
@@ -123,6 +127,9 @@ def run(
             failed. An engine object has its own `timeout`.
         storage: Where to keep checkpoints, if not in `out`: a folder, or a URL that fsspec
             supports, such as ``s3://bucket/run``. Each run needs its own.
+        keep: How many models of the front keep their weights on disk, by default all. Beyond it, a
+            scattered subset keeps them. The other models stay in the results without weights;
+            `replay` trains one again.
         budget: When to stop before the algorithm is done.
         initial: Hyperparameters with which the first trials start, such as a configuration that is
             known to be good. The algorithm proposes all others.
@@ -136,19 +143,21 @@ def run(
         name: Name of the task (default: the function's name).
         space: Hyperparameters of the task.
         objectives: Objectives with their directions: ``{"accuracy": "max", "dsp": "min"}``.
-        constraints: Constraints on metrics: ``["accuracy >= 0.7"]``.
+        constraints: Constraints on metrics: ``["accuracy >= 0.7"]``. A task object may be given
+            further ones.
         reference: Reference point of the hypervolume, such as ``{"accuracy": 0.5, "dsp": 1}``.
         interval: Steps between two decisions (default 1).
         steps: Steps of training of each member.
         rows: Names of further rows, such as ``("test",)``, on which the function measures the
             models on the front at the end of the run: `m.rows` names them.
     """
+    is_function = is_training_function(task)
     subject = as_task(
         task,
         name=name,
         space=space,
         objectives=objectives,
-        constraints=constraints,
+        constraints=constraints if is_function else None,
         reference=reference,
         interval=interval,
         steps=steps,
@@ -157,6 +166,7 @@ def run(
     default = suggested_population(subject)
     chosen = _choose_algorithm(algorithm or MOPBT.name, population, default=default)
     problem = with_initial(problem_of(subject), initial)
+    problem = with_constraints(problem, constraints or ())
     fingerprint = code_of(subject)
     settings = RunConfig(
         problem,
@@ -164,6 +174,7 @@ def run(
         seed,
         task_fingerprint=fingerprint,
         confidence=confidence,
+        keep=keep,
     )
     return execute_run(
         subject,
@@ -270,7 +281,10 @@ def open_session(
     seed = settings.seed
     with ExitStack() as stack:
         stack.callback(store.close)
-        session = Session(scheduler, problem, store, engine, seed, budget, watch, history)
+        retention = None if settings.keep is None else Retention(settings.keep)
+        session = Session(
+            scheduler, problem, store, engine, seed, budget, watch, history, retention
+        )
         context = RunContext(task, problem, seed, store.checkpoints, settings.confidence)
         engine.start(context)
         stack.callback(engine.close)
@@ -350,8 +364,7 @@ class _Opened:
         path = self.store.path if isinstance(self.store, DirectoryStore) else None
         if path is not None:
             self.evaluations.update(read_evaluations(path))
-        entries = (*self.history.front, *self.history.pessimistic_front)
-        models = sorted({entry.job for entry in entries})
+        models = sorted(models_with_weights(self.history, self.settings.keep))
         keys = wanted_keys(models, rows_of(task))
         evaluate_missing(self.driver, self.history, keys, self.evaluations, path)
 

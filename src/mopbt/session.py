@@ -11,6 +11,7 @@ from mopbt.errors import Stalled, StopRun, TaskFailed
 from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
+from mopbt.retention import Retention, models_with_weights
 from mopbt.schedulers.base import PopulationScheduler, Scheduler, extendable_by
 from mopbt.stall import stalled_generations
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
@@ -66,6 +67,7 @@ class Session:
     budget: Budget
     watch: Watch
     history: History
+    retention: Retention | None = None  # None keeps all models of the front
     state: State = field(init=False)
     worked: bool = field(default=False, init=False)
     # Seconds of work, over all sessions: what the history says, or the time that has run out.
@@ -199,8 +201,10 @@ class Session:
 
     def _kept(self) -> frozenset[int]:
         """Return the checkpoints that must stay."""
-        front = {entry.job for entry in self.history.front}
-        front |= {entry.job for entry in self.history.pessimistic_front}
+        if self.retention is None:
+            front = models_with_weights(self.history, None)
+        else:
+            front = self.retention.follow(self.history)
         required = required_checkpoints(self.state)
         if "steps" in extendable_by(self.scheduler):
             # A run that is extended continues from these.

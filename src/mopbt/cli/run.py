@@ -14,8 +14,14 @@ from mopbt.cli.application import EXIT_CODES, JsonOption, QuietOption, RunArgume
 from mopbt.cli.output import database_url, out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
 from mopbt.estimate import CONFIDENCE
-from mopbt.messages import did_you_mean
-from mopbt.problem import problem_of, suggested_population, with_initial
+from mopbt.messages import counted, did_you_mean
+from mopbt.problem import (
+    Problem,
+    problem_of,
+    suggested_population,
+    with_constraints,
+    with_initial,
+)
 from mopbt.registry import find_task, task_fingerprint
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
@@ -134,6 +140,23 @@ StorageOption = Annotated[
         show_default=False,
     ),
 ]
+KeepOption = Annotated[
+    int | None,
+    typer.Option(
+        help="How many models of the front keep their weights on disk, a scattered subset "
+        "[default: all].",
+        show_default=False,
+    ),
+]
+ConstraintOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--constraint",
+        help='A constraint on a metric, such as --constraint "accuracy > 0.52", in addition to '
+        "those of the task; can be repeated.",
+        metavar="CONSTRAINT",
+    ),
+]
 SecondsOption = Annotated[
     float | None, typer.Option(help="Stop after this many seconds of work, over all sessions.")
 ]
@@ -203,6 +226,7 @@ def run(
     seed: SeedOption = 0,
     option: AlgorithmOptionsOption = None,
     initial: InitialOption = None,
+    constraint: ConstraintOption = None,
     engine: EngineOption = "auto",
     workers: WorkersOption = None,
     cost: CostOption = None,
@@ -214,6 +238,7 @@ def run(
     num_gpus: GpusOption = None,
     timeout: TimeoutOption = None,
     storage: StorageOption = None,
+    keep: KeepOption = None,
     budget_seconds: SecondsOption = None,
     budget_jobs: JobsOption = None,
     budget_total_steps: StepsOption = None,
@@ -235,12 +260,13 @@ def run(
     fingerprint = task_fingerprint(reference)
     problem = with_initial(problem_of(found), [] if initial is None else _read_initial(initial))
     settings = RunConfig(
-        problem,
+        with_constraints(problem, constraint or ()),
         options_of(chosen),
         seed,
         reference,
         task_fingerprint=fingerprint,
         confidence=confidence,
+        keep=keep,
     )
     directory = directory or default_directory(settings)
     budget = Budget(
@@ -288,7 +314,7 @@ def resume(
     found = find_task_of(path, settings)
     settings = replace(
         settings,
-        problem=replace(problem_of(found), initial=settings.problem.initial),
+        problem=_resumed_problem(problem_of(found), settings.problem),
         task_fingerprint=task_fingerprint(settings.task_reference),
         engine={},
         storage="",
@@ -306,6 +332,14 @@ def resume(
     where["callbacks"] = _parse_trackers(track)
     hint = f"run `mopbt resume {path}` to resume"
     _execute(found, settings, path, budget, as_json=as_json, resume_hint=hint, **where)
+
+
+def _resumed_problem(task: Problem, recorded: Problem) -> Problem:
+    """Return the problem of a task, with the configurations and constraints given to its run."""
+    constraints = task.constraints
+    if recorded.constraints[: len(constraints)] == constraints:
+        constraints = recorded.constraints
+    return replace(task, initial=recorded.initial, constraints=constraints)
 
 
 def _execute(
@@ -329,9 +363,11 @@ def _execute(
     else:
         print_front(results, path, 20)
         storage = results.settings.storage or path / "checkpoints"
-        out.print(
-            f"The models are in {storage}; `mopbt front {path}` lists them all.", soft_wrap=True
-        )
+        models = "The models"
+        if settings.keep is not None:
+            models = f"The weights of {counted(len(results.models_with_weights()), 'model')}"
+        where = f"{models} are in {storage}; `mopbt front {path}` lists them all."
+        out.print(where, soft_wrap=True)
     if results.outcome == "budget":
         raise typer.Exit(3)
 
