@@ -1,6 +1,7 @@
 """Execute the missing runs of a comparison, each as soon as its time is known."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from mopbt.compare.plan import (
 from mopbt.compare.progress import ProgressView
 from mopbt.compare.reuse import ReusableRuns
 from mopbt.compare.worker import Answer, RunSpec
+from mopbt.engines.devices import MASKS, VARIABLE, discover
 from mopbt.engines.pool import THREADS
 from mopbt.engines.supervisor import Supervisor, WorkerProcess, available_cores
 from mopbt.errors import RunMismatch, StoreError, TaskFailed, all_errors
@@ -354,6 +356,7 @@ class WorkerPool:
     def __init__(self) -> None:
         self._supervisor = Supervisor()
         self._idle: list[WorkerProcess] = []
+        self._spawned = 0
         # The specification of a run, or None while a task is prepared or measured.
         self._busy: dict[WorkerProcess, RunSpec | None] = {}
 
@@ -417,10 +420,21 @@ class WorkerPool:
         if self._idle:
             worker = self._idle.pop()
         else:
-            environment = dict.fromkeys(THREADS, "1")
+            environment = dict.fromkeys(THREADS, "1") | self._mask_of_next()
             worker = self._supervisor.spawn("mopbt.compare.worker:serve", environment)
         self._busy[worker] = spec
         worker.send(json.dumps(message).encode())
+
+    def _mask_of_next(self) -> dict[str, str]:
+        """Return the variables that leave one accelerator visible to the next process, in turn."""
+        found = [device for device in discover() if device.kind in MASKS]
+        if not found:
+            return {}
+        self._spawned += 1
+        device = found[(self._spawned - 1) % len(found)]
+        # The task decides whether to use it.
+        variables = device.environment(os.environ)
+        return {name: value for name, value in variables.items() if name != VARIABLE}
 
     def _receive(self) -> tuple[RunSpec | None, Answer]:
         """Wait for the next answer or the death of a busy process, and say of which run."""
