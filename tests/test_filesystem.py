@@ -1,19 +1,25 @@
 import errno
+import fcntl
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
-from mopbt import filesystem
+from mopbt import filesystem, limits
 from mopbt.errors import StorageFull, StoreError
 from mopbt.filesystem import AppendOnlyFile, remove, write_quickly
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-def test_a_full_device(tmp_path):
-    os.symlink("/dev/full", tmp_path / f"y.{os.getpid()}.tmp")
+def test_a_full_device(tmp_path, monkeypatch):
+    def full(fd, data, offset):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(filesystem.disk, "write", full)
     with pytest.raises(StorageFull, match="no space left to write"):
         filesystem.write_atomically(tmp_path / "y", b"x" * 100_000)
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
     filesystem.write_atomically(tmp_path / "y", b"fits")
     assert (tmp_path / "y").read_bytes() == b"fits"
 
@@ -24,8 +30,8 @@ def test_a_read_only_file_system_is_an_error_with_the_remedy(tmp_path, monkeypat
     def fail(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(filesystem, "open", fail, raising=False)
-    monkeypatch.setattr(type(tmp_path), "unlink", fail)
+    monkeypatch.setattr(filesystem.disk, "open", fail)
+    monkeypatch.setattr(filesystem.disk, "unlink", fail)
     with pytest.raises(
         StoreError, match=r"cannot write .*about.json: Read-only file system; .*make it writable"
     ):
@@ -71,3 +77,60 @@ def test_errors_of_quick_writes_and_removals_name_the_file(tmp_path):
     remove(tmp_path / "a")
     with pytest.raises(StoreError, match=f"cannot write {tmp_path}: "):
         remove(tmp_path)
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    target = tmp_path / "thesis.txt"
+    target.write_text("years of work")
+    link = tmp_path / "journal.jsonl"
+    link.symlink_to(target)
+    for write in (
+        lambda: AppendOnlyFile(link, 0),
+        lambda: write_quickly(link, b"x"),
+    ):
+        with pytest.raises(StoreError, match=r"journal\.jsonl: .*remove the symbolic link"):
+            write()
+    with pytest.raises(OSError, match="symbolic links"):
+        filesystem.open_lock_file(link)
+    assert target.read_text() == "years of work"
+    filesystem.write_atomically(link, b"replaces the link")
+    assert target.read_text() == "years of work"
+
+
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, Path("/dev/zero")):
+        with pytest.raises(OSError, match="is not a regular file"):
+            filesystem.read_file(path)
+    with pytest.raises(StoreError, match="cannot write"):
+        AppendOnlyFile(pipe, 0)
+
+
+def test_a_large_file_of_settings_is_refused(tmp_path):
+    file = tmp_path / "run.toml"
+    with open(file, "wb") as sparse:
+        sparse.truncate(limits.SETTINGS_BYTES + 1)
+    with pytest.raises(StoreError, match=r"run\.toml: it has more than 16,777,216 bytes"):
+        filesystem.read_settings(file)
+
+
+def test_the_parents_of_a_new_directory_are_synced(tmp_path, monkeypatch):
+    synced = []
+    real = filesystem.sync
+    monkeypatch.setattr(filesystem, "sync", lambda path: (synced.append(path), real(path)))
+    filesystem.make_directories(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
+    filesystem.make_directories(tmp_path / "a" / "b")
+    assert len(synced) == 2
+    AppendOnlyFile(tmp_path / "a" / "log", 0).close()
+    assert synced[2:] == [tmp_path / "a"]
+
+
+def test_macos_flushes_the_drive(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda fd, command: asked.append(command))
+    filesystem.write_atomically(tmp_path / "file", b"data")
+    assert asked == [51, 51]

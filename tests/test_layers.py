@@ -17,7 +17,7 @@ LAYERS = {
     # Nouns.
     0: {
         "table",
-        *("version", "errors", "messages", "rng", "space", "objectives", "state"),
+        *("version", "errors", "messages", "limits", "rng", "space", "objectives", "state"),
         *("problem", "serialization", "averaging", "estimate"),
     },
     # The paper's verbs.
@@ -412,7 +412,6 @@ WRITERS = {
     "compare.worker": "removes the directory of a run that is started again",
     "engines.supervisor": "opens the null device",
     "export": "writes exported models where the user asks",
-    "html.follower": "opens journals for reading, without following links",
     "html.report": "writes a page where the user asks",
     "tasks.registry": "keeps downloaded data sets",
     "trackers.tensorboard": "removes events of a tracker that was killed",

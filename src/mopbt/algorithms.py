@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 from mopbt.explore import Explore, Local, RandomMutation
+from mopbt.limits import POPULATION as LARGEST_POPULATION
 from mopbt.messages import did_you_mean
 from mopbt.problem import Problem
 from mopbt.proposals import botorch, nsga2
@@ -576,6 +577,8 @@ def algorithm_by_name(name: str, task_population: int | None, /, **options: Any)
 def check_count(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless the value is a whole number of at least `least`."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        if name == "population" and value > LARGEST_POPULATION:
+            raise ValueError(f"`population` must be at most {LARGEST_POPULATION:,}, got {value!r}")
         return
     # Integers of numpy are not instances of int.
     is_convertible = isinstance(value, Integral) and not isinstance(value, int)

@@ -1,42 +1,104 @@
 """The one seam to the disk: only this module writes the files of a run.
 
 What a function has written is durable when it returns, unless it says otherwise. Errors of the
-disk become a StoreError with the remedy.
+disk become a StoreError with the remedy. All calls that change files go through `Disk`, which the
+tests replace to record them, or to let one of them fail.
 """
 
 import errno
+import fcntl
 import os
+import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from mopbt.errors import StorageFull, StoreError
+from mopbt.limits import SETTINGS_BYTES
 
 # What file systems without hard links answer.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+# A link is not followed, so that no file outside of a run is changed. A pipe is not waited for.
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_REMEDIES = {
+    errno.EIO: "check the disk",
+    errno.ESTALE: "mount the file system again",
+    errno.EMFILE: "close files, or raise the limit (`ulimit -n`)",
+    errno.ENFILE: "close other programs",
+    errno.EINTR: "do not interrupt it",
+    errno.ELOOP: "remove the symbolic link",
+    errno.EINVAL: "put back the file that the run wrote",
+    errno.EFBIG: "put back the file that the run wrote",
+}
+
+
+class Disk:
+    """The calls to the operating system that change files."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file, or create it, and return its descriptor."""
+        return os.open(path, flags, 0o644)
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        """Write bytes at an offset and return how many were written."""
+        return os.pwrite(fd, data, offset)
+
+    def truncate(self, fd: int, length: int) -> None:
+        """Set the length of a file."""
+        os.ftruncate(fd, length)
+
+    def sync(self, fd: int) -> None:
+        """Wait until a file, or the names in a directory, are on the disk."""
+        if sys.platform == "darwin":
+            # There, fsync only hands the data to the drive, which may keep it in its cache.
+            with suppress(OSError):
+                fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+                return
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename a file, and replace the target if it exists."""
+        os.replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name; FileExistsError if that exists."""
+        os.link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        """Create a directory."""
+        os.mkdir(path)
+
+
+disk = Disk()
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file that is complete or absent after a crash."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        _write_new(temporary, data, durable=True)
+        disk.replace(temporary, path)
         sync(path.parent)
     except OSError as error:
         # On a read-only file system the removal fails too, and would hide the cause.
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            disk.unlink(temporary)
         raise cannot_write(error, path) from error
 
 
 def write_quickly(path: Path, data: bytes) -> None:
     """Write a file without waiting for the disk; a crash may leave a part of it."""
     try:
-        path.write_bytes(data)
+        _write_new(path, data, durable=False)
     except OSError as error:
         raise cannot_write(error, path) from error
 
@@ -46,53 +108,89 @@ def create_exclusively(path: Path, data: bytes) -> None:
     # Processes on several machines may have the same number.
     temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
     try:
-        write_quickly(temporary, data)
-        sync(temporary)
+        _write_new(temporary, data, durable=True)
         try:
-            os.link(temporary, path)
+            disk.link(temporary, path)
         except FileExistsError:
             pass
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             # The file may be read while it is empty, but it still has one author.
-            with suppress(FileExistsError), open(path, "xb") as file:
-                file.write(data)
+            with suppress(FileExistsError):
+                _write_new(path, data, durable=True, flags=os.O_EXCL)
         sync(path.parent)
     except OSError as error:
         raise cannot_write(error, path) from error
     finally:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            disk.unlink(temporary)
+
+
+def make_directories(path: Path) -> None:
+    """Create a directory and its missing parents, so that they survive a crash."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    for place in reversed(missing):
+        with suppress(FileExistsError):
+            disk.mkdir(place)
+        sync(place.parent)
 
 
 def remove(path: Path) -> None:
     """Remove a file, if it exists, without waiting for the disk."""
     try:
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            disk.unlink(path)
     except OSError as error:
         raise cannot_write(error, path) from error
 
 
 def sync(path: Path) -> None:
     """Make the content of a file, or the names in a directory, durable."""
-    fd = os.open(path, os.O_RDONLY)
+    fd = disk.open(path, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        disk.sync(fd)
     finally:
-        os.close(fd)
+        disk.close(fd)
 
 
 def open_lock_file(path: Path) -> IO[Any]:
     """Open a lock file for reading and writing, and create it if needed."""
-    return open(path, "a+", encoding="utf-8")
+    return os.fdopen(_open_plainly(path, os.O_RDWR | os.O_CREAT), "r+", errors="replace")
 
 
 def replace_text(file: IO[Any], text: str) -> None:
     """Replace the content of an open lock file, without waiting for the disk."""
+    file.seek(0)
     file.truncate(0)
     file.write(text)
     file.flush()
+
+
+def open_to_read(path: Path, *, follow_links: bool = True) -> IO[bytes]:
+    """Open a regular file; OSError for a pipe, a device or a directory."""
+    nofollow = 0 if follow_links else os.O_NOFOLLOW
+    fd = disk.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | nofollow)
+    _check_regular(fd, path)
+    return os.fdopen(fd, "rb")
+
+
+def read_file(path: Path, most: int | None = None, *, follow_links: bool = True) -> bytes:
+    """Read a regular file; OSError if it cannot be read, or has more than `most` bytes."""
+    with open_to_read(path, follow_links=follow_links) as file:
+        data = file.read(-1 if most is None else most + 1)
+    if most is not None and len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes")
+    return data
+
+
+def read_settings(path: Path, *, follow_links: bool = True) -> str:
+    """Read a file of settings; StoreError if it cannot be read or is too large."""
+    try:
+        data = read_file(path, SETTINGS_BYTES, follow_links=follow_links)
+    except OSError as error:
+        raise cannot_read(error, path) from error
+    return data.decode("utf-8", "replace")
 
 
 class AppendOnlyFile:
@@ -110,7 +208,13 @@ class AppendOnlyFile:
         self._durable = durable
         self._path = path
         self._length = length
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        is_new = not path.exists()
+        try:
+            self._fd = _open_plainly(path, os.O_RDWR | os.O_CREAT)
+            if is_new and durable:
+                sync(path.parent)
+        except OSError as error:
+            raise cannot_write(error, path) from error
         # Until the first append nothing is changed.
         self._has_rest = True
 
@@ -123,14 +227,16 @@ class AppendOnlyFile:
         """Write bytes at the end and flush them to the disk; if that fails, none remain."""
         try:
             if self._has_rest:
-                os.ftruncate(self._fd, self._length)
+                disk.truncate(self._fd, self._length)
                 self._has_rest = False
             self._write(data)
             if self._durable:
-                os.fsync(self._fd)
+                disk.sync(self._fd)
         except BaseException as error:
             # Also after Ctrl-C: later bytes must not follow half of these.
-            os.ftruncate(self._fd, self._length)
+            self._has_rest = True
+            with suppress(OSError):
+                disk.truncate(self._fd, self._length)
             if isinstance(error, OSError):
                 raise cannot_write(error, self._path) from error
             raise
@@ -138,19 +244,50 @@ class AppendOnlyFile:
 
     def cut(self, length: int) -> None:
         """Remove everything after the first `length` bytes."""
-        os.ftruncate(self._fd, length)
-        if self._durable:
-            os.fsync(self._fd)
+        try:
+            disk.truncate(self._fd, length)
+            if self._durable:
+                disk.sync(self._fd)
+        except OSError as error:
+            raise cannot_write(error, self._path) from error
         self._length = length
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        disk.close(self._fd)
 
     def _write(self, data: bytes) -> None:
-        written = 0
-        while written < len(data):
-            written += os.pwrite(self._fd, data[written:], self._length + written)
+        _write_all(self._fd, data, self._length)
+
+
+def _write_new(path: Path, data: bytes, *, durable: bool, flags: int = 0) -> None:
+    """Write a complete file; OSError if that fails."""
+    fd = _open_plainly(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags)
+    try:
+        _write_all(fd, data, 0)
+        if durable:
+            disk.sync(fd)
+    finally:
+        disk.close(fd)
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    written = 0
+    while written < len(data):
+        written += disk.write(fd, data[written:], offset + written)
+
+
+def _open_plainly(path: Path, flags: int) -> int:
+    """Open a regular file, without following links or waiting for a pipe."""
+    fd = disk.open(path, flags | _PLAIN)
+    _check_regular(fd, path)
+    return fd
+
+
+def _check_regular(fd: int, path: Path) -> None:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
 
 
 def cannot_write(error: OSError, path: Path) -> StoreError:
@@ -161,7 +298,14 @@ def cannot_write(error: OSError, path: Path) -> StoreError:
             "to resume"
         )
     why = error.strerror or str(error)
+    remedy = _REMEDIES.get(error.errno or 0, "make it writable")
     return StoreError(
-        f"cannot write {path}: {why}; nothing reported is lost: make it writable, then rerun to "
-        "resume"
+        f"cannot write {path}: {why}; nothing reported is lost: {remedy}, then rerun to resume"
     )
+
+
+def cannot_read(error: OSError, path: Path) -> StoreError:
+    """Return the error, with the remedy, for a file that cannot be read."""
+    why = error.strerror or str(error)
+    remedy = _REMEDIES.get(error.errno or 0, "make it readable")
+    return StoreError(f"cannot read {path}: {why}; {remedy}, then try again")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
-from mopbt.filesystem import remove, write_atomically
+from mopbt.filesystem import read_settings, remove, write_atomically
 from mopbt.history import History, read_history
 from mopbt.ownership import Owner, claim_storage
 from mopbt.run_config import RunConfig
@@ -132,7 +132,7 @@ def read_run_config(path: Path) -> RunConfig:
     """Read the settings of a run's directory."""
     file = path / "run.toml"
     if file.is_file():
-        return RunConfig.from_toml(file.read_text(encoding="utf-8", errors="replace"), file)
+        return RunConfig.from_toml(read_settings(file), file)
     if path.is_dir():
         why = "it has no run.toml"
     elif path.is_file():

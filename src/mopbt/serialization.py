@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from mopbt.limits import HEADER_BYTES
+
 # The key that marks nodes which plain JSON cannot express.
 _KIND = "~"
 _CODES = {
@@ -61,10 +63,10 @@ def loads(data: bytes) -> Any:
     """Restore the tree that `dumps` serialized."""
     try:
         end = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:end])
+        header = json.loads(data[8 : min(end, 8 + HEADER_BYTES)])
         shape = json.loads(header.pop("__metadata__")["mopbt"])
         size = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(
             "not a state tree of mopbt: the bytes do not start with its header; pass bytes that "
             "`dumps` returned"
@@ -73,12 +75,22 @@ def loads(data: bytes) -> Any:
         raise ValueError(
             f"the state tree is damaged: its arrays must have {size} bytes, got {len(data) - end}"
         )
-    leaves: dict[str, Leaf] = {}
-    for name, entry in header.items():
-        first, last = entry["data_offsets"]
-        content = data[end + first : end + last]
-        leaves[name] = (_NAMES[entry["dtype"]], tuple(entry["shape"]), content)
-    return _decode(shape, leaves)
+    try:
+        leaves = {name: _read_leaf(entry, memoryview(data)[end:]) for name, entry in header.items()}
+        return _decode(shape, leaves)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the state tree is damaged: {type(error).__name__}: {error}") from None
+
+
+def _read_leaf(entry: dict[str, Any], arrays: memoryview) -> Leaf:
+    """Return an array of a file; ValueError if its shape does not fit its bytes."""
+    first, last = entry["data_offsets"]
+    dtype = _NAMES[entry["dtype"]]
+    shape = tuple(entry["shape"])
+    bytes_each = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+    if min(shape, default=0) < 0 or math.prod(shape) * bytes_each != last - first or first < 0:
+        raise ValueError(f"an array of shape {shape} does not have {last - first} bytes")
+    return dtype, shape, bytes(arrays[first:last])
 
 
 def is_pickle(data: bytes) -> bool:

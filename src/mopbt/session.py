@@ -281,9 +281,7 @@ class Session:
     def _roll_back_failures(self) -> None:
         """Remove the failures that stopped the run, so that a resumed run repeats their jobs."""
         mark, before = self._intact
-        self.store.rewind(mark)
-        if before:
-            self.store.append(Exchange(reports=before))
+        self.store.rewind(mark, Exchange(reports=before) if before else None)
 
     def _record_end(self, *, done: bool) -> None:
         """Record the time of a session, also one without reports, and whether the run is done.

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.random import Generator
 
+from mopbt.limits import DOMAIN_VALUES
 from mopbt.messages import did_you_mean
 
 Position = int | float
@@ -488,6 +489,10 @@ def _check_flag(kind: str, name: str, flag: Any) -> None:
 def _check_count(kind: str, n: Any, least: int) -> None:
     if not isinstance(n, int) or isinstance(n, bool) or n < least:
         raise ValueError(f"{kind}: `n` must be a whole number of at least {least}, got {n!r}")
+    if n > DOMAIN_VALUES:
+        raise ValueError(
+            f"{kind}: `n` must be at most {DOMAIN_VALUES:,}, got {n!r}; use Float for a range"
+        )
 
 
 def _check_values(kind: str, values: Any) -> tuple[Value, ...]:

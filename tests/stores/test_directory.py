@@ -3,7 +3,6 @@ import fcntl
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -130,18 +129,18 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path, damage):
 def disturb_reads(monkeypatch):
     """Return a function that makes the next `count` reads of checkpoints fail."""
     monkeypatch.setattr(base, "RETRY_PAUSES", (0.0, 0.0, 0.0))
-    real = Path.read_bytes
+    real = directory.read_file
 
     def disturb(count, error=errno.EIO):
         left = [count]
 
-        def read_bytes(path):
+        def read_file(path, *most):
             if path.suffix == ".ckpt" and left[0] > 0:
                 left[0] -= 1
                 raise OSError(error, os.strerror(error))
-            return real(path)
+            return real(path, *most)
 
-        monkeypatch.setattr(Path, "read_bytes", read_bytes)
+        monkeypatch.setattr(directory, "read_file", read_file)
 
     return disturb
 
@@ -215,7 +214,7 @@ def test_looking_at_a_run_needs_no_permission_to_write(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(fcntl, "flock", lambda file, how: asked.append((file.mode, how)))
     assert holder_of(tmp_path) == ""
-    assert asked == [("r", fcntl.LOCK_SH | fcntl.LOCK_NB)]
+    assert asked == [("rb", fcntl.LOCK_SH | fcntl.LOCK_NB)]
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
@@ -363,3 +362,76 @@ def test_looking_at_a_run_does_not_keep_it_from_starting(tmp_path):
         process.kill()
         process.wait()
     assert holder_of(tmp_path) == ""
+
+
+def test_a_pipe_as_journal_or_lock_is_an_error(tmp_path):
+    write_journal(tmp_path)
+    for name in ("journal.jsonl", "lock"):
+        (tmp_path / name).rename(tmp_path / "kept")
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(StoreError, match=f"{name}.* is not a regular file"):
+            DirectoryStore(tmp_path)
+        with pytest.raises(StoreError, match="not a regular file"):
+            holder_of(tmp_path) if name == "lock" else read_journal(tmp_path / name)
+        (tmp_path / name).unlink()
+        (tmp_path / "kept").rename(tmp_path / name)
+    DirectoryStore(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["lock", "journal.jsonl"])
+def test_a_linked_or_foreign_file_is_not_overwritten(tmp_path, name):
+    write_journal(tmp_path)
+    file = tmp_path / name
+    foreign = tmp_path / "diary.txt"
+    foreign.write_text("my diary\n")
+    file.unlink()
+    file.symlink_to(foreign)
+    with pytest.raises(StoreError):
+        DirectoryStore(tmp_path).append(lines(1)[0])
+    assert foreign.read_text() == "my diary\n"
+    file.unlink()
+    foreign.rename(file)
+    with pytest.raises(StoreError, match=rf"{name} is not .*'my diary.*another directory"):
+        DirectoryStore(tmp_path)
+    assert file.read_text() == "my diary\n"
+
+
+@pytest.mark.parametrize("left", [b"", b"pro", b"process 12 on", b"\0" * 40])
+def test_what_a_crash_leaves_of_a_lock_is_accepted(tmp_path, left):
+    write_journal(tmp_path)
+    (tmp_path / "lock").write_bytes(left)
+    DirectoryStore(tmp_path).close()
+
+
+def test_a_sparse_journal_is_refused(tmp_path):
+    journal = write_journal(tmp_path)
+    with open(journal, "r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(CorruptJournal, match="a line of more than 67,108,864 bytes"):
+        read_journal(journal)
+
+
+def test_a_rewind_and_its_reports_are_one_step(tmp_path, monkeypatch):
+    """A crash must not separate the removal of failures from the reports that remain."""
+    journal = write_journal(tmp_path, 3)
+    before = journal.read_bytes()
+    store = DirectoryStore(tmp_path)
+    sizes = []
+    real = directory.write_atomically
+    monkeypatch.setattr(
+        directory, "write_atomically", lambda *a: (sizes.append(journal.stat().st_size), real(*a))
+    )
+    mark = before.index(b"\n") + 1
+    store.rewind(mark, lines(5)[4])
+    assert sizes == [len(before)]
+    store.append(lines(6)[5])
+    store.close()
+    assert list(read_journal(journal)[0]) == [lines(1)[0], lines(5)[4], lines(6)[5]]
+
+
+def test_the_leftovers_of_one_process_are_removed(tmp_path):
+    checkpoints = DirectoryCheckpoints(tmp_path)
+    (tmp_path / "3.ckpt.98.tmp").write_bytes(b"half")
+    (tmp_path / "4.ckpt.99.tmp").write_bytes(b"half")
+    checkpoints.remove_leftovers(99)
+    assert [file.name for file in tmp_path.iterdir()] == ["3.ckpt.98.tmp"]

@@ -20,6 +20,8 @@ from mopbt.algorithms import (
     check_count,
     options_with_defaults,
 )
+from mopbt.filesystem import read_file
+from mopbt.limits import SEEDS, SETTINGS_BYTES
 from mopbt.messages import did_you_mean
 from mopbt.objectives import parse_constraints
 from mopbt.problem import Problem
@@ -165,6 +167,8 @@ class Experiment:
     source: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.seeds, int) and self.seeds > SEEDS:
+            raise ValueError(f"`seeds` must be at most {SEEDS:,}, got {self.seeds!r}")
         if isinstance(self.seeds, int) and not isinstance(self.seeds, bool) and self.seeds > 0:
             object.__setattr__(self, "seeds", tuple(range(self.seeds)))
         object.__setattr__(self, "tasks", _freeze(self.tasks))
@@ -176,8 +180,10 @@ class Experiment:
     def read(file: Path | str) -> "Experiment":
         """Read an experiment from its file."""
         try:
-            text = Path(file).read_text(encoding="utf-8-sig")
-        except (FileNotFoundError, IsADirectoryError):
+            text = read_file(Path(file), SETTINGS_BYTES).decode("utf-8-sig")
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) and not Path(file).is_dir():
+                raise ValueError(f"{file} cannot be read: {error.strerror}") from None
             raise ValueError(
                 f"there is no file {file}; pass the file of an experiment, such as "
                 f"experiments/self-check.toml"

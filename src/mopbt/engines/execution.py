@@ -105,7 +105,7 @@ def train(context: RunContext, stack: Stack, cache: ModelCache) -> list[TrainedJ
             if not isinstance(error, CorruptCheckpoint):
                 raise
             stack_error = str(error)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             stack_error = f"{type(error).__name__}: {error}".partition("\n")[0]
     trained = [_train_alone(context, job, checksums, cache) for job, checksums in stack]
     return [replace(job, stack_error=stack_error) for job in trained]
@@ -177,7 +177,8 @@ def _train_alone(
         return TrainedJob(job, time.perf_counter() - began, error=str(error))
     except MopbtError:
         raise
-    except Exception:
+    except (Exception, SystemExit):
+        # A task that calls `sys.exit` must not end the run as if it were complete.
         return TrainedJob(job, time.perf_counter() - began, error=traceback.format_exc())
     cache.put(job.id, model, len(data))
     return TrainedJob(job, time.perf_counter() - began, scores, data)

@@ -21,6 +21,7 @@ from mopbt.engines.execution import Answer, Stack, make_stacks, warn_about_stack
 from mopbt.engines.supervisor import Supervisor, WorkerProcess, available_cores
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
+from mopbt.stores.base import CheckpointFiles
 
 # Environment variables with which numerical libraries limit their threads.
 THREADS = (
@@ -116,6 +117,7 @@ class PoolEngine:
         except Exception as error:
             raise _explain_unsendable(error) from error
         self._problem = context.problem
+        self._checkpoints = context.checkpoints
         self._setup = pickle.dumps((payload, self._warm_bytes))
         self._supervisor = Supervisor()
         self._pending: deque[Stack] = deque()
@@ -172,8 +174,16 @@ class PoolEngine:
 
     def close(self) -> None:
         """Kill all workers; they leave no incomplete files."""
+        processes = list(self._pool)
         self._pool.clear()
         self._supervisor.close()
+        for process in processes:
+            self._remove_leftovers(process)
+
+    def _remove_leftovers(self, process: WorkerProcess) -> None:
+        """Remove a checkpoint that a worker was writing when it died."""
+        if isinstance(self._checkpoints, CheckpointFiles):
+            self._checkpoints.remove_leftovers(process.popen.pid)
 
     def _spawn(self) -> None:
         limits = {} if self._threads is None else dict.fromkeys(THREADS, str(self._threads))
@@ -243,6 +253,7 @@ class PoolEngine:
         """Replace a worker that died, and repeat its jobs or report them as failed."""
         del self._pool[worker.process]
         code = self._supervisor.reap(worker.process)
+        self._remove_leftovers(worker.process)
         repeated = list(worker.stacks)
         reports: list[Report] = []
         if worker.process.timed_out:

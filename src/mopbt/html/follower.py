@@ -9,18 +9,19 @@ import json
 import os
 import re
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mopbt.errors import MopbtError
+from mopbt.filesystem import open_to_read, read_settings
 from mopbt.history import History
 from mopbt.html.run_data import RunData, thinned
+from mopbt.limits import LINE_BYTES
 from mopbt.run_config import RunConfig
 from mopbt.stores.journal import parse_line
 
-LARGEST = 2**20  # bytes of a run.toml or a lock
+LARGEST = 2**20  # bytes of a lock
 # A journal that was cut and has grown again differs in these last bytes that were read.
 TAIL = 64
 SPARK = 60  # points of a curve in a list of runs
@@ -104,7 +105,7 @@ class Follower:
     def _read(self) -> None:
         if self.path.resolve() != self.path:
             raise OSError("its directory has become a link")
-        with open_plainly(self.path / "journal.jsonl") as file:
+        with open_to_read(self.path / "journal.jsonl", follow_links=False) as file:
             state = os.fstat(file.fileno())
             file.seek(self._offset - len(self._tail))
             is_same = (state.st_dev, state.st_ino) == self._file
@@ -113,8 +114,7 @@ class Follower:
             if state.st_size != self._size:
                 self._size = state.st_size
                 file.seek(self._offset)
-                # What follows the last newline is still being written.
-                self._extend(file.read().split(b"\n")[:-1])
+                self._extend(file)
 
     def _start_over(self, file: tuple[int, int]) -> None:
         """Forget everything: this journal was not seen before, or was repaired."""
@@ -126,35 +126,29 @@ class Follower:
         settings = read_run_config(self.path)
         self._run = RunData(settings, History(settings.problem), name=self.name, path=self._shown)
 
-    def _extend(self, lines: list[bytes]) -> None:
-        for number, line in enumerate(lines, 1):
-            parsed = parse_line(line)
+    def _extend(self, file: IO[bytes]) -> None:
+        # What follows the last newline is still being written.
+        while (line := file.readline(LINE_BYTES)).endswith(b"\n"):
+            parsed = parse_line(line[:-1])
             if parsed is None:
                 # An incomplete last line is ignored.
-                if number < len(lines):
+                if file.readline(LINE_BYTES).endswith(b"\n"):
                     self._trouble = (
                         "a line of its journal is damaged; what comes before it is shown "
                         f"({self._offset:,} bytes)"
                     )
                 return
             self.run.history.extend([parsed])
-            self._offset += len(line) + 1
-            self._tail = (line + b"\n")[-TAIL:]
-
-
-def open_plainly(path: Path) -> Any:
-    """Open a regular file for reading, without following links or waiting for a pipe."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return os.fdopen(fd, "rb")
-    os.close(fd)
-    raise OSError(f"{path.name} is not a regular file")
+            self._offset += len(line)
+            self._tail = line[-TAIL:]
+        if len(line) == LINE_BYTES:
+            self._trouble = f"a line of its journal has more than {LINE_BYTES:,} bytes"
 
 
 def read_run_config(path: Path) -> RunConfig:
     """Read the settings of a run's directory, without following a link."""
-    with open_plainly(path / "run.toml") as file:
-        return RunConfig.from_toml(file.read(LARGEST).decode("utf-8", "replace"), path / "run.toml")
+    file = path / "run.toml"
+    return RunConfig.from_toml(read_settings(file, follow_links=False), file)
 
 
 def driver_of(path: Path) -> str:
@@ -163,7 +157,7 @@ def driver_of(path: Path) -> str:
     A process of this machine that has ended does not count. The lock itself is not touched.
     """
     try:
-        with open_plainly(path / "lock") as file:
+        with open_to_read(path / "lock", follow_links=False) as file:
             holder = file.read(LARGEST).decode("utf-8", "replace").strip()
     except OSError:
         return ""

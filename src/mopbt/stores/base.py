@@ -4,7 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from mopbt.errors import CorruptCheckpoint, StoreError
 from mopbt.state import Job, Report
@@ -90,6 +90,14 @@ class Checkpoints(Protocol):
         """
 
 
+@runtime_checkable
+class CheckpointFiles(Protocol):
+    """Checkpoints whose writers leave files behind if they are killed."""
+
+    def remove_leftovers(self, process: int | None = None) -> None:
+        """Remove the temporary files of a process of this machine, or of all processes."""
+
+
 class Store(Protocol):
     """The record of a run: its jobs and reports in order, and its checkpoints."""
 
@@ -109,8 +117,8 @@ class Store(Protocol):
     def mark(self) -> int:
         """Return the current end of the journal, for `rewind`."""
 
-    def rewind(self, mark: int) -> None:
-        """Remove all exchanges after a mark."""
+    def rewind(self, mark: int, then: Exchange | None = None) -> None:
+        """Replace all exchanges after a mark by another one, in one step, or remove them."""
 
     def close(self) -> None:
         """Release the run, so that another process can execute it."""

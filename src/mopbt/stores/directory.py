@@ -7,6 +7,7 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -14,15 +15,19 @@ from typing import IO, Any
 from mopbt.errors import RunLocked, StoreError
 from mopbt.filesystem import (
     AppendOnlyFile,
+    cannot_read,
     cannot_write,
     create_exclusively,
+    make_directories,
     open_lock_file,
+    open_to_read,
+    read_file,
     remove,
     replace_text,
-    sync,
     write_atomically,
     write_quickly,
 )
+from mopbt.limits import SETTINGS_BYTES
 from mopbt.stores.base import (
     OWNER,
     Checkpoints,
@@ -40,6 +45,9 @@ from mopbt.stores.journal import (
 )
 
 SUFFIX = ".ckpt"
+# How the text of a lock begins, and how many characters of it are read.
+_HOLDER = "process "
+_LONGEST_HOLDER = 1000
 
 # Rebuilds the exchanges of a journal in which damaged lines are None.
 Repair = Callable[[Sequence[Exchange | None]], Sequence[Exchange]]
@@ -62,8 +70,9 @@ class DirectoryCheckpoints:
 
     def load(self, id: int, checksum: str) -> bytes:
         """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
-        data = read_with_retries(f"checkpoint {self.file(id)}", self.file(id).read_bytes)
-        return verify_checkpoint(self.file(id), id, data, checksum)
+        file = self.file(id)
+        data = read_with_retries(f"checkpoint {file}", lambda: read_file(file))
+        return verify_checkpoint(file, id, data, checksum)
 
     def drop(self, ids: Iterable[int]) -> None:
         """Remove checkpoints; ids without one are ignored."""
@@ -76,7 +85,8 @@ class DirectoryCheckpoints:
 
     def owner(self) -> bytes | None:
         """Return the record of the run that the folder belongs to; None if there is none."""
-        return read_with_retries(self.path / OWNER, (self.path / OWNER).read_bytes)
+        record = self.path / OWNER
+        return read_with_retries(record, lambda: read_file(record, SETTINGS_BYTES))
 
     def record_owner(self, record: bytes, *, replace: bool = False) -> None:
         """Record the owner of the folder, unless there is one; with `replace`, in any case."""
@@ -85,9 +95,9 @@ class DirectoryCheckpoints:
         else:
             create_exclusively(self.path / OWNER, record)
 
-    def remove_leftovers(self) -> None:
-        """Remove temporary files of a process that was killed while it wrote."""
-        for leftover in self.path.glob(f"*{SUFFIX}.*.tmp"):
+    def remove_leftovers(self, process: int | None = None) -> None:
+        """Remove the temporary files of a process that was killed, or of all processes."""
+        for leftover in self.path.glob(f"*{SUFFIX}.{process or '*'}.tmp"):
             remove(leftover)
 
     def file(self, id: int) -> Path:
@@ -116,25 +126,24 @@ class DirectoryStore:
         self.path = Path(path)
         folder = self.path / "checkpoints"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = Lock(
-                self.path / "lock", f"`mopbt show {self.path}` works while a run is in progress"
-            )
+            make_directories(folder)
         except OSError as error:
             raise cannot_write(error, self.path) from error
+        self._lock = Lock(
+            self.path / "lock", f"`mopbt show {self.path}` works while a run is in progress"
+        )
         self._durable = durable
         try:
             if repair is not None:
                 self._rewrite(repair)
+            for pattern in ("run.toml.*.tmp", "journal.*.tmp"):
+                for leftover in self.path.glob(pattern):
+                    remove(leftover)
             self._journal_file = self._open_journal()
         except BaseException:
             self._lock.release()
             raise
         self.checkpoints = checkpoints or DirectoryCheckpoints(folder, durable=durable)
-        for pattern in ("run.toml.*.tmp", "journal.*.tmp"):
-            for leftover in self.path.glob(pattern):
-                remove(leftover)
-        sync(self.path)
 
     @property
     def journal(self) -> Path:
@@ -157,9 +166,15 @@ class DirectoryStore:
         """Return the current end of the journal, for `rewind`."""
         return self._journal_file.length
 
-    def rewind(self, mark: int) -> None:
-        """Remove all exchanges after a mark."""
-        self._journal_file.cut(mark)
+    def rewind(self, mark: int, then: Exchange | None = None) -> None:
+        """Replace all exchanges after a mark by another one, in one step, or remove them."""
+        if then is None:
+            self._journal_file.cut(mark)
+            return
+        with open_to_read(self.journal) as file:
+            kept = file.read(mark)
+        write_atomically(self.journal, kept + encode_line(then))
+        self._reopen_journal()
 
     def clear(self) -> None:
         """Delete all exchanges."""
@@ -173,6 +188,10 @@ class DirectoryStore:
     def repair(self, repair: Repair) -> None:
         """Rewrite a damaged journal, and keep the damaged file beside it."""
         self._rewrite(repair)
+        self._reopen_journal()
+
+    def _reopen_journal(self) -> None:
+        """Open a journal that was replaced."""
         self._journal_file.close()
         self._journal_file = self._open_journal()
 
@@ -187,7 +206,7 @@ class DirectoryStore:
         repaired = b"".join(map(encode_line, repair(lines)))
         number = next(n for n in count(1) if not (self.path / f"journal.damaged-{n}").exists())
         # The copy comes first, so that a crash loses neither file.
-        write_atomically(self.path / f"journal.damaged-{number}", self.journal.read_bytes())
+        write_atomically(self.path / f"journal.damaged-{number}", read_file(self.journal))
         write_atomically(self.journal, repaired)
 
 
@@ -196,22 +215,32 @@ class Lock:
 
     def __init__(self, path: Path, hint: str) -> None:
         # The file stays open as long as the lock is held.
-        self._file = open_lock_file(path)
+        try:
+            self._file = open_lock_file(path)
+        except OSError as error:
+            raise cannot_write(error, path) from error
         try:
             self._acquire(path, hint)
+            _check_own(self._file, path)
+            started = time.strftime("%Y-%m-%d %H:%M:%S")
+            holder = f"process {os.getpid()} on {socket.gethostname()} since {started}"
+            replace_text(self._file, holder)
+        except OSError as error:
+            self._file.close()
+            raise cannot_write(error, path) from error
         except BaseException:
             self._file.close()
             raise
         _HELD_LOCKS.add(self)
-        started = time.strftime("%Y-%m-%d %H:%M:%S")
-        holder = f"process {os.getpid()} on {socket.gethostname()} since {started}"
-        replace_text(self._file, holder)
 
     def release(self) -> None:
         """Release the lock."""
         _HELD_LOCKS.discard(self)
-        replace_text(self._file, "")
-        self._file.close()
+        # Without its name, the lock of a process that has ended is still free.
+        with suppress(OSError):
+            replace_text(self._file, "")
+        with suppress(OSError):
+            self._file.close()
 
     def close_in_child(self) -> None:
         """Close the file in a forked child, so that the lock ends with the parent."""
@@ -230,9 +259,10 @@ class Lock:
                     "cluster, ask for `flock`)"
                 ) from error
             time.sleep(0.025)
+        holder = _read_holder(self._file) or "another process"
         raise RunLocked(
-            f"{path.parent} is locked by {_read_holder(self._file)}; wait for it, stop it, or use "
-            f"another directory ({hint})"
+            f"{path.parent} is locked by {holder}; wait for it, stop it, or use another directory "
+            f"({hint})"
         )
 
 
@@ -258,18 +288,33 @@ def _try_lock(file: IO[Any], mode: int) -> bool:
 
 def _read_holder(file: IO[Any]) -> str:
     file.seek(0)
-    return str(file.read()).strip() or "another process"
+    text = file.read(_LONGEST_HOLDER)
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    return str(text).strip("\0 \n")
+
+
+def _check_own(file: IO[Any], path: Path) -> None:
+    """Raise StoreError if a file is not the lock of a run: it would be overwritten."""
+    text = _read_holder(file)
+    if not (text.startswith(_HOLDER) or _HOLDER.startswith(text)):
+        raise StoreError(
+            f"{path} is not the lock of a run: it holds {text[:40]!r}; move that file away, or use "
+            "another directory"
+        )
 
 
 def holder_of(path: Path | str) -> str:
     """Describe the process that is executing a run; an empty string if there is none."""
     try:
-        with open(Path(path) / "lock", encoding="utf-8") as file:
-            return "" if _try_lock(file, fcntl.LOCK_SH) else _read_holder(file)
+        with open_to_read(Path(path) / "lock", follow_links=False) as file:
+            if _try_lock(file, fcntl.LOCK_SH):
+                return ""
+            return _read_holder(file) or "another process"
     except FileNotFoundError:
         return ""
     except OSError as error:
         # Without locks on its file system, a run cannot be executed.
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             return ""
-        raise
+        raise cannot_read(error, Path(path) / "lock") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.errors import MissingExtra
+from mopbt.filesystem import cannot_write, make_directories
 from mopbt.stores.base import (
     OWNER,
     Checkpoints,
@@ -31,7 +32,10 @@ def checkpoints_at(place: Path | str, *, make: bool = True) -> Checkpoints:
         return RemoteCheckpoints(str(place))
     folder = Path(str(place).rpartition("://")[2]).absolute()
     if make:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            make_directories(folder)
+        except OSError as error:
+            raise cannot_write(error, folder) from error
     return DirectoryCheckpoints(folder)
 
 

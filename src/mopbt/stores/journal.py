@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.errors import CorruptJournal, IncompatibleRun
+from mopbt.filesystem import cannot_read, open_to_read
+from mopbt.limits import LINE_BYTES
 from mopbt.stores.base import Exchange
 from mopbt.version import __version__
 
 Line = dict[str, Any]  # a line of the journal in its JSON form
 
 _CHECKSUM = b',"crc":"'
+# How the first line of a journal begins, and how many bytes tell that.
+_FIRST_KEYS = (b'{"jobs":', b'{"extend":', b'{"stopped":', b'{"model":')
+_HEAD = 12
 
 
 def encode_line(exchange: Exchange) -> bytes:
@@ -102,34 +107,70 @@ def read_damaged(path: Path) -> list[Exchange | None]:
 def intact_length(path: Path) -> int:
     """Return the length in bytes of a journal without an incomplete last line."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             size = file.seek(0, os.SEEK_END)
-            end = _last_newline(file, size)
-            start = _last_newline(file, end - 1) if end else 0
+            end = _last_newline(file, size, path)
+            start = _last_newline(file, end - 1, path) if end else 0
             file.seek(start)
-            return end if end and parse_line(file.read(end - 1 - start)) is not None else start
+            if end and parse_line(file.read(end - 1 - start)) is not None:
+                return end
+            if start == 0:
+                file.seek(0)
+                _check_own(file.read(_HEAD), path)
+            return start
     except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise cannot_read(error, path) from error
 
 
 def _raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a journal without an incomplete last one."""
     try:
         length = intact_length(path)
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             read = 0
             while read < length:
-                line = file.readline()
+                line = file.readline(LINE_BYTES + 1)
+                if len(line) > LINE_BYTES:
+                    raise _too_long(path)
                 read += len(line)
                 yield line[:-1]
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise cannot_read(error, path) from error
 
 
-def _last_newline(file: Any, end: int) -> int:
+def _check_own(head: bytes, path: Path) -> None:
+    """Raise CorruptJournal if the only, incomplete line of a file is not the start of a journal.
+
+    Zeros are what a power loss may leave of a block.
+    """
+    known = head.strip(b"\0") == b""
+    for key in _FIRST_KEYS:
+        known |= head.startswith(key) or key.startswith(head)
+    if not known:
+        raise CorruptJournal(
+            f"{path} is not a journal: it begins with {head.decode(errors='replace')!r}; restore "
+            "the file that the run wrote, or use another directory"
+        )
+
+
+def _too_long(path: Path) -> CorruptJournal:
+    return CorruptJournal(
+        f"{path} is not a journal: it has a line of more than {LINE_BYTES:,} bytes; restore the "
+        "file that the run wrote, or use another directory"
+    )
+
+
+def _last_newline(file: Any, end: int, path: Path) -> int:
     """Return the position after the last newline before `end`; 0 if there is none."""
     block = 65536
+    first = end - LINE_BYTES
     while end > 0:
+        if end < first:
+            raise _too_long(path)
         begin = max(end - block, 0)
         file.seek(begin)
         found = file.read(end - begin).rfind(b"\n")

@@ -71,9 +71,9 @@ class MemoryStore:
         """Return the current end of the journal, for `rewind`."""
         return len(self._journal)
 
-    def rewind(self, mark: int) -> None:
-        """Remove all exchanges after a mark."""
-        del self._journal[mark:]
+    def rewind(self, mark: int, then: Exchange | None = None) -> None:
+        """Replace all exchanges after a mark by another one, or remove them."""
+        self._journal[mark:] = [] if then is None else [then]
 
     def close(self) -> None:
         """Do nothing: no other process can see this store."""
