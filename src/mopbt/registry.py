@@ -19,6 +19,8 @@ from mopbt.problem import Problem, Task, is_training_function, problem_of
 from mopbt.space import Domain
 
 GROUP = "mopbt.tasks"
+# Follows a scale in a reference, if a task may be built from a part of its data.
+PARTIAL_DATA = "+partial-data"
 
 
 @runtime_checkable
@@ -48,6 +50,17 @@ class TaskFamily(Protocol):
         """Return whether the data is present, and how to get it if not."""
 
 
+@runtime_checkable
+class PartialDataFamily(Protocol):
+    """A family that refuses to build a task from partial data, unless that is allowed."""
+
+    def partial_data(self, scale: str) -> str:
+        """Return what of the data at a scale is partial or substituted; empty if nothing is."""
+
+    def at(self, scale: str = "paper", *, allow_partial_data: bool = False) -> Task[Any]:
+        """Build the task at a scale and load its data; DataMissing if it is partial."""
+
+
 def registered() -> dict[str, EntryPoint]:
     """Return the entry points of all registered tasks, sorted by name."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
@@ -58,7 +71,8 @@ def find_task(reference: str, problem: Problem | None = None) -> tuple[Any, str]
     """Return the task that a reference names, and a reference that works anywhere.
 
     A reference is a registered name, ``package.module:object``, or ``path/to/file.py:object``. For
-    a task that comes in several sizes, ``@scale`` follows. A class is called without arguments to
+    a task that comes in several sizes, ``@scale`` follows; ``@scale+partial-data`` allows a part of
+    its data. A class is called without arguments to
     create the task. If a `problem` is given, the reference may also name a training function.
     """
     bare, scale = split_scale(reference)
@@ -66,7 +80,7 @@ def find_task(reference: str, problem: Problem | None = None) -> tuple[Any, str]
     if isinstance(found, TaskFamily):
         if scale is None:
             return found.at(), absolute
-        return found.at(scale), f"{absolute}@{scale}"
+        return _at(found, scale, bare), f"{absolute}@{scale}"
     if scale is not None:
         raise ValueError(f"{bare} comes in one size only, got the scale {scale!r}; leave it out")
     task = _instantiate(found, bare) if isinstance(found, type) else found
@@ -79,6 +93,27 @@ def find_task(reference: str, problem: Problem | None = None) -> tuple[Any, str]
         )
     problem_of(task)
     return task, absolute
+
+
+def _at(family: TaskFamily, scale: str, name: str) -> Any:
+    """Build the task of a family at a scale, from a part of its data if the scale says so."""
+    if not scale.endswith(PARTIAL_DATA):
+        return family.at(scale)
+    if not isinstance(family, PartialDataFamily):
+        raise ValueError(
+            f"{name} has no data that could be partial, got the scale {scale!r}; leave out "
+            f"{PARTIAL_DATA} (--allow-partial-data)"
+        )
+    return family.at(scale.removesuffix(PARTIAL_DATA), allow_partial_data=True)
+
+
+def with_scale(reference: str, scale: str | None, *, allow_partial_data: bool = False) -> str:
+    """Return a reference with a scale, if one is given, and with leave to use partial data."""
+    if allow_partial_data:
+        reference, own = split_scale(reference)
+        wanted = (scale or own or "paper").removesuffix(PARTIAL_DATA)
+        return f"{reference}@{wanted}{PARTIAL_DATA}"
+    return reference if scale is None else f"{reference}@{scale}"
 
 
 def split_scale(reference: str) -> tuple[str, str | None]:
@@ -102,7 +137,8 @@ def task_fingerprint(reference: str) -> str:
     if bare in known:
         found = known[bare].load()
         package = known[bare].dist
-        size = found.scales.get(scale or "paper", "") if isinstance(found, TaskFamily) else ""
+        own_scale = (scale or "paper").removesuffix(PARTIAL_DATA)
+        size = found.scales.get(own_scale, "") if isinstance(found, TaskFamily) else ""
         assert package is not None  # found among the installed packages
         return f"{package.name} {package.version} {size!r}"
     place, name = bare.rsplit(":", 1)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mopbt.algorithms import (
     ALGORITHMS,
@@ -70,6 +70,9 @@ from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryStore, Repair
 from mopbt.stores.fsspec import check_reachable
 from mopbt.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from mopbt.progress_display import Display
 
 EngineName = Literal["auto", "local", "pool", "vectorized", "ray", "simulated"]
 AnyStore = DirectoryStore | MemoryStore
@@ -224,15 +227,21 @@ def execute_run(
     options = {key: value for key, value in (engine_options or {}).items() if value is not None}
     if isinstance(engine, str):
         check_options(engine, options)
+    display = None
+    if progress:
+        display = _make_display(partial(_closing_note, out=out, resume_hint=resume_hint))
+        if isinstance(task, CheckedTask):
+            display.note(f"checking {settings.problem.name}: one update and an evaluation")
     with open_trial(task, _trial_environment(task, engine, options)) as trial:
         _check_before_training(trial, algorithm)
         choose_engine = _engine_choice(engine, options, trial, algorithm.max_parallel)
         opened = _open(out, storage, settings, choose_engine, rules)
     scheduler = _extend(opened, scheduler, extend or {})
     notes = [budget_note, _note_changed_code(opened, settings), _note_engine(opened.spec)]
-    if progress:
-        closing_note = partial(_closing_note, out=out, resume_hint=resume_hint)
-        callbacks = [_make_display(notes, closing_note), *callbacks]
+    if display is not None:
+        for note in filter(None, notes):
+            display.note(note)
+        callbacks = [display, *callbacks]
     return _drive(opened, task, scheduler, budget, callbacks)
 
 
@@ -496,14 +505,11 @@ def _closing_note(outcome: Outcome, *, out: Path | str | None, resume_hint: str)
     return f"nothing reported is lost: {resume_hint}"
 
 
-def _make_display(notes: Sequence[str], closing_note: Callable[[Outcome], str]) -> Callback:
+def _make_display(closing_note: Callable[[Outcome], str]) -> "Display":
     # Imported here, because worker processes do not need it.
     from mopbt.progress_display import Display
 
-    display = Display(closing_note=closing_note)
-    for note in filter(None, notes):
-        display.note(note)
-    return display
+    return Display(closing_note=closing_note)
 
 
 # Returns the engine, and its specification if it was named, given the recorded specification.

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mopbt import MOPBT, run
+from mopbt.errors import DataMissing
 from mopbt.problem import Hyperparameters, problem_of
-from mopbt.registry import find_task, registered, task_fingerprint
+from mopbt.registry import find_task, registered, task_fingerprint, with_scale
 from mopbt.rng import stream
 from mopbt.tasks import registry
 from mopbt.tasks.paper import SCALES, TASKS
@@ -189,3 +190,74 @@ def test_the_error_of_missing_data_says_what_to_put_where(tmp_path, monkeypatch)
     assert "put a folder celeba" in done.stderr
     assert str(tmp_path) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+PARTIAL = {
+    "higgs-precision-recall": (
+        "higgs_small_part.npz",
+        "15,716 substituted rows instead of the paper's 62,752 training rows; put the archive",
+    ),
+    "cifar10-robustness": ("cifar10_12k.npz", "8,000 of 40,000 images for training"),
+    "cifar100-robustness": ("cifar100_12k.npz", "8,000 of 40,000 images for training"),
+    "celeba-fairness": ("celeba_15k_39x32.npz", "10,000 of 162,770 images for training"),
+}
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_the_papers_scale_refuses_partial_data_unless_it_is_allowed(name, tmp_path, monkeypatch):
+    file, lacks = PARTIAL[name]
+    (tmp_path / file).write_bytes(b"not the real file")
+    monkeypatch.setenv("MOPBT_DATA", str(tmp_path))
+    task = TASKS[name]
+    with pytest.raises(DataMissing, match=f"{file} has {lacks}.*--allow-partial-data") as refused:
+        task.at()
+    assert str(tmp_path) in str(refused.value)
+    with pytest.raises(DataMissing, match="needs the complete data"):
+        find_task(name)
+    # What is allowed is read, and so is a part of a part.
+    allowed = with_scale(name, None, allow_partial_data=True)
+    assert allowed == f"{name}@paper+partial-data"
+    for read in (
+        lambda: task.at("paper", allow_partial_data=True),
+        lambda: find_task(allowed),
+        lambda: task.at("small"),
+    ):
+        with pytest.raises(DataMissing, match="is damaged or a different file"):
+            read()
+    assert task_fingerprint(allowed) == task_fingerprint(f"{name}@paper")
+
+
+def test_complete_data_is_never_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("MOPBT_DATA", str(tmp_path))
+    # Nothing is there, so the complete data would be downloaded; Adult is shipped.
+    assert [task.partial_data("paper") for task in TASKS.values()] == [""] * len(TASKS)
+    (tmp_path / "cifar10_12k.npz").touch()
+    (tmp_path / "cifar-10-python.tar.gz").touch()
+    assert not TASKS["cifar10-robustness"].partial_data("paper")
+
+
+def test_partial_data_is_for_tasks_with_data():
+    with pytest.raises(ValueError, match="comes in one size only"):
+        find_task(with_scale("toy", None, allow_partial_data=True))
+
+
+@pytest.mark.parametrize("name", ["cifar10-robustness", "adult-fairness"])
+def test_a_check_measures_few_rows(name, monkeypatch):
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    from mopbt.tasks.networks import FTTransformer, WideResNet
+
+    seen = []
+
+    def count(module, arguments):
+        if isinstance(module, FTTransformer | WideResNet) and not module.training:
+            seen.append(len(arguments[0]))
+
+    task = made(name)
+    monkeypatch.setattr("mopbt.torch.task.CHECK_ROWS", 16)
+    hook = register_module_forward_pre_hook(count)
+    task.check()
+    hook.remove()
+    # The attack in training also calls the model in evaluation mode, with its batch.
+    assert seen[-1] == 16
+    assert set(seen) <= {16, task.data.batch_size}

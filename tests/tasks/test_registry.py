@@ -755,6 +755,63 @@ def test_the_sizes_of_the_papers_higgs_come_out():
     assert [part.target.sum() for part in parts(found)] == [33_170, 8_292, 10_365]
 
 
+def published_split():
+    """Return the files of a small table in the format of the FT-Transformer's archive."""
+    rng = np.random.default_rng(0)
+    files = {}
+    for part, n in (("train", 90), ("val", 30), ("test", 40)):
+        x = rng.normal(size=(n, 28)).astype(np.float32)
+        if part == "train":
+            x[3, 5] = np.nan
+        for kind, array in (("N", x), ("y", rng.integers(0, 2, n)), ("idx", np.arange(n))):
+            file = io.BytesIO()
+            np.save(file, array)
+            files[f"{kind}_{part}.npy"] = file.getvalue()
+    return files
+
+
+def pack(path, files, folder):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in {**files, "../adult/N_train.npy": b"another table"}.items():
+            about = tarfile.TarInfo(f"{folder}/{name}")
+            about.size = len(data)
+            archive.addfile(about, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("folder", ["data/higgs_small", "./data/higgs_small"])
+def test_higgs_in_the_papers_own_split_packed_and_unpacked(folder, tmp_path):
+    files = published_split()
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    pack(packed / "data.tar.gz", files, folder)
+    # The paper's split is preferred to others.
+    (packed / "openml-23512.arff").touch()
+    (packed / "higgs_small_part.npz").touch()
+    found = load("higgs", packed)
+    assert [len(part.target) for part in parts(found)] == [90, 30, 40]
+    for part, name in zip(parts(found), ("train", "val", "test"), strict=True):
+        expected = np.load(io.BytesIO(files[f"y_{name}.npy"]))
+        np.testing.assert_array_equal(part.target, expected)
+        # The quantile transform is monotone, so the order of a column stays.
+        x = np.load(io.BytesIO(files[f"N_{name}.npy"]))[:, 0]
+        assert (np.diff(part.numeric[np.argsort(x), 0]) >= 0).all()
+    assert np.isfinite(found.train.numeric).all()
+    assert not found.substituted
+    assert not registry.partial_data("higgs", packed)
+    for place in ("data/higgs_small", "higgs_small"):
+        unpacked = tmp_path / place.replace("/", "-")
+        (unpacked / place).mkdir(parents=True)
+        for name, data in files.items():
+            (unpacked / place / name).write_bytes(data)
+        assert_same(load("higgs", unpacked), found)
+
+
+def test_an_archive_without_higgs_is_an_error(tmp_path):
+    pack(tmp_path / "data.tar.gz", published_split(), "data/covtype")
+    with pytest.raises(DataMissing, match="the archive has no higgs_small/N_train.npy"):
+        load("higgs", tmp_path)
+
+
 def test_what_openml_sends_is_checked(monkeypatch, tmp_path):
     serve_openml(monkeypatch, "click", openml_arff("click")[0], md5="0" * 32)
     with pytest.raises(
@@ -878,8 +935,10 @@ def test_every_data_set_says_where_it_is_from_and_under_which_license():
         assert known.source.startswith("https://")
         assert known.license
         assert known.shipped or known.wanted
+        # The checksum of what a user downloads by hand is unknown.
+        by_hand = ("openml", "data.tar.gz")
         assert all(
-            form.needs or form.sha256 or form.path.startswith("openml") for form in known.forms
+            form.needs or form.sha256 or form.path.startswith(by_hand) for form in known.forms
         )
 
 

@@ -22,7 +22,15 @@ from mopbt.problem import (
     with_constraints,
     with_initial,
 )
-from mopbt.registry import find_task, task_fingerprint
+from mopbt.progress_display import Display
+from mopbt.registry import (
+    TaskFamily,
+    find_family,
+    find_task,
+    split_scale,
+    task_fingerprint,
+    with_scale,
+)
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import read_run_config
 from mopbt.runner import DEFAULT_OUT, default_directory, execute_run
@@ -53,6 +61,13 @@ ScaleOption = Annotated[
     typer.Option(
         help="Size of a task of the paper: paper, small or smoke [default: paper].",
         show_default=False,
+    ),
+]
+PartialDataOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-partial-data",
+        help="Train at scale paper on data that is incomplete or substituted.",
     ),
 ]
 AlgorithmOption = Annotated[
@@ -221,6 +236,7 @@ def run(
     task: TaskArgument,
     directory: OutOption = None,
     scale: ScaleOption = None,
+    allow_partial_data: PartialDataOption = False,
     algorithm: AlgorithmOption = "mo-pbt",
     population: PopulationOption = None,
     seed: SeedOption = 0,
@@ -252,7 +268,8 @@ def run(
 
     Example: mopbt run adult-linear --population 16 --seed 1 --out runs/adult-1
     """
-    found, reference = find_task(task if scale is None else f"{task}@{scale}")
+    wanted = with_scale(task, scale, allow_partial_data=allow_partial_data)
+    found, reference = _load_task(wanted, quiet=quiet)
     options = _parse_options(option or [])
     if population is not None:
         options["population"] = population
@@ -280,6 +297,13 @@ def run(
     where["callbacks"] = _parse_trackers(track)
     hint = "rerun the same command to resume"
     _execute(found, settings, directory, budget, as_json=as_json, resume_hint=hint, **where)
+
+
+def _load_task(reference: str, *, quiet: bool) -> tuple[Any, str]:
+    """Find a task, and say so before its data is loaded, which may take long."""
+    if not quiet and isinstance(find_family(split_scale(reference)[0]), TaskFamily):
+        Display().note(f"loading the data of {reference}")
+    return find_task(reference)
 
 
 @app.command(epilog=EXIT_CODES)

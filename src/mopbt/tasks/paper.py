@@ -5,11 +5,12 @@ each row of the paper's tables. ``TASKS["adult-fairness"].at("small")`` builds t
 ``mopbt run adult-fairness --scale small``. `SCALES` defines the scales.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from mopbt.errors import DataMissing
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Direction
 from mopbt.space import Domain, Grid, LogGrid
@@ -152,15 +153,32 @@ class PaperTask:
         """Return the scales by name."""
         return SCALES[self.size]
 
-    def at(self, scale: str = "paper") -> Any:
-        """Build the task at a scale and load its data."""
+    def at(self, scale: str = "paper", *, allow_partial_data: bool = False) -> Any:
+        """Build the task at a scale and load its data.
+
+        Raises:
+            DataMissing: If the scale has all rows, and the data that is present is partial or
+                substituted, unless that is allowed.
+        """
         if scale not in self.scales:
             allowed = ", ".join(map(repr, self.scales))
             raise ValueError(
                 f"`scale` of {self.name} must be one of {allowed}, "
                 f"got {scale!r}{did_you_mean(scale, self.scales)}"
             )
+        lacks = self.partial_data(scale)
+        if lacks and not allow_partial_data:
+            raise DataMissing(
+                f"{self.name} at scale {scale!r} needs the complete data, but {lacks}; "
+                f"{registry.complete_data(self.dataset)}, use a smaller scale, or train on this "
+                f"data with --allow-partial-data (allow_partial_data=True in Python)"
+            )
         return self.build(self, self.scales[scale])
+
+    def partial_data(self, scale: str) -> str:
+        """Return what of the data at a scale is partial or substituted; empty if nothing is."""
+        takes_all_rows = not self.scales[scale].rows
+        return registry.partial_data(self.dataset) if takes_all_rows else ""
 
     @property
     def space(self) -> Mapping[str, Domain]:
@@ -290,7 +308,7 @@ def build_image_robustness(task: PaperTask, scale: Scale) -> Any:
             augment=augmentation,
         ),
         optimizer=_sgd(scale),
-        evaluate_model=partial(_robustness, held_out=held_out, steps=scale.evaluation_attack),
+        evaluate_model=_Robustness(held_out, scale.evaluation_attack),
         **_common_arguments(task, scale),
     )
 
@@ -331,14 +349,27 @@ def _fairness(logits: Any, y: Any, sensitive: Any) -> dict[str, float]:
     return fairness(logits, y, sensitive)
 
 
-def _robustness(model: Any, *, held_out: Any, steps: int) -> dict[str, float]:
-    from mopbt.tasks.metrics import robustness
+@dataclass(frozen=True, eq=False)
+class _Robustness:
+    """Measure a model with and without an attack, on validation and test rows."""
 
-    scores: dict[str, float] = {}
-    for prefix, (x, y) in zip(("", "test/"), held_out, strict=True):
-        measured = robustness(model, x, y, steps=steps, step=_step_size(steps, 20))
-        scores |= {prefix + name: value for name, value in measured.items()}
-    return scores
+    held_out: Sequence[tuple[Any, Any]]
+    steps: int
+
+    def __call__(self, model: Any) -> dict[str, float]:
+        """Return the metrics of a model by name."""
+        from mopbt.tasks.metrics import robustness
+
+        step = _step_size(self.steps, 20)
+        scores: dict[str, float] = {}
+        for prefix, (x, y) in zip(("", "test/"), self.held_out, strict=True):
+            measured = robustness(model, x, y, steps=self.steps, step=step)
+            scores |= {prefix + name: value for name, value in measured.items()}
+        return scores
+
+    def head(self, rows: int) -> "_Robustness":
+        """Return the evaluation on the first rows."""
+        return replace(self, held_out=[(x[:rows], y[:rows]) for x, y in self.held_out])
 
 
 def _step_size(steps: int, paper_steps: int) -> float:

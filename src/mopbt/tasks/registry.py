@@ -35,8 +35,11 @@ from mopbt.tasks.image_io import (
     read_cifar_part,
 )
 from mopbt.tasks.tabular_io import (
+    SPLIT_FILES,
     read_adult,
     read_click_csv,
+    read_higgs_archive,
+    read_higgs_folder,
     read_higgs_part,
     read_openml_arff,
     read_openml_arrays,
@@ -57,6 +60,7 @@ class Form:
         path: A file, or a folder that contains everything in `needs`.
         read: Reads and prepares the data.
         holds: How much of the data set it contains.
+        lacks: What of the paper's data is left out or replaced; empty if nothing is.
         sha256: Checksum of the file, if known.
         needs: Names that must exist inside the folder.
     """
@@ -64,6 +68,7 @@ class Form:
     path: str
     read: Callable[[Path], Tabular | Images]
     holds: str
+    lacks: str = ""
     sha256: str = ""
     needs: tuple[str, ...] = ()
 
@@ -78,7 +83,8 @@ class DataSet:
         source: Address of the publisher.
         license: License of the data.
         wanted: What to put into the data folder if it is missing.
-        fetch: Downloads the first form to a path, if the publisher allows it.
+        fetch: Downloads a form to a path, if the publisher allows it.
+        fetched: The number of the form that it downloads.
         shipped: Whether the data is part of the package.
     """
 
@@ -88,6 +94,7 @@ class DataSet:
     license: str
     wanted: str = ""
     fetch: Callable[[Path], None] | None = None
+    fetched: int = 0
     shipped: bool = False
 
 
@@ -128,6 +135,17 @@ def explain(name: str, folder: Path | str | None = None) -> str:
         return f"{form.path}, {form.holds}"
     automatic = "downloaded on first use, or " if dataset.fetch else ""
     return f"{automatic}{_manual_download(dataset, place)}"
+
+
+def partial_data(name: str, folder: Path | str | None = None) -> str:
+    """Return what of the data that is present is partial or substituted; empty if nothing is."""
+    form = _find_form(_get_dataset(name), data_folder(folder))
+    return f"{form.path} has {form.lacks}" if form is not None and form.lacks else ""
+
+
+def complete_data(name: str, folder: Path | str | None = None) -> str:
+    """Return how to get the complete data."""
+    return _manual_download(_get_dataset(name), data_folder(folder))
 
 
 def data_folder(folder: Path | str | None) -> Path:
@@ -205,12 +223,12 @@ def _read(form: Form, path: Path) -> Tabular | Images:
 
 
 def _fetch(name: str, place: Path) -> Form:
-    """Download the first form of a data set."""
+    """Download a data set."""
     dataset = _get_dataset(name)
     remedy = _manual_download(dataset, place)
     if dataset.fetch is None:
         raise DataMissing(f"data set {name!r} not found: {remedy}")
-    form = dataset.forms[0]
+    form = dataset.forms[dataset.fetched]
     try:
         place.mkdir(parents=True, exist_ok=True)
         dataset.fetch(place / form.path)
@@ -308,6 +326,12 @@ CIFAR = "https://www.cs.toronto.edu/~kriz"
 CIFAR10_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 CIFAR100_SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 
+HIGGS_SPLIT = "all 98,050 rows in the paper's split"
+CIFAR_PART = (
+    "8,000 of 40,000 images for training, 2,000 of 10,000 for validation and 2,000 of 10,000 for "
+    "testing"
+)
+
 _higgs = partial(read_openml_arff, target="class", as_large_as_test=False)
 _click = partial(read_openml_arff, target="click", as_large_as_test=True)
 _cifar10 = partial(
@@ -339,6 +363,9 @@ DATASETS: Mapping[str, DataSet] = {
     "higgs": DataSet(
         kind=Tabular,
         forms=(
+            Form("data.tar.gz", read_higgs_archive, HIGGS_SPLIT),
+            Form("data/higgs_small", read_higgs_folder, HIGGS_SPLIT, needs=SPLIT_FILES),
+            Form("higgs_small", read_higgs_folder, HIGGS_SPLIT, needs=SPLIT_FILES),
             Form(
                 "openml-23512.npz",
                 partial(read_openml_arrays, as_large_as_test=False),
@@ -349,13 +376,19 @@ DATASETS: Mapping[str, DataSet] = {
                 "higgs_small_part.npz",
                 read_higgs_part,
                 "the paper's validation and test rows; 15,716 other rows for training",
+                lacks="15,716 substituted rows instead of the paper's 62,752 training rows",
                 sha256="008894544bee4da1a12447f55d4392e4209a4019ccdfff6eb3f2bbdc9e7a856b",
             ),
         ),
         source="https://www.openml.org/d/23512",
         license="CC BY 4.0 (Whiteson 2014)",
-        wanted="the ARFF file of https://www.openml.org/d/23512, saved as openml-23512.arff,",
+        wanted=(
+            "the archive data.tar.gz of Gorishniy et al. 2021 (Revisiting Deep Learning Models for "
+            "Tabular Data), unpacked or not, or the ARFF file of https://www.openml.org/d/23512, "
+            "saved as openml-23512.arff,"
+        ),
         fetch=partial(_download_openml, 23512),
+        fetched=3,
     ),
     "click": DataSet(
         kind=Tabular,
@@ -392,6 +425,7 @@ DATASETS: Mapping[str, DataSet] = {
                 "cifar10_12k.npz",
                 read_cifar_part,
                 "10,000 of the training and 2,000 of the test images",
+                lacks=CIFAR_PART,
                 sha256="47ad88f46bd22634f06c0765c1f54124e005ee32a3cc34fcee3a0edf62f6c581",
             ),
         ),
@@ -409,6 +443,7 @@ DATASETS: Mapping[str, DataSet] = {
                 "cifar100_12k.npz",
                 read_cifar_part,
                 "10,000 of the training and 2,000 of the test images",
+                lacks=CIFAR_PART,
                 sha256="67ca1bc3d6350572d55b6cfe95a296b17d1264004597f03ad12f4dd11e7b2201",
             ),
         ),
@@ -430,6 +465,8 @@ DATASETS: Mapping[str, DataSet] = {
                 "celeba_15k_39x32.npz",
                 read_celeba_part,
                 "15,000 of the 202,599 images, in the official partitions",
+                lacks="10,000 of 162,770 images for training, 2,000 of 19,867 for validation and "
+                "3,000 of 19,962 for testing",
                 sha256="61fd51424e4c0afcdd430f9548929be5a5b2108038edf92cbb328987b59a73f3",
             ),
         ),

@@ -1,7 +1,9 @@
 """Read tables, split them into three parts and turn their columns into numbers."""
 
 import gzip
-from collections.abc import Sequence
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +12,11 @@ from numpy.typing import NDArray
 
 from mopbt.tasks.adult import load_adult, require_sklearn
 from mopbt.tasks.datasets import Ints, Tabular, TabularRows, read_arrays
+
+# The files of a table with numeric features in the archive of Gorishniy et al. 2021.
+SPLIT_FILES = tuple(
+    f"{kind}_{part}.npy" for part in ("train", "val", "test") for kind in ("N", "y")
+)
 
 Floats = NDArray[np.float64]
 
@@ -101,6 +108,38 @@ def read_higgs_part(path: Path) -> Tabular:
         for part in ("train", "val", "test")
     ]
     return prepare(*parts, substituted=True)
+
+
+def read_higgs_archive(path: Path) -> Tabular:
+    """Read the paper's own split from the archive of the FT-Transformer's authors.
+
+    Its files are in a folder ``higgs_small``, at any depth.
+    """
+    found: dict[str, bytes] = {}
+    with tarfile.open(path) as archive:
+        # Iterate once: seeking backwards in a compressed archive decompresses it again.
+        for member in archive:
+            folder, _, name = member.name.rpartition("/")
+            is_wanted = folder.rpartition("/")[2] == "higgs_small" and name in SPLIT_FILES
+            if is_wanted and (file := archive.extractfile(member)) is not None:
+                found[name] = file.read()
+    if missing := [name for name in SPLIT_FILES if name not in found]:
+        raise ValueError(f"the archive has no higgs_small/{missing[0]}")
+    return _read_split(found)
+
+
+def read_higgs_folder(path: Path) -> Tabular:
+    """Read the paper's own split from the unpacked archive."""
+    return _read_split({name: (path / name).read_bytes() for name in SPLIT_FILES})
+
+
+def _read_split(files: Mapping[str, bytes]) -> Tabular:
+    arrays = {name: np.load(io.BytesIO(data), allow_pickle=False) for name, data in files.items()}
+    parts = [
+        _numeric_columns(arrays[f"N_{part}.npy"].astype(np.float64), arrays[f"y_{part}.npy"])
+        for part in ("train", "val", "test")
+    ]
+    return prepare(*parts)
 
 
 def read_click_csv(path: Path) -> Tabular:

@@ -1,7 +1,7 @@
 """Measure members: together as a stack, or one by one where that is faster."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.func import vmap
@@ -13,6 +13,16 @@ from mopbt.torch.validation import check_metrics
 from mopbt.torch.vectorize import stacking
 
 Metrics = Callable[..., Mapping[str, float]]
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
+
+
+@runtime_checkable
+class EvaluationOfRows(Protocol):
+    """A function that evaluates a model on rows, and can do so on fewer of them."""
+
+    def head(self, rows: int) -> Evaluate:
+        """Return the evaluation on the first rows, which checks that a model can be evaluated."""
+
 
 # With so many rows one member keeps a CPU core busy, and stacking only adds a third for copies.
 ROWS_TO_LOOP = 1024

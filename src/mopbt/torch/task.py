@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -29,7 +29,13 @@ from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
 from mopbt.torch.data import Batch, Batches
 from mopbt.torch.device import find_device
-from mopbt.torch.evaluation import Metrics, compute_outputs, evaluate_models, evaluate_outputs
+from mopbt.torch.evaluation import (
+    EvaluationOfRows,
+    Metrics,
+    compute_outputs,
+    evaluate_models,
+    evaluate_outputs,
+)
 from mopbt.torch.gradients import GradientMethod, LoopGradients, StackedGradients
 from mopbt.torch.hyperparameters import TensorHyperparameters
 from mopbt.torch.layers import Hyperparameter
@@ -41,6 +47,9 @@ from mopbt.torch.program import Loss, Program
 from mopbt.torch.stack import Layout, Stack, Tree
 from mopbt.torch.validation import check_evaluation, check_parts, check_tensors
 from mopbt.torch.vectorize import cannot_stack, stacking
+
+# The rows on which a model is measured before a run, to check that it can be.
+CHECK_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -241,7 +250,7 @@ class TorchTask:
             shared = self.data.is_shared([0])
             gradients = LoopGradients(self._program, stack, hp)(batch, shared=shared)
             self._update(stack, gradients, resolve_rates(self.optimizer.rates(), hp), [0.0])
-            measured = self.evaluate(stack.members()[0])
+            measured = self._measure_few_rows(stack.members()[0])
         for role, names in (
             ("objectives", [objective.name for objective in problem.objectives]),
             ("constraints", [constraint.name for constraint in problem.constraints]),
@@ -253,6 +262,25 @@ class TorchTask:
                     f"{', '.join(map(repr, measured)) or 'nothing'}; add the metric or correct "
                     f"the name{did_you_mean(missing[0], measured)}"
                 )
+
+    def _measure_few_rows(self, member: Tree) -> Mapping[str, float]:
+        """Measure a member on few rows, or on all if it cannot be measured on few."""
+        shorter: dict[str, Any] = {}
+        if isinstance(self.evaluate_model, EvaluationOfRows):
+            shorter["evaluate_model"] = self.evaluate_model.head(CHECK_ROWS)
+        for name, tensors in (("validation", self.validation), ("test", self.test)):
+            if tensors is not None:
+                shorter[name] = tuple(tensor[:CHECK_ROWS] for tensor in tensors)
+        task = replace(self, **shorter)
+        # The copy uses the model and the data that are already built.
+        task.__dict__.update(
+            {name: value for name, value in self.__dict__.items() if name.startswith("_built")}
+        )
+        try:
+            return task.evaluate(member)
+        except Exception:
+            # A metric may be undefined on few rows, for example if they are of one class.
+            return self.evaluate(member)
 
     def check_stack(self) -> None:
         """Train two members for one update as a stack; raise CannotStack on failure."""
