@@ -293,7 +293,9 @@ def test_a_function_that_reports_nothing_on_other_rows_is_an_error(tmp_path):
 
 
 def test_the_command_line_measures_what_is_missing(tmp_path, capsys, monkeypatch):
-    (tmp_path / "toys.py").write_text("from mopbt.tasks.toy import RowsToy\ntask = RowsToy()\n")
+    (tmp_path / "rows_toys.py").write_text(
+        "from mopbt.tasks.toy import RowsToy\ntask = RowsToy()\n"
+    )
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments):
@@ -304,7 +306,7 @@ def test_the_command_line_measures_what_is_missing(tmp_path, capsys, monkeypatch
             return stop.code or 0, capsys.readouterr()
         return 0, capsys.readouterr()
 
-    start = ("run", "toys.py:task", "--out", "run", "--population", "4", "--engine", "local")
+    start = ("run", "rows_toys.py:task", "--out", "run", "--population", "4", "--engine", "local")
     assert call(*start, "--quiet")[0] == 0
     front = Results.open(tmp_path / "run").front()
     code, printed = call("evaluate", "run", "--rows", "test", "--repeats", "3", "--json")

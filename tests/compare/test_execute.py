@@ -20,6 +20,7 @@ from mopbt.compare import (
     worker,
 )
 from mopbt.compare.directory import read_about
+from mopbt.compare.plan import task_seed
 from mopbt.engines.simulated import PerStep
 from mopbt.errors import (
     DataMissing,
@@ -27,6 +28,7 @@ from mopbt.errors import (
     StorageFull,
     TaskFailed,
 )
+from mopbt.problem import problem_of
 from mopbt.registry import find_task
 from mopbt.stores.directory import Lock
 
@@ -52,7 +54,7 @@ def test_a_run_of_a_comparison_is_the_run_that_one_gets_alone(small, place, name
             find_task(run.task)[0],
             out=None,
             algorithm=MOPBT(population=6),
-            seed=seed,
+            seed=task_seed(seed, problem_of(find_task(run.task)[0]).name),
             engine=SimulatedEngine(4, PerStep(COST)),
             progress=False,
         )
@@ -138,7 +140,7 @@ def test_models_are_removed_unless_they_are_to_be_kept(small, place, tmp_path):
     )
     compare(kept, out=tmp_path / "kept", jobs=1, progress=False)
     results = Results.open(tmp_path / "kept" / kept.plan()[0].directory)
-    assert results.settings.seed == 3
+    assert results.settings.seed == task_seed(3, results.problem.name)
     assert all(results.load(point) for point in results.front())
 
 

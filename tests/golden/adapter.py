@@ -476,13 +476,13 @@ def train_networks(described, *, stacked):
     configs = [tuple((3 * i + k) % size for k, size in enumerate(sizes)) for i in range(4)]
     starts = [(None, None, None, None), (0, 0, 3, 1), (4, 5, 5, 7)]
     work, warm = RunContext(task, problem, 7, MemoryCheckpoints()), ModelCache(0)
-    checksums, states = {None: ""}, []
+    checksums, states = {}, []
     for turn, from_jobs in enumerate(starts):
         begin, stack = turn * interval, []
         for i, start in enumerate(from_jobs):
             config = configs[(i + turn) % 4]
             job = Job(4 * turn + i, i, config, start, begin, begin + interval)
-            stack.append((job, checksums[start]))
+            stack.append((job, dict(checksums)))
         parts = [stack] if stacked else [[item] for item in stack]
         for trained in (trained for part in parts for trained in train(work, part, warm)):
             assert not trained.error, trained.error

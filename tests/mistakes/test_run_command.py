@@ -68,7 +68,7 @@ COMMANDS = [
     ),
     Command(
         *("run toy -o fracton=0.1", 2),
-        *("no option 'fracton'", "it has asynchronous, explore", "did you mean 'fraction'?"),
+        *("no option 'fracton'", "it has asynchronous", "did you mean 'fraction'?"),
     ),
     Command(
         *("run toy -o fraction:0.1", 2),

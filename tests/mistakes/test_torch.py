@@ -73,7 +73,7 @@ MISTAKES = [
         *(
             "got a DataLoader",
             "must be Batches(inputs, labels, batch_size=256)",
-            "pass the tensors to Batches",
+            "pass tensors to Batches",
         ),
     ),
     Mistake(

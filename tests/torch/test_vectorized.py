@@ -192,7 +192,7 @@ def test_cached_and_loaded_members_give_the_same_bytes(tmp_path):
         Job(10 + i, i, job.config, (1, 1, 3, 0)[i], 1, 2)
         for i, (job, _) in enumerate(first_jobs(work, *HP))
     ]
-    stack_jobs = [(job, reports[job.start].checksum) for job in seconds]
+    stack_jobs = [(job, {job.start: reports[job.start].checksum}) for job in seconds]
     hot, cold = train(work, stack_jobs, warm), train(work, stack_jobs, ModelCache(0))
     assert [t.data for t in hot] == [t.data for t in cold]
     assert len({t.data for t in hot}) == 4
@@ -205,7 +205,7 @@ def test_a_damaged_checkpoint_fails_only_its_own_member(tmp_path):
     file = tmp_path / "1.ckpt"
     file.write_bytes(file.read_bytes()[:-8] + b"\0" * 8)
     seconds = [
-        (Job(10 + i, i, job.config, i, 1, 2), reports[i].checksum)
+        (Job(10 + i, i, job.config, i, 1, 2), {i: reports[i].checksum})
         for i, (job, _) in enumerate(first_jobs(work, *HP))
     ]
     trained = train(work, seconds, ModelCache(0))

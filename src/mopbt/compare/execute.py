@@ -31,6 +31,7 @@ from mopbt.compare.plan import (
     PlannedRun,
     normalize_scale,
     plan_comparison,
+    task_seed,
 )
 from mopbt.compare.progress import ProgressView
 from mopbt.compare.reuse import ReusableRuns
@@ -337,7 +338,7 @@ class _Execution:
             task=prepared.settings.task_reference,
             algorithm=prepared.settings.algorithm,
             constraints=entry.constraints,
-            seed=run.seed + entry.seed_offset,
+            seed=task_seed(run.seed + entry.seed_offset, prepared.settings.problem.name),
             workers=experiment.workers,
             cost=float(measured["cost"]),
             stack=min(experiment.workers, prepared.max_parallel) if is_stacked else 1,

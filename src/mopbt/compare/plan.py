@@ -25,6 +25,7 @@ from mopbt.limits import SEEDS, SETTINGS_BYTES
 from mopbt.messages import did_you_mean
 from mopbt.objectives import parse_constraints
 from mopbt.problem import Problem
+from mopbt.rng import derived_seed
 
 # Names become names of directories, whose length is limited.
 LONGEST = 200
@@ -43,6 +44,15 @@ FIGURES = (
 )
 # Least virtual seconds of a step. A journal counts microseconds, so the cost needs many of them.
 LEAST = 1e-4
+
+
+def task_seed(seed: int, task: str) -> int:
+    """Return the seed of the runs of one task.
+
+    With the same seed for all tasks, those with the same search space would start from the same
+    configurations, and their results would not be independent.
+    """
+    return derived_seed(seed, "task", task)
 
 
 @dataclass(frozen=True)
