@@ -41,7 +41,7 @@ class Display(Callback):
         every: float = 10.0,
         closing_note: Callable[[Outcome], str] = lambda outcome: "",
     ) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._every = every
         self._closing_note = closing_note
         self._live: Live | None = None

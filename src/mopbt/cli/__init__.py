@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from types import FrameType
 
 # The order of these imports is the order of the commands in `mopbt --help`.
@@ -37,6 +38,8 @@ _TRACEBACK_HINT = "; add --traceback to see where it comes from"
 def main() -> None:
     """Run the command line; turn exceptions into messages and exit codes."""
     signal.signal(signal.SIGTERM, _terminate)
+    interrupts = _Interrupts()
+    signal.signal(signal.SIGINT, interrupts)
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
     try:
         app(args=arguments, prog_name="mopbt")
@@ -44,10 +47,35 @@ def main() -> None:
         hint = _TRACEBACK_HINT if hasattr(error, "__notes__") else ""
         _print_error(error, f"{error}{hint}")
         sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:
         # Either the task's own code failed, or mopbt has a bug.
         _print_error(error, f"{type(error).__name__}: {error}{_TRACEBACK_HINT}")
         sys.exit(1)
+    finally:
+        if interrupts.count:
+            # While Python exits, another Ctrl-C would replace the exit code.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _Interrupts:
+    """Stop at the first Ctrl-C, ignore the second, and exit at once at the third."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count == 1:
+            raise KeyboardInterrupt
+        if self.count == 2:
+            # The interrupted code may be printing as well.
+            with suppress(RuntimeError):
+                print("\nmopbt: stopping; press Ctrl-C again to exit at once", file=sys.stderr)
+            return
+        # A run survives a kill at any moment, and its workers end with it.
+        os._exit(130)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -31,8 +31,27 @@ ModelArgument = Annotated[
         metavar="MODEL", help="Model id, as listed by `mopbt front`.", show_default=False
     ),
 ]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Execute the file of the task although it is in the run's directory."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+
+
+def check_trusted(run: Path, task_reference: str, trust: bool) -> None:
+    """Raise ValueError for a task in the directory of a run, unless the user trusts it.
+
+    Its code would be executed, and the directory may come from somebody else.
+    """
+    file = task_reference.rpartition(":")[0]
+    if not trust and file.endswith(".py") and Path(file).resolve().is_relative_to(run.resolve()):
+        raise ValueError(
+            f"the task of {run} is the file {file} inside the run itself, whose code would be "
+            "executed; read it, then add --trust if you trust it"
+        )
 
 
 class Terminated(KeyboardInterrupt):

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from mopbt.algorithms import check_count
-from mopbt.cli.application import JsonOption, RunArgument, app
+from mopbt.cli.application import JsonOption, RunArgument, TrustOption, app
 from mopbt.cli.output import out, print_json
 from mopbt.cli.run import find_task_of
 from mopbt.engines.pool import PoolEngine
@@ -38,6 +38,7 @@ def evaluate(
     rows: RowsOption = None,
     repeats: RepeatsOption = 1,
     workers: WorkersOption = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the models on the front on test data, or on other rows that the task declares.
@@ -47,7 +48,7 @@ def evaluate(
     Example: mopbt evaluate runs/demo --rows test --repeats 5
     """
     check_count("--repeats", repeats, 1)
-    task = find_task_of(path, read_run_config(path))
+    task = find_task_of(path, read_run_config(path), trust=trust)
     results = Results.open(path, task)
     engine = None if workers is None else PoolEngine(workers)
     found = results.evaluate(rows, seeds=range(repeats), engine=engine)

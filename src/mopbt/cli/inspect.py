@@ -178,9 +178,11 @@ def _summarize_run(path: Path) -> dict[str, Any]:
     """Return the columns of a run, or the reason why it cannot be read."""
     try:
         results = Results.open(path)
-    except MopbtError as error:
-        return dict.fromkeys(COLUMNS, "") | {"run": str(path), "state": f"unreadable: {error}"}
-    summary = summary_of(results)
+        summary = summary_of(results)
+    except Exception as error:
+        # Whatever is wrong with one run must not hide the others.
+        reason = str(error) if isinstance(error, MopbtError) else f"{type(error).__name__}: {error}"
+        return dict.fromkeys(COLUMNS, "") | {"run": str(path), "state": f"unreadable: {reason}"}
     if not results.problem.reference:
         summary["hypervolume"] = None
     return {key: summary[key] for key in COLUMNS}

@@ -4,6 +4,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from rich.padding import Padding
+from rich.text import Text
 
 from mopbt.algorithms import ALGORITHMS, options_with_defaults
 from mopbt.cli.application import JsonOption, app
@@ -28,7 +29,7 @@ def list_algorithms(as_json: JsonOption = False) -> None:
         print_json(rows)
         return
     for row in rows:
-        out.print(f"[bold]{row['name']}[/bold]  (paper: {row['section']})")
+        out.print(Text.assemble((row["name"], "bold"), f"  (paper: {row['section']})"))
         _print_indented(row["about"])
         options = [f"{key}={_option_text(value)}" for key, value in row["options"].items()]
         _print_indented("  ".join(options), style="dim")
@@ -50,7 +51,7 @@ def list_tasks(as_json: JsonOption = False) -> None:
         return
     for row in rows:
         scales = f", scales {', '.join(row['scales'])}" if row["scales"] else ""
-        out.print(f"[bold]{row['name']}[/bold]  {row['about']}{scales}")
+        out.print(Text.assemble((row["name"], "bold"), f"  {row['about']}{scales}"))
         objectives = [f"{name} {direction}" for name, direction in row["objectives"].items()]
         _print_indented(f"{', '.join(objectives)}; tunes {', '.join(row['space'])}", style="dim")
         if row["data"]:

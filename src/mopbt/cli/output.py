@@ -16,8 +16,11 @@ from mopbt.messages import counted
 from mopbt.progress_display import clock
 from mopbt.results import Results
 
-# A fixed width keeps tables complete when they go to a file or a pipe.
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
+# A fixed width keeps tables complete when they go to a file or a pipe. Names of tasks, values and
+# directories may contain square brackets, which are not markup.
+out = Console(
+    highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 240
+)
 
 
 def summary_of(results: Results) -> dict[str, Any]:
@@ -45,8 +48,11 @@ def summary_of(results: Results) -> dict[str, Any]:
     }
     if settings.storage:
         return summary | {"storage": settings.storage}
-    sizes = _checkpoint_sizes(path / "checkpoints")
-    return summary | {"checkpoints": len(sizes), "bytes": sum(sizes)}
+    sizes = _file_sizes(path / "checkpoints", "*.ckpt")
+    unfinished = _file_sizes(path / "checkpoints", "*.ckpt.*.tmp")
+    summary |= {"checkpoints": len(sizes), "bytes": sum(sizes) + sum(unfinished)}
+    # Being written, or left by a process that was killed.
+    return summary | ({"unfinished": len(unfinished)} if unfinished else {})
 
 
 def _describe_state(results: Results) -> str:
@@ -55,9 +61,9 @@ def _describe_state(results: Results) -> str:
     return "done" if results.done else "interrupted"
 
 
-def _checkpoint_sizes(directory: Path) -> list[int]:
+def _file_sizes(directory: Path, pattern: str) -> list[int]:
     sizes = []
-    for file in directory.glob("*.ckpt"):
+    for file in directory.glob(pattern):
         # A run in progress may delete the file at any time.
         with suppress(FileNotFoundError):
             sizes.append(file.stat().st_size)

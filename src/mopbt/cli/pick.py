@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from mopbt.cli.application import JsonOption, ModelArgument, RunArgument, app
+from mopbt.cli.application import (
+    JsonOption,
+    ModelArgument,
+    RunArgument,
+    TrustOption,
+    app,
+    check_trusted,
+)
 from mopbt.cli.output import as_text, out, plain, point_json, print_json, table_of
 from mopbt.export import Exported, check_export_path
 from mopbt.front import Front, Point, score_text
@@ -111,6 +118,7 @@ def replay_model(
     ancestry: AncestryOption = True,
     seed: SeedOption = None,
     exported: ExportOption = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Retrain a model from scratch along its schedule, and compare the metrics.
@@ -121,7 +129,9 @@ def replay_model(
     # A wrong path is reported before the training.
     if exported is not None:
         check_export_path(exported)
-    found, _ = find_task(_task_reference(results, task, scale), results.problem)
+    reference = _task_reference(results, task, scale)
+    check_trusted(path, reference, trust or task is not None)
+    found, _ = find_task(reference, results.problem)
     again = results.replay(model, found, ancestry=ancestry, seed=seed)
     files = again.export(exported) if exported else None
     if as_json:

@@ -10,7 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from mopbt.algorithms import ALGORITHMS, algorithm_by_name, algorithm_of, options_of
-from mopbt.cli.application import EXIT_CODES, JsonOption, QuietOption, RunArgument, Terminated, app
+from mopbt.cli.application import (
+    EXIT_CODES,
+    JsonOption,
+    QuietOption,
+    RunArgument,
+    Terminated,
+    TrustOption,
+    app,
+    check_trusted,
+)
 from mopbt.cli.output import database_url, out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
 from mopbt.estimate import CONFIDENCE
@@ -326,6 +335,7 @@ def resume(
     steps: MoreStepsOption = None,
     population: MoreMembersOption = None,
     repair: RepairOption = False,
+    trust: TrustOption = False,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -335,7 +345,7 @@ def resume(
     Example: mopbt resume runs/adult-1 --steps 200
     """
     settings = read_run_config(path)
-    found = find_task_of(path, settings)
+    found = find_task_of(path, settings, trust=trust)
     settings = replace(
         settings,
         problem=_resumed_problem(problem_of(found), settings.problem),
@@ -396,7 +406,7 @@ def _execute(
         raise typer.Exit(3)
 
 
-def find_task_of(path: Path, settings: RunConfig) -> Any:
+def find_task_of(path: Path, settings: RunConfig, *, trust: bool) -> Any:
     """Return the task of a run, or raise ValueError that says how to resume."""
     from mopbt.compare.directory import comparison_of
 
@@ -418,6 +428,7 @@ def find_task_of(path: Path, settings: RunConfig) -> Any:
             f"its new place with `mopbt run NEWPLACE/{Path(file).name}:{name} --out {path}`, and "
             f"the algorithm, seed and options that `mopbt show {path}` lists"
         )
+    check_trusted(path, settings.task_reference, trust)
     return find_task(settings.task_reference)[0]
 
 

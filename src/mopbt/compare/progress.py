@@ -30,7 +30,9 @@ class ProgressView:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
 
-        self._console = Console(stderr=True, highlight=False, quiet=not shown)
+        self._console = Console(
+            stderr=True, highlight=False, markup=False, emoji=False, quiet=not shown
+        )
         self._bars = Bars(
             BarColumn(16),
             TextColumn("{task.description}  {task.fields[note]}", markup=False),
