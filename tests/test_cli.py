@@ -679,3 +679,30 @@ def test_an_algorithm_without_an_end_gets_a_default_budget(tmp_path):
     )
     assert "320 intervals" in done.stderr
     assert len(Results.open(tmp_path / "here")) == 320
+
+
+def test_changed_code_needs_on_change(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    code = (
+        "import mopbt\n"
+        "FACTOR = 1\n"
+        "@mopbt.task(space={'x': mopbt.Grid(0, 1, 5)}, objectives={'a': 'max', 'b': 'min'},\n"
+        "            steps=2)\n"
+        "def train(m):\n"
+        "    w = {'w': 0.0}\n"
+        "    m.track(w=w)\n"
+        "    for _ in m.steps(): w['w'] += m.hp['x'] * FACTOR\n"
+        "    m.report(a=w['w'], b=m.hp['x'])\n"
+    )
+    file.write_text(code)
+    command = ["run", f"{file}:train", "--out", str(tmp_path / "run"), "--population", "4"]
+    command += ["--engine", "local", "--quiet"]
+    assert main(command) == 0
+    file.write_text(code + "# a remark\n")
+    assert main(command) == 0
+    file.write_text(code.replace("FACTOR = 1", "FACTOR = 2"))
+    capsys.readouterr()
+    assert main(command) == 1
+    assert "--on-change continue" in capsys.readouterr().err
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 1
+    assert main([*command, "--on-change", "continue"]) == 0

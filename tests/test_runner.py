@@ -123,7 +123,7 @@ def test_a_run_with_fewer_intervals_than_expected_is_done_and_stays_as_it_is(
     assert (tmp_path / "journal.jsonl").read_bytes() == journal
 
 
-def test_changed_code_is_told_also_where_a_program_holds_the_task(tmp_path):
+def test_changed_code_is_an_error_also_where_a_program_holds_the_task(tmp_path):
     """Edit, run again: without a word the old models would be taken for those of the new code."""
     (tmp_path / "helper.py").write_text("FACTOR = 1\n")
     script = tmp_path / "script.py"
@@ -139,19 +139,26 @@ def test_changed_code_is_told_also_where_a_program_holds_the_task(tmp_path):
         "          engine='local')\n"
     )
 
-    def told():
+    def execute():
         done = subprocess.run(
-            [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
+            [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True
         )
-        return " ".join(done.stderr.split())
+        return done.returncode, " ".join(done.stderr.split())
 
-    changed = "has changed since this run was started; earlier reports stay as they are"
-    assert changed not in told()
-    again = told()
+    assert execute()[0] == 0
+    # What does not train is not the task's code.
+    script.write_text(script.read_text() + "print('done')\n")
+    code, again = execute()
+    assert code == 0
     assert "the run is already complete" in again
-    assert changed not in again
     (tmp_path / "helper.py").write_text("FACTOR = 2\n")
-    assert changed in told()
+    code, error = execute()
+    assert code == 1
+    assert "was started with other code of 'train'" in error
+    script.write_text(script.read_text().replace("engine=", "on_change='continue', engine="))
+    code, note = execute()
+    assert code == 0
+    assert "the code of 'train' has changed since this run was started" in note
 
 
 def test_a_run_that_was_done_goes_on_with_a_larger_budget(tmp_path):
@@ -324,6 +331,8 @@ def test_an_outage_costs_nothing_however_often_one_tries(tmp_path, monkeypatch, 
             engine="local",
             budget=Budget(jobs=budget),
             progress=False,
+            # The outage is a value of the class.
+            on_change="continue",
         )
 
     go_on(tmp_path / "run", jobs)

@@ -70,8 +70,11 @@ class RunDirectory:
         history = read_history(recorded.problem, self.store.lines(), self.store.journal)
         if not recorded.extended(history.extension).differences(settings):
             # The settings of an extended run are those of its start, or the extended ones.
-            settings = recorded
-        if len(history.reports) or not recorded.differences(settings):
+            settings = replace(recorded, task_fingerprint=settings.task_fingerprint)
+        is_same = not recorded.differences(settings)
+        if settings.task_fingerprint not in ("", recorded.task_fingerprint):
+            is_same = False
+        if len(history.reports) or is_same:
             check_same_settings(self.path, recorded, settings, REMEDY)
             self._claim(recorded, is_new=False)
             return OpenRun(self.store, history, recorded)

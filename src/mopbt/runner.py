@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mopbt.algorithms import (
     ALGORITHMS,
@@ -40,9 +40,10 @@ from mopbt.engines.base import (
 )
 from mopbt.engines.devices import assign_devices, check_devices
 from mopbt.engines.trial import Trial, open_trial
+from mopbt.errors import RunMismatch
 from mopbt.estimate import CONFIDENCE
 from mopbt.evaluations import Evaluations, evaluate_missing, read_evaluations, wanted_keys
-from mopbt.fingerprint import code_of
+from mopbt.fingerprint import code_of, is_changed
 from mopbt.function_task import TrainingFunction, as_task
 from mopbt.history import History
 from mopbt.objectives import Constraint, Direction
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 
 EngineName = Literal["auto", "local", "pool", "vectorized", "ray", "simulated"]
 AnyStore = DirectoryStore | MemoryStore
+OnChange = Literal["error", "continue"]
 DEFAULT_OUT = "runs/<task>/<algorithm>-seed<seed>"
 
 
@@ -93,6 +95,7 @@ def run(
     budget: Budget | None = None,
     initial: Sequence[Mapping[str, Any]] = (),
     extend: Mapping[str, int] | None = None,
+    on_change: OnChange = "error",
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     confidence: float = CONFIDENCE,
@@ -138,6 +141,8 @@ def run(
             known to be good. The algorithm proposes all others.
         extend: Raise the `steps` or the `population` of a run that was started before:
             ``{"steps": 60}``.
+        on_change: What to do if `out` holds a run of the same task with other code: "error", or
+            "continue" to train the rest of it with the code as it is.
         progress: Whether to show progress on standard error.
         callbacks: Objects that follow the run, such as `mopbt.trackers.TensorBoard("logs")` or your
             own `Callback`.
@@ -190,6 +195,7 @@ def run(
         budget=budget or Budget(),
         progress=progress,
         extend=extend,
+        on_change=on_change,
         callbacks=callbacks,
     )
 
@@ -207,6 +213,7 @@ def execute_run(
     engine_options: Mapping[str, Any] | None = None,
     storage: Path | str | None = None,
     extend: Mapping[str, int] | None = None,
+    on_change: OnChange = "error",
     repair: bool = False,
     resume_hint: str = "rerun the same call to resume",
 ) -> Results:
@@ -215,7 +222,7 @@ def execute_run(
     `engine_options` are those of `engine_spec`, for an engine that is named.
     `extend` raises the `steps` or the `population` of a run that was started before.
     """
-    _check_arguments(budget, progress)
+    _check_arguments(budget, progress, on_change)
     rows_of(task)
     check_callbacks(callbacks)
     scheduler = algorithm.scheduler(settings.problem)
@@ -236,8 +243,9 @@ def execute_run(
         _check_before_training(trial, algorithm)
         choose_engine = _engine_choice(engine, options, trial, algorithm.max_parallel)
         opened = _open(out, storage, settings, choose_engine, rules)
+    change_note = _check_changed_code(opened, settings, on_change)
     scheduler = _extend(opened, scheduler, extend or {})
-    notes = [budget_note, _note_changed_code(opened, settings), _note_engine(opened.spec)]
+    notes = [budget_note, change_note, _note_engine(opened.spec)]
     if display is not None:
         for note in filter(None, notes):
             display.note(note)
@@ -312,12 +320,14 @@ def _path_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name)[:100].strip("-.") or "unnamed"
 
 
-def _check_arguments(budget: Any, progress: Any) -> None:
+def _check_arguments(budget: Any, progress: Any, on_change: Any) -> None:
     if not isinstance(budget, Budget):
         raise TypeError(f"`budget` must be a Budget, such as Budget(seconds=3600), got {budget!r}")
     if not isinstance(progress, bool):
         remedy = "; pass a Callback in `callbacks`" if callable(progress) else ""
         raise TypeError(f"`progress` must be True or False, got {progress!r}{remedy}")
+    if on_change not in get_args(OnChange):
+        raise ValueError(f"`on_change` must be 'error' or 'continue', got {on_change!r}")
 
 
 def _trial_environment(
@@ -477,14 +487,20 @@ def _bounded(budget: Budget, scheduler: Scheduler, problem: Problem) -> tuple[Bu
     return Budget(jobs=jobs), note
 
 
-def _note_changed_code(opened: _Opened, settings: RunConfig) -> str:
-    """Return a note if a run is resumed with changed code of its task."""
-    before = opened.settings.task_fingerprint
-    if not before or not settings.task_fingerprint or before == settings.task_fingerprint:
+def _check_changed_code(opened: _Opened, settings: RunConfig, on_change: OnChange) -> str:
+    """Return a note if a run continues with changed code, or raise RunMismatch."""
+    if not is_changed(opened.settings.task_fingerprint, settings.task_fingerprint):
         return ""
-    return (
-        "the file of the task, or one that it imports from its folder, has changed since this run "
-        "was started; earlier reports stay as they are"
+    name = settings.problem.name
+    if on_change == "continue":
+        return f"the code of {name!r} has changed since this run was started; earlier reports stay"
+    opened.store.close()
+    path = opened.store.path if isinstance(opened.store, DirectoryStore) else "the run"
+    raise RunMismatch(
+        f"{path} was started with other code of {name!r}: its function or class, or a function or "
+        "constant that it uses, has changed; name another `out` (--out) for a new run, restore the "
+        'code, or continue with on_change="continue" (--on-change continue), which keeps earlier '
+        "reports"
     )
 
 

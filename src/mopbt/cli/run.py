@@ -23,6 +23,7 @@ from mopbt.cli.application import (
 from mopbt.cli.output import database_url, out, point_json, print_front, print_json, summary_of
 from mopbt.engines.auto import ENGINES
 from mopbt.estimate import CONFIDENCE
+from mopbt.fingerprint import code_of
 from mopbt.messages import counted, did_you_mean
 from mopbt.problem import (
     Problem,
@@ -36,6 +37,7 @@ from mopbt.registry import (
     TaskFamily,
     find_family,
     find_task,
+    registered,
     split_scale,
     task_fingerprint,
     with_scale,
@@ -210,6 +212,13 @@ MoreMembersOption = Annotated[
         show_default=False,
     ),
 ]
+OnChangeOption = Annotated[
+    str,
+    typer.Option(
+        help="What to do if the run was started with other code of its task: error, or continue "
+        "to train the rest with the code as it is."
+    ),
+]
 StallOption = Annotated[
     int | None,
     typer.Option(
@@ -269,6 +278,7 @@ def run(
     budget_total_steps: StepsOption = None,
     budget_stall: StallOption = None,
     confidence: ConfidenceOption = CONFIDENCE,
+    on_change: OnChangeOption = "error",
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -283,7 +293,7 @@ def run(
     if population is not None:
         options["population"] = population
     chosen = algorithm_by_name(algorithm, suggested_population(found), **options)
-    fingerprint = task_fingerprint(reference)
+    fingerprint = _fingerprint(found, reference)
     problem = with_initial(problem_of(found), [] if initial is None else _read_initial(initial))
     settings = RunConfig(
         with_constraints(problem, constraint or ()),
@@ -302,7 +312,7 @@ def run(
     sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
     where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
-    where |= {"storage": storage, "progress": not quiet}
+    where |= {"storage": storage, "progress": not quiet, "on_change": on_change}
     where["callbacks"] = _parse_trackers(track)
     hint = "rerun the same command to resume"
     _execute(found, settings, directory, budget, as_json=as_json, resume_hint=hint, **where)
@@ -336,6 +346,7 @@ def resume(
     population: MoreMembersOption = None,
     repair: RepairOption = False,
     trust: TrustOption = False,
+    on_change: OnChangeOption = "error",
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -349,7 +360,7 @@ def resume(
     settings = replace(
         settings,
         problem=_resumed_problem(problem_of(found), settings.problem),
-        task_fingerprint=task_fingerprint(settings.task_reference),
+        task_fingerprint=_fingerprint(found, settings.task_reference),
         engine={},
         storage="",
     )
@@ -363,9 +374,17 @@ def resume(
     given = {"steps": steps, "population": population}
     extend = {name: value for name, value in given.items() if value is not None}
     where |= {"progress": not quiet, "repair": repair, "extend": extend}
+    where["on_change"] = on_change
     where["callbacks"] = _parse_trackers(track)
     hint = f"run `mopbt resume {path}` to resume"
     _execute(found, settings, path, budget, as_json=as_json, resume_hint=hint, **where)
+
+
+def _fingerprint(task: Any, reference: str) -> str:
+    """Return the version of a registered task; of any other task a fingerprint of its code."""
+    if split_scale(reference)[0] in registered():
+        return task_fingerprint(reference)
+    return code_of(task)
 
 
 def _resumed_problem(task: Problem, recorded: Problem) -> Problem:
