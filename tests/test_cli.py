@@ -681,7 +681,8 @@ def test_an_algorithm_without_an_end_gets_a_default_budget(tmp_path):
     assert len(Results.open(tmp_path / "here")) == 320
 
 
-def test_changed_code_needs_on_change(tmp_path, capsys):
+@pytest.mark.slow
+def test_changed_code_needs_on_change(tmp_path):
     file = tmp_path / "mine.py"
     code = (
         "import mopbt\n"
@@ -695,14 +696,12 @@ def test_changed_code_needs_on_change(tmp_path, capsys):
         "    m.report(a=w['w'], b=m.hp['x'])\n"
     )
     file.write_text(code)
-    command = ["run", f"{file}:train", "--out", str(tmp_path / "run"), "--population", "4"]
+    command = ["run", "mine.py:train", "--out", "run", "--population", 4]
     command += ["--engine", "local", "--quiet"]
-    assert main(command) == 0
+    mopbt(*command, cwd=tmp_path)
     file.write_text(code + "# a remark\n")
-    assert main(command) == 0
+    mopbt(*command, cwd=tmp_path)
     file.write_text(code.replace("FACTOR = 1", "FACTOR = 2"))
-    capsys.readouterr()
-    assert main(command) == 1
-    assert "--on-change continue" in capsys.readouterr().err
-    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 1
-    assert main([*command, "--on-change", "continue"]) == 0
+    assert "--on-change continue" in mopbt(*command, cwd=tmp_path, code=1).stderr
+    mopbt("resume", "run", "--quiet", cwd=tmp_path, code=1)
+    mopbt(*command, "--on-change", "continue", cwd=tmp_path)
