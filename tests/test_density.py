@@ -99,6 +99,7 @@ GUESSES = {
     "cli/__init__.py": (1, "an exception has notes only if one was added"),
     "engines/devices.py": (1, "objects that can be called have no `__code__`"),
     "engines/seeding.py": (1, "PyTorch's modules of devices differ in what they offer"),
+    "engines/supervisor.py": (1, "not every system has `select.poll`"),
     "engines/worker.py": (1, "only glibc has `mallopt`"),
     "function_task.py": (1, "objects that can be called have no `__name__`"),
     "integrations/ray_tune.py": (1, "Ray Tune hides its controller in a private wrapper"),

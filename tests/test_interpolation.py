@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mopbt
+from mopbt.errors import TaskError
 from mopbt.problem import problem_of
 from mopbt.stores.journal import read_journal
 from mopbt.tasks.toy import ToyTask
@@ -127,3 +128,22 @@ def test_members_of_a_task_that_cannot_blend_copy_single_donors(tmp_path):
 def test_wrong_options_are_errors(options, facts):
     with pytest.raises(ValueError, match=facts):
         mopbt.MOPBT(**options)
+
+
+def test_a_replay_trains_all_ancestors_of_a_blended_model(finished):
+    jobs = jobs_of(finished.path)
+    blended = [point for point in finished.front() if jobs[point.job].blend]
+    assert blended
+    for point in blended[:3]:
+        replayed = finished.replay(point)
+        assert replayed.data == finished.checkpoint(point)
+        assert not any(replayed.differences.values())
+        assert len(replayed.lineage) > len(finished.lineage(point))
+
+
+def test_a_blended_schedule_is_not_stretched(finished):
+    jobs = jobs_of(finished.path)
+    point = next(point for point in finished.front() if jobs[point.job].blend)
+    with pytest.raises(TaskError, match="mean of several models") as caught:
+        finished.replay(point, ToyTask(steps=40))
+    assert "40" in str(caught.value)

@@ -97,7 +97,8 @@ class Point:
 class Ancestor:
     """One interval in the history of a model.
 
-    `exploited` says whether it started from another trial's checkpoint.
+    `exploited` says whether it started from another trial's checkpoint. `starts` are the models
+    that it started from, with their weights: one, or several whose mean it was.
     """
 
     job: int
@@ -107,6 +108,7 @@ class Ancestor:
     hp: Mapping[str, Any]
     scores: Mapping[str, float]
     exploited: bool
+    starts: tuple[tuple[int, float], ...] = ()
 
 
 class Front(Sequence[Point]):

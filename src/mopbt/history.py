@@ -157,6 +157,20 @@ class History:
             chain.append(start)
         return chain[::-1]
 
+    def ancestors(self, job: int) -> list[int]:
+        """Return all jobs that a job's model descends from, itself included, in ascending order.
+
+        They are more than its lineage if one of them started from the mean of several models.
+        """
+        found: set[int] = set()
+        open_jobs = [job]
+        while open_jobs:
+            id = open_jobs.pop()
+            if id not in found:
+                found.add(id)
+                open_jobs.extend(self.jobs.starts(id))
+        return sorted(found)
+
     def is_exploit(self, job: int) -> bool:
         """Return whether a job starts from another trial's checkpoint."""
         start = self.jobs.start(job)

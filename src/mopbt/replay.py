@@ -11,7 +11,7 @@ from mopbt.errors import TaskError, TaskFailed
 from mopbt.export import Exported, Origin, export_model
 from mopbt.front import Ancestor, Point
 from mopbt.problem import Problem, Task, problem_of
-from mopbt.state import Job, Report
+from mopbt.state import Blend, Job, Report
 from mopbt.stores.memory import MemoryCheckpoints
 
 UNLIMITED = 1 << 62
@@ -86,27 +86,49 @@ def replay_schedule(
     _check_space(trained, problem)
     lineage = _stretch(recorded, trained, problem)
     context = RunContext(task, problem, seed, MemoryCheckpoints())
-    report, data = _train_along(context, lineage)
+    report, data = _train_all(context, lineage, _starts_of(lineage))
     last = lineage[-1]
     point = Point(original.job, last.trial, last.end, last.hp, report.scores, report.violation)
     model = task.load(data)
     return Replayed(model, point, original.scores, data, lineage, problem, seed, origin)
 
 
-def _train_along(context: RunContext, lineage: Sequence[Ancestor]) -> tuple[Report, bytes]:
-    """Train all intervals one after the other; return the last report and checkpoint."""
+def _is_blended(intervals: Sequence[Ancestor]) -> bool:
+    return any(len(interval.starts) > 1 for interval in intervals)
+
+
+def _starts_of(intervals: Sequence[Ancestor]) -> list[Blend]:
+    """Return which of the intervals each one starts from, by position, with their weights.
+
+    Without means of several models, each starts from the one before it.
+    """
+    if not _is_blended(intervals):
+        return [((i - 1, 1.0),) if i else () for i in range(len(intervals))]
+    places = {interval.job: place for place, interval in enumerate(intervals)}
+    return [
+        tuple((places[job], weight) for job, weight in interval.starts) for interval in intervals
+    ]
+
+
+def _train_all(
+    context: RunContext, intervals: Sequence[Ancestor], starts: Sequence[Blend]
+) -> tuple[Report, bytes]:
+    """Train intervals in their order; return the last report and checkpoint."""
     cache = ModelCache(UNLIMITED)
+    checksums: dict[int, str] = {}
     report = Report(0)
-    for id, interval in enumerate(lineage):
+    last_use = {start: id for id, own in enumerate(starts) for start, _ in own}
+    for id, interval in enumerate(intervals):
         config = context.problem.space.encode(interval.hp)
-        start = id - 1 if id else None
-        job = Job(id, interval.trial, config, start, interval.begin, interval.end)
-        report = run_job(context, job, {report.job: report.checksum}, cache)
-        context.checkpoints.drop([id - 1])
+        first = starts[id][0][0] if starts[id] else None
+        job = Job(id, interval.trial, config, first, interval.begin, interval.end, starts[id][1:])
+        report = run_job(context, job, checksums, cache)
         if report.error:
             raise TaskFailed(
                 f"the replay failed between steps {job.begin} and {job.end}:", report.error
             )
+        checksums[id] = report.checksum
+        context.checkpoints.drop(start for start in job.starts if last_use[start] == id)
     return report, context.checkpoints.load(report.job, report.checksum)
 
 
@@ -114,6 +136,12 @@ def _stretch(lineage: Sequence[Ancestor], old: Problem, new: Problem) -> Sequenc
     """Stretch a schedule to another length of training."""
     if (old.interval, old.steps) == (new.interval, new.steps):
         return lineage
+    if _is_blended(lineage):
+        raise TaskError(
+            f"the model is a mean of several models, so its schedule cannot be stretched from "
+            f"{old.steps} steps in intervals of {old.interval}, got a task with {new.steps} in "
+            f"intervals of {new.interval}; replay it with the same length of training"
+        )
     stretched = []
     for begin in range(0, max(lineage[-1].end * new.steps // old.steps, 1), new.interval):
         old_begin = begin * old.steps / new.steps

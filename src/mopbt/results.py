@@ -336,7 +336,9 @@ class Results:
                 "Results.open(path, task=task)"
             )
         original = self._found(point)
-        recorded = self.lineage(original) if ancestry else self.trial_history(original)
+        recorded = self.trial_history(original)
+        if ancestry:
+            recorded = [self._ancestor(job) for job in self.history.ancestors(original.job)]
         seed = self.settings.seed if seed is None else seed
         return replay_schedule(trained, original, recorded, self._origin(), seed)
 
@@ -457,8 +459,16 @@ class Results:
     def _ancestor(self, id: int) -> Ancestor:
         job = self.history.job(id)
         scores = self.history.report(id).scores
-        exploited = self.history.is_exploit(id)
-        return Ancestor(id, job.trial, job.begin, job.end, self._decode(job), scores, exploited)
+        return Ancestor(
+            id,
+            job.trial,
+            job.begin,
+            job.end,
+            self._decode(job),
+            scores,
+            self.history.is_exploit(id),
+            job.weighted_starts,
+        )
 
     def _job_of(self, point: Point | int) -> int:
         job = point.job if isinstance(point, Point) else point

@@ -41,6 +41,13 @@ class Job:
         others = tuple(checkpoint for checkpoint, _ in self.blend)
         return others if self.start is None else (self.start, *others)
 
+    @property
+    def weighted_starts(self) -> Blend:
+        """Return all checkpoints that the job starts from with their weights, which sum to 1."""
+        if self.start is None:
+            return ()
+        return ((self.start, 1 - sum(weight for _, weight in self.blend)), *self.blend)
+
     def to_json(self) -> list[Any]:
         """Return the job as a JSON array."""
         row = [self.id, self.trial, list(self.config), self.start, self.begin, self.end]

@@ -273,9 +273,9 @@ def _restore_or_init(
             "single members"
         )
     models = [_restore(context, start, checksums, cache, keep=True) for start in job.starts]
-    others = [weight for _, weight in job.blend]
+    weights = [weight for _, weight in job.weighted_starts]
     seed = derived_seed(context.seed, "blend", job.trial, job.begin)
-    return task.blend(models, [1 - sum(others), *others], hp, seed)
+    return task.blend(models, weights, hp, seed)
 
 
 def _restore(

@@ -1,7 +1,7 @@
 """Load batches from a `Dataset`, for training data that does not fit in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,17 @@ from mopbt.torch.data import Augment, Batch, Batches
 from mopbt.torch.vectorize import cannot_stack
 
 Collate = Callable[[list[Any]], Any]
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A data set that returns its rows by number, such as a map-style Dataset."""
+
+    def __getitem__(self, row: int) -> Any:
+        """Return a row."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
 
 
 class DatasetBatches(Batches):
@@ -43,7 +54,7 @@ class DatasetBatches(Batches):
         collate_fn: Collate | None = None,
         loader_workers: int = 0,
     ) -> None:
-        has_rows = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        has_rows = isinstance(dataset, Rows)
         if isinstance(dataset, IterableDataset | DataLoader) or not has_rows:
             raise TypeError(
                 f"`dataset` must have numbered rows (`__len__` and `__getitem__`), because each "
