@@ -519,7 +519,7 @@ def test_help_has_examples_and_exit_codes(place):
         "lineage",
         "list",
         "Exit codes",
-        "mopbt run adult-linear",
+        "mopbt run trade-off",
     ):
         assert word in top
     assert "Example: mopbt run" in mopbt("run", "--help", cwd=place).stdout

@@ -40,17 +40,67 @@ def test_no_two_pages_have_the_same_run():
     assert "runs/toy" not in set().union(*places.values())
 
 
-def test_the_readme_program_is_short_and_prints_its_front(tmp_path):
+def terminal_block():
+    """Return the commands of the README that use its program."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Your own")[2]
+    return re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)[0]
+
+
+def execute_readme(place, path):
+    """Execute the program and the terminal block of the README as a reader would."""
     (program,) = programs("README.md")
-    assert len([line for line in program.splitlines() if line.strip()]) <= 18
-    (tmp_path / "first.py").write_text(program)
-    # The second execution returns the finished run.
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-        )
+    assert len([line for line in program.splitlines() if line.strip()]) <= 21
+    (place / "first.py").write_text(program)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        ["bash", "-euxo", "pipefail", "-c", terminal_block()],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=environment | {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"'precision': .*'lr': ", done.stdout)) >= 2
+    for file in ("front.png", "model.safetensors", "runs/first/report.html", "runs/second"):
+        assert (place / file).exists(), file
+    assert "identical" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_readme_runs_as_printed(tmp_path):
+    """Use the source tree in place of an installation."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    source = str(ROOT / "src")
+    for name, arguments in {"python": "", "mopbt": "-m mopbt"}.items():
+        script = f'#!/bin/sh\nPYTHONPATH={source} exec {sys.executable} {arguments} "$@"\n'
+        (bin / name).write_text(script)
+        (bin / name).chmod(0o755)
+    execute_readme(tmp_path, bin)
+
+
+@pytest.mark.slow
+def test_the_readme_runs_from_the_wheel(tmp_path):
+    """Install the wheel into a new environment, with the extras that the README names."""
+    extras = re.search(r"`pip install '\.(\[[\w,]+\])'`", (ROOT / "README.md").read_text())[1]
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    bin = tmp_path / "venv" / "bin"
+    pip = [bin / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    wheels = tmp_path / "wheels"
+    for command in (
+        ["wheel", "--no-deps", "--wheel-dir", wheels, ROOT],
+        ["install", "--constraint", ROOT / "constraints.txt"],
+    ):
+        if command[0] == "install":
+            (wheel,) = wheels.glob("mopbt-*.whl")
+            command.append(f"{wheel}{extras}")
+        done = subprocess.run([*pip, *command], capture_output=True, text=True, timeout=500)
+        if "No matching distribution" in done.stderr or "connection" in done.stderr.lower():
+            pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1]}")
         assert done.returncode == 0, done.stderr
-        assert len(re.findall(r"'precision': .*'lr': ", done.stdout)) >= 2
+    (tmp_path / "place").mkdir()
+    execute_readme(tmp_path / "place", bin)
 
 
 def test_every_name_of_the_concordance_exists():

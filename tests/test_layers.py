@@ -42,7 +42,7 @@ LAYERS = {
         "function_task",
     },
     4: {
-        *("", "front", "noise", "results", "selection", "export", "replay"),
+        *("", "front", "noise", "sizing", "results", "selection", "export", "replay"),
         *("callbacks", "progress_display"),
         *("torch", "tasks", "testing", "registry"),
         # `run` returns `Results` and draws the progress, so it is above both.

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
@@ -543,6 +544,24 @@ def described_by(problem: Problem, subject: Any) -> Task[Any]:
         steps=problem.steps,
         reference=None if reference is None else unsigned(problem.objectives, reference),
     )
+
+
+def reference_of(task: Any) -> str:
+    """Return how the command line finds a decorated function; empty if it cannot.
+
+    A function in a file is named by the file, one in a package by its module.
+    """
+    function = task.function if isinstance(task, FunctionTask) else None
+    if not isinstance(function, FunctionType):
+        return ""
+    module = sys.modules.get(function.__module__)
+    name = function.__qualname__
+    if module is None or vars(module).get(name) is not task:
+        return ""
+    if "." in module.__name__:
+        return f"{module.__name__}:{name}"
+    file = Path(vars(module).get("__file__") or "").resolve()
+    return f"{file}:{name}" if file.suffix == ".py" and file.is_file() else ""
 
 
 def find_decorated(module: str, name: str) -> Any:

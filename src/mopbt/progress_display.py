@@ -48,12 +48,14 @@ class Display(Callback):
         self._printed_generation = -1
         self._printed_at = 0.0
         self._printed_failures = 0
+        self._advised: set[str] = set()
 
     def on_start(self, run: Results) -> None:
         """Show where the run stands."""
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4)
             self._live.start()
+        self._advise(run)
         self._show(run.progress)
 
     def on_report(self, run: Results, reports: Sequence[Report]) -> None:
@@ -63,6 +65,7 @@ class Display(Callback):
                 self._printed_failures += 1
                 cause = report.error.strip().splitlines()[-1]
                 self._console.print(Text(f"interval {report.job} failed: {cause}", style="yellow"))
+        self._advise(run)
         self._show(run.progress)
 
     def on_end(self, run: Results) -> None:
@@ -81,6 +84,13 @@ class Display(Callback):
     def note(self, text: str) -> None:
         """Print a remark in one line."""
         self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def _advise(self, run: Results) -> None:
+        """Print advice on the size of the run, each sentence once."""
+        for sentence in run.advice():
+            if sentence not in self._advised:
+                self._advised.add(sentence)
+                self._console.print(Text(f"advice: {sentence}", style="yellow"), soft_wrap=True)
 
     def _show(self, progress: Progress | None) -> None:
         assert progress is not None

@@ -37,6 +37,7 @@ from mopbt.retention import models_with_weights
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import open_run, read_run_config
 from mopbt.serialization import is_pickle, loads
+from mopbt.sizing import GENERATIONS, exploiting_population, interval_advice, size_advice
 from mopbt.state import Job
 from mopbt.stores.base import Checkpoints
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of
@@ -72,6 +73,8 @@ class Results:
     history: History = field(init=False, repr=False)
     # The warning about noise, and for how many reports it was computed.
     _warning: tuple[int, str] | None = field(default=None, init=False, repr=False)
+    _population: int | None = field(default=None, init=False, repr=False)
+    _interval_advice: str | None = field(default=None, init=False, repr=False)
     # What was measured outside of the search.
     evaluations: Evaluations = field(init=False, repr=False)
 
@@ -187,6 +190,22 @@ class Results:
         if self._warning is None or self._warning[0] != len(self):
             self._warning = len(self), noise_warning(self.history)
         return self._warning[1]
+
+    def advice(self) -> list[str]:
+        """Return a sentence for each size of the run that is too small to pay off.
+
+        They are about the population, the number of intervals and, after the first generations,
+        the length of an interval. Algorithms that never exploit need no advice.
+        """
+        if self._population is None:
+            self._population = exploiting_population(self.problem, self.settings.algorithm)
+        population = self._population
+        if not population:
+            return []
+        if self._interval_advice is None and len(self) >= GENERATIONS * population:
+            self._interval_advice = interval_advice(self.history, population)
+        advice = size_advice(self.problem, population)
+        return [*advice, self._interval_advice] if self._interval_advice else advice
 
     def hypervolume(self, reference: Mapping[str, float] | None = None) -> float:
         """Return the hypervolume of the front above a reference point.

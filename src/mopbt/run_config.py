@@ -43,7 +43,7 @@ class RunConfig:
         problem: The search space, the objectives and the length of training.
         algorithm: The name of the algorithm and its settings.
         seed: Random seed of the run.
-        task_reference: How the command line finds the task; empty for a run started from Python.
+        task_reference: How the command line finds the task; empty if only a program holds it.
         engine: The engine at the start. A run may be resumed on another one.
         task_fingerprint: The result of `task_fingerprint` at the start; empty if unknown.
         storage: Where checkpoints are kept; empty for the run's directory.

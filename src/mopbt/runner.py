@@ -44,7 +44,7 @@ from mopbt.errors import RunMismatch
 from mopbt.estimate import CONFIDENCE
 from mopbt.evaluations import Evaluations, evaluate_missing, read_evaluations, wanted_keys
 from mopbt.fingerprint import code_of, is_changed
-from mopbt.function_task import TrainingFunction, as_task
+from mopbt.function_task import TrainingFunction, as_task, reference_of
 from mopbt.history import History
 from mopbt.objectives import Constraint, Direction
 from mopbt.problem import (
@@ -180,6 +180,7 @@ def run(
         problem,
         options_of(chosen),
         seed,
+        task_reference=reference_of(subject),
         task_fingerprint=fingerprint,
         confidence=confidence,
         keep=keep,

@@ -15,7 +15,7 @@ command (after 3 with a larger budget)."""
 app = typer.Typer(
     name="mopbt",
     help="Train a population for conflicting objectives; get a front of trained models.",
-    epilog="Start with: mopbt run adult-linear --out runs/demo\n\n" + EXIT_CODES,
+    epilog="Start with: mopbt run trade-off --out runs/trade-off\n\n" + EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -61,7 +61,7 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
     results = Results.open(path)
     summary = summary_of(results)
     if as_json:
-        print_json(summary | {"warning": results.noise_warning()})
+        print_json(summary | {"warning": results.noise_warning(), "advice": results.advice()})
         return
     table = Table(box=None, show_header=False, padding=(0, 2))
     for key, value in summary.items():
@@ -70,6 +70,8 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
     if lacks := shortfall(results):
         out.print(lacks, style="yellow", markup=False, soft_wrap=True)
     print_warning(results)
+    for sentence in results.advice():
+        out.print(f"advice: {sentence}", style="yellow", markup=False, soft_wrap=True)
     for job, error in list(results.failures.items())[-3:]:
         out.print(
             f"interval {job} failed: {error.strip().splitlines()[-1]}",

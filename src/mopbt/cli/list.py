@@ -52,6 +52,8 @@ def list_tasks(as_json: JsonOption = False) -> None:
     for row in rows:
         scales = f", scales {', '.join(row['scales'])}" if row["scales"] else ""
         out.print(Text.assemble((row["name"], "bold"), f"  {row['about']}{scales}"))
+        if not row["space"]:
+            continue
         objectives = [f"{name} {direction}" for name, direction in row["objectives"].items()]
         _print_indented(f"{', '.join(objectives)}; tunes {', '.join(row['space'])}", style="dim")
         if row["data"]:
@@ -67,7 +69,7 @@ def _describe_task(name: str, point: EntryPoint) -> dict[str, Any]:
     """Describe a registered task without loading its data."""
     try:
         task = point.load()
-        task = task() if isinstance(task, type) else task
+        return _description(name, task() if isinstance(task, type) else task)
     except Exception as error:
         # A broken package must not hide the other tasks.
         return {
@@ -78,6 +80,9 @@ def _describe_task(name: str, point: EntryPoint) -> dict[str, Any]:
             "scales": [],
             "data": "",
         }
+
+
+def _description(name: str, task: Any) -> dict[str, Any]:
     is_family = isinstance(task, TaskFamily)
     objectives = parse_objectives(task.objectives)
     return {

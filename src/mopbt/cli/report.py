@@ -1,5 +1,6 @@
 """Show runs as HTML pages: `mopbt report` and `mopbt dashboard`."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -7,12 +8,20 @@ import typer
 
 from mopbt.cli.application import Terminated, app
 from mopbt.cli.output import out
+from mopbt.run_directory import read_run_config
 
 RunsArgument = Annotated[
     list[Path],
     typer.Argument(metavar="RUN...", help="Directories of one or more runs.", show_default=False),
 ]
-FileOption = Annotated[Path, typer.Option("--out", help="HTML file to write.")]
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="HTML file to write [default: report.html in the run, or next to several runs].",
+        show_default=False,
+    ),
+]
 DirectoryArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Directory of the runs; it may still be empty.")
 ]
@@ -33,7 +42,7 @@ TokenOption = Annotated[
 
 
 @app.command("report")
-def write_page(runs: RunsArgument, file: FileOption = Path("report.html")) -> None:
+def write_page(runs: RunsArgument, file: FileOption = None) -> None:
     """Write an HTML report of one or more runs.
 
     Several runs are shown side by side. The file opens without a network.
@@ -42,6 +51,14 @@ def write_page(runs: RunsArgument, file: FileOption = Path("report.html")) -> No
     """
     from mopbt.html.report import write_report
 
+    if file is None:
+        for run in runs:
+            # A wrong name is reported as such, not as that of a file.
+            read_run_config(run)
+        directories = [run.absolute() for run in runs]
+        if len(runs) > 1:
+            directories = [directory.parent for directory in directories]
+        file = Path(os.path.commonpath(directories), "report.html")
     out.print(f"written: {write_report(runs, file)}", soft_wrap=True, markup=False)
 
 

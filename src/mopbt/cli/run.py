@@ -58,7 +58,7 @@ TaskArgument = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
-        help="A registered task (toy, adult-linear), package.module:object, or file.py:object.",
+        help="A registered task (toy, trade-off), package.module:object, or file.py:object.",
     ),
 ]
 OutOption = Annotated[
@@ -285,7 +285,7 @@ def run(
 ) -> None:
     """Train a population on TASK. Rerun the same command to resume a run.
 
-    Example: mopbt run adult-linear --population 16 --seed 1 --out runs/adult-1
+    Example: mopbt run trade-off --population 16 --seed 1 --out runs/trade-off-1
     """
     wanted = with_scale(task, scale, allow_partial_data=allow_partial_data)
     found, reference = _load_task(wanted, quiet=quiet)
@@ -353,7 +353,7 @@ def resume(
 ) -> None:
     """Resume a run with the settings it was started with, or extend it.
 
-    Example: mopbt resume runs/adult-1 --steps 200
+    Example: mopbt resume runs/trade-off-1 --steps 200
     """
     settings = read_run_config(path)
     found = find_task_of(path, settings, trust=trust)

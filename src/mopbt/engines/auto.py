@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 from mopbt.engines.base import Engine
@@ -29,7 +30,7 @@ from mopbt.engines.simulated import Measured, PerStep, SimulatedEngine
 from mopbt.engines.supervisor import available_cores
 from mopbt.engines.trial import Trial
 from mopbt.engines.vectorized import VectorizedEngine
-from mopbt.errors import CannotStack
+from mopbt.errors import CannotStack, MissingExtra
 from mopbt.messages import did_you_mean
 from mopbt.problem import MeasuredTask, ProbedTask, StackCheckedTask, problem_of
 
@@ -314,6 +315,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
                 f"out, or use another engine"
             )
     _check_numbers(name, options)
+    if name == "ray" and find_spec("ray") is None:
+        raise MissingExtra("the engine 'ray' needs Ray: pip install 'mopbt[ray]'")
 
 
 def _check_numbers(name: str, options: Mapping[str, Any]) -> None:

@@ -8,9 +8,10 @@ each row of the paper's tables. ``TASKS["adult-fairness"].at("small")`` builds t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Literal
 
-from mopbt.errors import DataMissing
+from mopbt.errors import DataMissing, MissingExtra
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Direction
 from mopbt.space import Domain, Grid, LogGrid
@@ -166,6 +167,7 @@ class PaperTask:
                 f"`scale` of {self.name} must be one of {allowed}, "
                 f"got {scale!r}{did_you_mean(scale, self.scales)}"
             )
+        self._check_extras()
         lacks = self.partial_data(scale)
         if lacks and not allow_partial_data:
             raise DataMissing(
@@ -180,6 +182,18 @@ class PaperTask:
         takes_all_rows = not self.scales[scale].rows
         return registry.partial_data(self.dataset) if takes_all_rows else ""
 
+    def _check_extras(self) -> None:
+        """Raise MissingExtra, with all extras that the task needs, if a package is missing."""
+        extras = {"sklearn": "scikit-learn", "torch": "PyTorch"}
+        if self.build is not build_tabular:
+            del extras["sklearn"]
+        missing = [package for name, package in extras.items() if find_spec(name) is None]
+        if missing:
+            raise MissingExtra(
+                f"{self.name} needs {' and '.join(missing)}: "
+                f"pip install 'mopbt[{','.join(extras)}]'"
+            )
+
     @property
     def space(self) -> Mapping[str, Domain]:
         """Return the hyperparameters."""
@@ -191,6 +205,7 @@ class PaperTask:
             weight = FAIRNESS_WEIGHT
         if self.build is build_tabular:
             return TABULAR_SPACE | weight
+        self._check_extras()
         space: dict[str, Domain] = _augmentation(self.policy, {}).space
         return space | weight
 

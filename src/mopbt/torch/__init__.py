@@ -1,5 +1,12 @@
 """PyTorch tasks, whose members train one by one or as a stack."""
 
+from importlib.util import find_spec as _find_spec
+
+from mopbt.errors import MissingExtra
+
+if _find_spec("torch") is None:
+    raise MissingExtra("mopbt.torch needs PyTorch: pip install 'mopbt[torch]'")
+
 from mopbt.torch.data import Batches
 from mopbt.torch.dataset import DatasetBatches
 from mopbt.torch.layers import Dropout, Hyperparameter
