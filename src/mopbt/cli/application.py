@@ -44,7 +44,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 def check_trusted(run: Path, task_reference: str, trust: bool) -> None:
     """Raise ValueError for a task in the directory of a run, unless the user trusts it.
 
-    Its code would be executed, and the directory may come from somebody else.
+    Its code would be executed, and the directory may have been downloaded.
     """
     file = task_reference.rpartition(":")[0]
     if not trust and file.endswith(".py") and Path(file).resolve().is_relative_to(run.resolve()):
