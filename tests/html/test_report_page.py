@@ -11,6 +11,7 @@ import pytest
 
 import mopbt
 from mopbt.errors import StoreError
+from mopbt.front import score_text
 from mopbt.html.report import read_run, report, write_report
 from mopbt.results import Results
 from mopbt.tasks.toy import ToyTask
@@ -43,6 +44,16 @@ class Many(NanToy):
             "cost": float(abs(x) + abs(y)),
             "loss": float((x - y) ** 2),
         }
+
+
+@dataclass(frozen=True)
+class Uncertain(ToyTask):
+    """A toy whose metrics have errors, large ones in a part of the space."""
+
+    def evaluate(self, model):
+        scores = super().evaluate(model)
+        stderr = 1.0 if model["place"][0] > 0.5 else 0.0058
+        return {name: mopbt.Estimate(value, stderr) for name, value in scores.items()}
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ def runs(tmp_path_factory):
     mopbt.run(ToyTask(), out=root / "other", seed=1, algorithm="random-search", **options)
     mopbt.run(Many(), out=root / "three", **options)
     mopbt.run(Many(count=4), out=root / "four", **options)
+    mopbt.run(Uncertain(), out=root / "uncertain", **options)
     mopbt.run(Hostile(), out=root / "hostile", **options)
     mopbt.run(
         replace(ToyTask(), name="begun"), out=root / "begun", budget=mopbt.Budget(jobs=1), **options
@@ -336,3 +348,26 @@ def test_dark_and_light_have_contrast(opened):
         assert min(view.page.evaluate(ratio)) >= 4.5
         backgrounds.add(view.page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(backgrounds) == 2
+
+
+@pytest.mark.slow
+def test_errors_are_shown_as_bars_and_in_tables_and_the_observed_front_beside(opened, runs):
+    view = opened("uncertain")
+    page = view.page
+    front = Results.open(runs / "uncertain").front()
+    bars = page.locator("#front .picture > div > svg .bars").get_attribute("d")
+    assert bars.count("H") == bars.count("V") == len(front)
+    assert page.locator("#front svg .stairs.observed").count() == 2  # the line and its legend
+    assert "models on the pessimistic front" in page.inner_text("#front")
+    cells = page.locator("#front-table, [data-key=front-table] tbody td").all_inner_texts()
+    texts = [score_text(point, "near") for point in front]
+    assert all(" ± " in text for text in texts)
+    assert set(texts) <= set(cells)
+
+
+@pytest.mark.slow
+def test_without_errors_there_are_no_bars(opened):
+    page = opened("toy").page
+    assert page.locator("#front svg .bars").count() == 0
+    assert page.locator("#front svg .observed").count() == 0
+    assert " ± " not in page.inner_text("#front")

@@ -461,3 +461,41 @@ def test_algorithms_say_how_many_intervals_there_are():
         == 5 * 20
         == algorithm_by_name("mo-pbt", None, population=5).scheduler(story.problem).total_jobs
     )
+
+
+@dataclass(frozen=True)
+class Uncertain(ToyTask):
+    """A toy whose first metric is exact to 0.05, and uncertain by 2 where it is best."""
+
+    def evaluate(self, model):
+        scores = super().evaluate(model)
+        stderr = 2.0 if model["place"][0] > 0.5 else 0.05
+        return scores | {"near": mopbt.Estimate(scores["near"], stderr)}
+
+
+def test_with_errors_the_front_is_the_pessimistic_one_and_the_observed_one_is_beside_it(tmp_path):
+    results = mopbt.run(
+        Uncertain(), out=tmp_path / "run", population=8, engine="local", progress=False
+    )
+    data = story_of(tmp_path / "run").data()
+    honest = results.front()
+    assert {p.job for p in honest} != {p.job for p in results.front(observed=True)}
+    assert [p["job"] for p in data["front"]] == [p.job for p in honest]
+    assert [p["objectives"] for p in data["front"]] == honest.scores.tolist()
+    assert data["observed"] == results.front(observed=True).scores.tolist()
+    assert data["confidence"] == 0.68
+    for point, entry in zip(honest, data["front"], strict=True):
+        assert entry["errors"] == {"near": list(point.errors["near"])}
+        low, high = data["views"][0]
+        assert low <= point.errors["near"].lower
+        assert point.errors["near"].upper <= high
+    assert data["models"] == len(honest)
+    jobs = {segment[0] for segment in data["stretches"]}
+    assert {p.job for p in honest} <= jobs
+
+
+def test_without_errors_there_is_one_front(told):
+    _, run = told
+    data = run.data()
+    assert data["observed"] is None
+    assert all(point["errors"] == {} for point in data["front"])

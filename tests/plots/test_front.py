@@ -96,6 +96,31 @@ def test_shows_every_evaluation_and_the_front(tmp_path, monkeypatch):
     )
 
 
+def test_with_errors_both_fronts_and_the_intervals_are_drawn(tmp_path, monkeypatch):
+    class Uncertain(ToyTask):
+        def evaluate(self, model):
+            scores = super().evaluate(model)
+            stderr = 2.0 if model["place"][0] > 0.5 else 0.05
+            return scores | {"near": mopbt.Estimate(scores["near"], stderr)}
+
+    results = run(Uncertain(), tmp_path)
+    front = results.front()
+    figure = drawn(results, tmp_path, monkeypatch)
+    ax = figure.axes[0]
+    lines = {line.get_label(): line for line in ax.get_lines()}
+    assert list(lines) == ["observed front", "pessimistic front"]
+    observed = results.front(observed=True).scores[::-1]
+    np.testing.assert_array_equal(lines["observed front"].get_xydata(), observed)
+    np.testing.assert_array_equal(lines["pessimistic front"].get_xydata(), front.scores[::-1])
+    assert lines["observed front"].get_linewidth() < lines["pessimistic front"].get_linewidth()
+    bars = ax.collections[1].get_segments()
+    assert len(bars) == 2 * len(front)
+    near = front[0].errors["near"]
+    np.testing.assert_array_equal(bars[0][:, 0], [near.lower, near.upper])
+    assert ax.get_xlim()[0] <= min(p.errors["near"].lower for p in front)
+    assert f"a pessimistic front of {len(front)} model" in figure.get_suptitle()
+
+
 def test_the_line_is_the_edge_of_what_the_front_dominates(tmp_path, monkeypatch):
     """With the first objective to be minimized, a point dominates what lies to its right."""
 

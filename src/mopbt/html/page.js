@@ -56,6 +56,14 @@
     return Math.abs(value) < 1e-3 ? rounded.toExponential() : String(rounded);
   }
 
+  // A number with its standard error, to the digits that the error leaves certain: 0.923 ± 0.006.
+  function withError(value, error, digits = 4) {
+    if (typeof value !== "number" || !error || !(error[0] > 0)) return text(value, digits);
+    const power = Math.floor(Math.log10(error[0]));
+    const decimals = clamp(-power + (error[0] < 2 * 10 ** power ? 1 : 0), 0, 100);
+    return `${value.toFixed(decimals)} ± ${error[0].toFixed(decimals)}`;
+  }
+
   function clock(seconds) {
     if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
     const total = Math.round(seconds), pad = (n) => String(n).padStart(2, "0");
@@ -185,14 +193,23 @@
   const isChosen = (run, job) => run === chosen.run && job === chosen.job;
 
   function describe(run, point) {
-    return `model ${point.job}, ${run.objectives.map((o, k) => `${o.name} ${text(point.objectives[k])}`).join(", ")}`;
+    return `model ${point.job}, ${run.objectives.map((o, k) => `${o.name} ${scoreOf(run, point, k)}`).join(", ")}`;
+  }
+
+  const scoreOf = (run, p, k, digits = 4) => withError(p.objectives[k], p.errors[run.objectives[k].name], digits);
+  const hasErrors = (run) => run.observed !== null;
+
+  // An objective as models are compared: at the worse bound of its interval where that is known.
+  function boundOf(run, p, k) {
+    const { name, direction } = run.objectives[k], bar = p.errors[name];
+    return bar ? bar[direction === "max" ? 1 : 2] : p.objectives[k];
   }
 
   // The default selection: the model with the best sum of scores, each relative to its range on the front.
   function balanced(run) {
-    const ends = run.objectives.map((_, k) => run.front.map((p) => p.objectives[k])).map((c) => [Math.min(...c), Math.max(...c)]);
+    const ends = run.objectives.map((_, k) => run.front.map((p) => boundOf(run, p, k))).map((c) => [Math.min(...c), Math.max(...c)]);
     const share = (p) => run.objectives.reduce((sum, { direction }, k) => {
-      const [lo, hi] = ends[k], at = hi > lo ? (p.objectives[k] - lo) / (hi - lo) : 0;
+      const [lo, hi] = ends[k], at = hi > lo ? (boundOf(run, p, k) - lo) / (hi - lo) : 0;
       return sum + (direction === "max" ? at : -at);
     }, 0);
     return run.front.reduce((best, p) => (!best || share(p) > share(best) ? p : best), null);
@@ -294,14 +311,29 @@
     const items = runs.flatMap((run, r) => {
       const own = alone ? "" : ` ${color(r)}`;
       const points = modelsIn(run, indices[r], at, x, y, alone ? { own } : { own, shape: r, name: `${run.name}: ` });
-      if (objectives.length === 2)
-        at.root.append(shape("path", { class: `stairs${own}`, d: stairs(points, objectives[0].direction === "max") }));
+      const rise = objectives[0].direction === "max";
+      if (objectives.length === 2 && alone && run.observed) {
+        const seenAt = run.observed.map((scores) => ({ x: at.X(scores[x]), y: at.Y(scores[y]) }));
+        at.root.append(shape("path", { class: "stairs observed", d: stairs(seenAt, rise) }));
+      }
+      if (alone && hasErrors(run)) at.root.append(shape("path", { class: "bars", d: barsOf(run, at, x, y) }));
+      if (objectives.length === 2) at.root.append(shape("path", { class: `stairs${own}`, d: stairs(points, rise) }));
       return points.sort((a, b) => a.x - b.x);
     });
     selectable(at.root, items);
     clickable(at.root, items);
     ringed(at.root, items, 10);
     return at.root;
+  }
+
+  // The intervals of the models, as one path of lines across and upwards.
+  function barsOf(run, at, x, y) {
+    const bar = (p, k) => (k < 0 ? null : p.errors[run.objectives[k].name]);
+    return run.front.map((p) => {
+      const wide = bar(p, x), high = bar(p, y), cx = round(at.X(x < 0 ? p.step : p.objectives[x])), cy = round(at.Y(p.objectives[y]));
+      return (wide ? `M${round(at.X(wide[1]))} ${cy}H${round(at.X(wide[2]))}` : "") +
+        (high ? `M${cx} ${round(at.Y(high[1]))}V${round(at.Y(high[2]))}` : "");
+    }).join("");
   }
 
   function modelsIn(run, index, at, x, y, { own, shape: form = 0, name = "" }) {
@@ -368,14 +400,18 @@
     const entry = (picture, words) => make("li", {}, picture, words);
     const thin = of > steps.length ? ` (${whole(steps.length)} of them drawn)` : "";
     return make("ul", { class: "legend" },
-      entry(sign("point", mark(0, 8, 6, 5)), `${plural(run.front.length, "model")} on the front`),
+      entry(sign("point", mark(0, 8, 6, 5)), `${plural(run.front.length, "model")} on the ${hasErrors(run) ? "pessimistic front" : "front"}`),
+      hasErrors(run) ? entry(sign("bars", "M1 6H15M8 1V11"), `intervals of ${text(100 * run.confidence, 3)} %`) : null,
+      hasErrors(run) && run.objectives.length === 2
+        ? entry(sign("stairs observed", "M1 2H8V10H15"), `observed front (${plural(run.observed.length, "model")})`) : null,
       entry(sign("dots e3", "M8 6h0"), `${plural(of, "dominated evaluation")}${thin}, early ones lighter`),
       infeasible.some(Boolean) ? entry(sign("dots infeasible", "M8 6h0"), "gray: violates a constraint") : null,
       outside ? entry(null, `${plural(outside, "evaluation")} outside the view`) : null);
   }
 
   function frontTable(run, index) {
-    const scores = run.objectives.map((_, k) => aligned(run.front.map((p) => p.objectives[k])));
+    const scores = run.objectives.map(({ name }, k) => (run.front.some((p) => p.errors[name])
+      ? run.front.map((p) => scoreOf(run, p, k)) : aligned(run.front.map((p) => p.objectives[k]))));
     const own = (k) => run.front.map(({ job }) => valueAt(run, k, stretchOf(run, job).config[k]));
     const values = run.space.map((_, k) => aligned(own(k), { magnitudes: true }));
     const shown = run.front.slice(0, allRows ? Infinity : TABLE_ROWS), rest = run.front.length - shown.length;
@@ -394,12 +430,16 @@
   }
 
   function drawFront(run, index) {
-    const { front, others, views, stretches, loading } = run;
-    section("front", [front, others, views, stretches, loading, chosen, allRows], (width) => {
+    const { front, observed, warning, others, views, stretches, loading } = run;
+    section("front", [front, observed, warning, others, views, stretches, loading, chosen, allRows], (width) => {
       const few = run.objectives.length <= 2, side = few && width > 800 ? Math.floor((width - 26) * 0.615) : width;
       return [
         make("h2", {}, "Front"),
-        small("The models that no other evaluated model dominates. Select a point to see its model."),
+        warning ? trouble(warning) : null,
+        small(hasErrors(run)
+          ? "The models that no other evaluated model dominates at the bounds of its intervals, so that a lucky measurement is not enough. " +
+            "Select a point to see its model."
+          : "The models that no other evaluated model dominates. Select a point to see its model."),
         make("div", { class: few ? "beside" : "beside below" },
           make("div", { class: "picture" }, pictures(side, [run], [index], views), legendOf(run)),
           modelPanel(run),
@@ -477,9 +517,9 @@
   }
 
   function scoresOf(run, point) {
-    const own = run.objectives.map((o, k) => [`${o.name} ${ARROWS[o.direction]}`, text(point.objectives[k], 6)]);
+    const own = run.objectives.map((o, k) => [`${o.name} ${ARROWS[o.direction]}`, scoreOf(run, point, k, 6)]);
     const others = Object.entries(point.scores).filter(([name]) => !run.objectives.some((o) => o.name === name));
-    return [...own, ...others.map(([name, score]) => [name, text(score, 6)])];
+    return [...own, ...others.map(([name, score]) => [name, withError(score, point.errors[name], 6)])];
   }
 
   // ---- hypervolume ----
@@ -732,8 +772,10 @@
   }
 
   function bestTile(run, { name, direction }, k) {
-    const scores = run.front.map((p) => p.objectives[k]), best = direction === "max" ? Math.max(...scores) : Math.min(...scores);
-    return tile(`best ${name} ${ARROWS[direction]}`, scores.length ? text(best) : "–");
+    const worth = (p) => (direction === "max" ? 1 : -1) * p.objectives[k];
+    const best = run.front.reduce((most, p) => (!most || worth(p) > worth(most) ? p : most), null);
+    const [value, error] = best ? scoreOf(run, best, k).split(" ± ") : ["–"];
+    return tile(`best ${name} ${ARROWS[direction]}`, value, error ? `± ${error}` : "");
   }
 
   function tiles(run) {
@@ -793,6 +835,7 @@
       table("Comparison of the runs", heads, cells, { left: [0, 1, 3], key: "compared" }),
       small(`Hypervolume${covered ? " and coverage are" : " is"} measured from one common reference, ${corner}. ` +
         "Undominated: models of a front that no model of another run dominates." +
+        (runs.some(hasErrors) ? " The numbers refer to the observed fronts, the points to the pessimistic ones." : "") +
         (covered ? " Coverage: the share of directions from the reference that hold a model." : "")),
     ];
   }

@@ -8,6 +8,7 @@ always complete. Metrics are in their original direction.
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from mopbt.archive import Entry
 from mopbt.history import History
 from mopbt.metrics import coverage, coverage_units, non_dominated, own_reference
+from mopbt.noise import noise_warning
 from mopbt.objectives import Objective, unsigned
 from mopbt.problem import Problem
 from mopbt.results import Results, total_intervals
@@ -76,12 +78,25 @@ class RunData:
 
     @property
     def front(self) -> list[Entry]:
-        """Return the front, best first in the first objective."""
-        return sorted(self.history.front, key=lambda e: (tuple(-x for x in e.objectives), e.job))
+        """Return the models to choose from with their measured objectives, best first.
+
+        Where errors are known, it is the pessimistic front.
+        """
+        reports = self.history.reports
+        front = []
+        for entry in self.history.pessimistic_front:
+            measured = reports.objectives_of(reports.row(entry.job))
+            front.append(replace(entry, objectives=measured))
+        return sorted(front, key=_best_first)
+
+    @property
+    def observed_front(self) -> list[Entry]:
+        """Return the front of the measured values, best first in the first objective."""
+        return sorted(self.history.front, key=_best_first)
 
     def points(self) -> Array:
-        """Return the feasible points of the front (n, K), larger is better."""
-        points = [entry.objectives for entry in self.front if not entry.violation]
+        """Return the feasible points of the observed front (n, K), larger is better."""
+        points = [entry.objectives for entry in self.observed_front if not entry.violation]
         return np.array(points, dtype=float).reshape(-1, len(self.problem.objectives))
 
     def hypervolume(self, reference: Array | None = None) -> float:
@@ -98,7 +113,7 @@ class RunData:
     def segments(self) -> list[Segment]:
         """Return how the models of the front were trained, in segments."""
         jobs = self.history.jobs
-        ends = {entry.job for entry in self.history.front}
+        ends = {entry.job for entry in self.history.pessimistic_front}
         seen = set(ends)
         pending = sorted(ends)
         while pending:
@@ -142,7 +157,7 @@ class RunData:
             "failed": self.history.failures,
             "diverged": self.history.diverged,
             "seconds": self.history.seconds,
-            "models": len(self.history.front),
+            "models": len(self.history.pessimistic_front),
             "hypervolume": self.hypervolume(),
         }
 
@@ -158,7 +173,10 @@ class RunData:
             "reference": reference,
             "steps": self.problem.steps,
             "space": [domain_data(name, domain) for name, domain in self.problem.space.items()],
+            "warning": "" if driver else noise_warning(self.history),
             "front": [self._point(entry) for entry in self.front],
+            "observed": self._observed(),
+            "confidence": self.settings.confidence,
             "stretches": [list(segment) for segment in segments],
             "others": self._dominated(views),
             "views": views,
@@ -190,6 +208,9 @@ class RunData:
             name: score if math.isfinite(score) else repr(score)
             for name, score in report.scores.items()
         }
+        errors = {
+            name: list(bar) for name, bar in report.errors.items() if all(map(math.isfinite, bar))
+        }
         return {
             "job": job.id,
             "trial": job.trial,
@@ -198,13 +219,24 @@ class RunData:
             "violation": entry.violation,
             "objectives": list(unsigned(self.problem.objectives, entry.objectives).values()),
             "scores": scores,
+            "errors": errors,
         }
+
+    def _observed(self) -> list[list[float]] | None:
+        """Return the observed front if it is not the one to choose from."""
+        if not self.history.has_errors:
+            return None
+        objectives = self.problem.objectives
+        front = self.observed_front
+        return [list(unsigned(objectives, entry.objectives).values()) for entry in front]
 
     def _dominated(self, views: Sequence[tuple[float, float]]) -> dict[str, Any]:
         """Return the evaluations beside the front, or as many as can be drawn, by columns."""
         rows = self._finite_rows()
         jobs = self.history.reports.jobs()[rows]
-        beside = np.flatnonzero(~np.isin(jobs, [entry.job for entry in self.history.front]))
+        beside = np.flatnonzero(
+            ~np.isin(jobs, [entry.job for entry in self.history.pessimistic_front])
+        )
         shown = beside[sample(jobs[beside], MOST_DRAWN)]
         scores = self._scores(rows)
         lowest, highest = np.array(views).T
@@ -219,12 +251,21 @@ class RunData:
         }
 
     def _views(self) -> list[tuple[float, float]]:
+        """Return the range of each axis, with both fronts and the error bars in it."""
         scores = self._scores(self._finite_rows())
-        front = [unsigned(self.problem.objectives, e.objectives) for e in self.history.front]
-        return [
-            view_of(o, scores[:, k], np.array([point[o.name] for point in front], dtype=float))
-            for k, o in enumerate(self.problem.objectives)
-        ]
+        both = [*self.history.front, *self.front]
+        views = []
+        for k, objective in enumerate(self.problem.objectives):
+            values = [objective.sign * entry.objectives[k] for entry in both]
+            required = np.array([*values, *self._bounds(objective.name)], dtype=float)
+            views.append(view_of(objective, scores[:, k], required))
+        return views
+
+    def _bounds(self, name: str) -> list[float]:
+        """Return the finite bounds of a metric of the models to choose from."""
+        bars = [self.history.report(entry.job).errors.get(name) for entry in self.front]
+        bounds = [bound for bar in bars if bar is not None for bound in (bar.lower, bar.upper)]
+        return list(filter(math.isfinite, bounds))
 
     def _histograms(self, views: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
         """Return where evaluations fell, for each pair of up to three objectives."""
@@ -308,6 +349,10 @@ class RunData:
         return sorted(kinds.values(), key=lambda kind: -kind["count"])
 
 
+def _best_first(entry: Entry) -> tuple[tuple[float, ...], int]:
+    return tuple(-x for x in entry.objectives), entry.job
+
+
 def compared(runs: Sequence[RunData]) -> dict[str, Any]:
     """Return runs of one problem next to each other, under one common reference point."""
     check_comparable(runs)
@@ -389,8 +434,8 @@ def view_of(objective: Objective, scores: Array, front: Array) -> tuple[float, f
     lo = float(most.min())
     hi = float(most.max())
     if float(np.ptp(scores)) <= LONGEST_STRETCH * (hi - lo):
-        lo = float(scores.min())
-        hi = float(scores.max())
+        lo = min(lo, float(scores.min()))
+        hi = max(hi, float(scores.max()))
     margin = 0.04 * (hi - lo) or 0.04 * abs(hi) or 1.0
     return lo - margin, hi + margin
 

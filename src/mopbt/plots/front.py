@@ -38,11 +38,21 @@ View = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Front:
-    """A front to draw: its models, color and the end of its legend entry."""
+    """A front to draw: its models, color and the end of its legend entry.
+
+    `observed` are the models of the observed front, where the front is a pessimistic one.
+    """
 
     points: Sequence[Point]
     color: str = FRONT
     legend_suffix: str = ""
+    observed: Sequence[Point] = ()
+
+    @staticmethod
+    def of(results: Results, color: str = FRONT, legend_suffix: str = "") -> "_Front":
+        front = results.front()
+        observed = results.front(observed=True) if front.kind == "pessimistic" else ()
+        return _Front(list(front), color, legend_suffix, list(observed))
 
 
 def plot_front(
@@ -50,7 +60,9 @@ def plot_front(
 ) -> None:
     """Plot all evaluations of a run, colored by training step, and its front.
 
-    Two objectives give one panel. Three objectives give a panel for each pair.
+    Two objectives give one panel. Three objectives give a panel for each pair. Where errors are
+    known, the front is the pessimistic one with the intervals of its models, and the observed one
+    is a thin line.
 
     Args:
         results: A finished or unfinished run.
@@ -61,7 +73,7 @@ def plot_front(
     _check_file(file)
     points = _points_to_draw(results)
     objectives = results.problem.objectives
-    fronts = [_Front(list(results.front()))]
+    fronts = [_Front.of(results)]
     reference = None
     if against is not None:
         check_comparable([results, against])
@@ -69,8 +81,8 @@ def plot_front(
         name, other_name = names_of(results, against)
         # The front of `results` is drawn last, on top of the other one.
         fronts = [
-            _Front(list(against.front()), OTHER, f" of {other_name}"),
-            _Front(list(results.front()), FRONT, f" of {name}"),
+            _Front.of(against, OTHER, f" of {other_name}"),
+            _Front.of(results, FRONT, f" of {name}"),
         ]
     views = _views_of(objectives, points, fronts)
     figure, axes = _draw_panels(objectives, points, fronts, views)
@@ -117,13 +129,25 @@ def _views_of(
     objectives: Sequence[Objective], points: Sequence[Point], fronts: Sequence[_Front]
 ) -> dict[Objective, View]:
     """Choose the range of each axis, so that a few extreme evaluations do not set it."""
-    on_fronts = [point for front in fronts for point in front.points]
+    on_fronts = [point for front in fronts for point in (*front.points, *front.observed)]
+    with_bars = [point for front in fronts for point in front.points]
     views = {}
     for objective in objectives:
         scores = np.array([p.scores[objective.name] for p in points])
-        front_scores = np.array([p.scores[objective.name] for p in on_fronts])
-        views[objective] = view_of(objective, scores, front_scores)
+        required = [p.scores[objective.name] for p in on_fronts]
+        for point in with_bars:
+            required += _interval(point, objective)
+        views[objective] = view_of(objective, scores, np.array(required))
     return views
+
+
+def _interval(point: Point, objective: Objective) -> tuple[float, float]:
+    """Return the bounds of an objective, or its value twice where they are unknown."""
+    bar = point.errors.get(objective.name)
+    value = point.scores[objective.name]
+    if bar is None or not (isfinite(bar.lower) and isfinite(bar.upper)):
+        return value, value
+    return bar.lower, bar.upper
 
 
 def _draw_panels(
@@ -143,6 +167,10 @@ def _draw_panels(
         if with_edge and len(fronts) == 2:
             _shade_differences(ax, fronts, x, y, worst=views[y][y.sign < 0])
         for front in fronts:
+            if front.observed:
+                _draw_errors(ax, front, x, y)
+                if with_edge and len(fronts) == 1:
+                    _draw_observed(ax, front, x, y)
             _draw_front(ax, front, x, y, with_edge=with_edge)
         _style_axes(ax, x, y, views)
     if not all(p.violation for p in points):
@@ -199,6 +227,40 @@ def _draw_evaluations(
     )
 
 
+def _draw_errors(ax: "Axes", front: _Front, x: Objective, y: Objective) -> None:
+    """Draw the intervals of the models of a front in both objectives."""
+    if not front.points:
+        return
+    lines = []
+    for point in front.points:
+        left, right = _interval(point, x)
+        low, high = _interval(point, y)
+        middle = (point.scores[x.name], point.scores[y.name])
+        lines.append([(left, middle[1]), (right, middle[1])])
+        lines.append([(middle[0], low), (middle[0], high)])
+    from matplotlib.collections import LineCollection
+
+    ax.add_collection(
+        LineCollection(lines, colors=front.color, linewidths=0.8, alpha=0.45, zorder=2.5),
+        autolim=False,
+    )
+
+
+def _draw_observed(ax: "Axes", front: _Front, x: Objective, y: Objective) -> None:
+    """Draw the edge of what the models of the observed front dominate."""
+    points = sorted(front.observed, key=lambda p: p.scores[x.name])
+    steps: Any = "steps-pre" if x.direction == "max" else "steps-post"
+    ax.plot(
+        *_columns(points, x, y),
+        color=OTHER,
+        lw=0.8,
+        ls=(0, (3, 2)),
+        drawstyle=steps,
+        label="observed front" + front.legend_suffix,
+        zorder=2.6,
+    )
+
+
 def _draw_front(ax: "Axes", front: _Front, x: Objective, y: Objective, *, with_edge: bool) -> None:
     """Draw the models of a front and, if asked, the edge of what they dominate.
 
@@ -217,7 +279,7 @@ def _draw_front(ax: "Axes", front: _Front, x: Objective, y: Objective, *, with_e
             style["drawstyle"] = "steps-pre" if x.direction == "max" else "steps-post"
         else:
             style["linestyle"] = "none"
-        label = "front"
+        label = "pessimistic front" if front.observed else "front"
     ax.plot(xs, ys, marker="o", label=label + front.legend_suffix, zorder=3, **style)
 
 
@@ -291,4 +353,5 @@ def _describe(results: Results, reference: Mapping[str, float] | None) -> str:
     if shortfall:
         return shortfall
     volume = results.hypervolume(reference)
-    return f"a front of {counted(len(front), 'model')}, hypervolume {volume:.4g}"
+    kind = "a pessimistic front" if front.kind == "pessimistic" else "a front"
+    return f"{kind} of {counted(len(front), 'model')}, hypervolume {volume:.4g}"
