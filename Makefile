@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MADE_FROM := pyproject.toml constraints.txt
 
-.PHONY: demo test test-all check bench coverage mutation trace docs experiments changelog clean
+.PHONY: demo test test-all attack check bench coverage mutation trace docs experiments changelog clean
 
 # MO-PBT and random search train the same networks for the same number of steps, on real data from the package.
 demo: $(VENV)/.demo
@@ -22,6 +22,10 @@ test: $(VENV)/.test
 
 test-all: $(VENV)/.test
 	$(PYTEST)
+
+# Power losses and failing calls, enumerated: at most an hour on two cores. ARGS='--sample 0.05 --seed 7' takes a part.
+attack: $(VENV)/.test
+	$(BIN)/python tests/attack/command.py $(ARGS)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

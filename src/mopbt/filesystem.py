@@ -253,8 +253,9 @@ class AppendOnlyFile:
         self._length = length
 
     def close(self) -> None:
-        """Close the file."""
-        disk.close(self._fd)
+        """Close the file; what was appended is durable, so an error is of no consequence."""
+        with suppress(OSError):
+            disk.close(self._fd)
 
     def _write(self, data: bytes) -> None:
         _write_all(self._fd, data, self._length)

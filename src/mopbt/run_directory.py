@@ -92,7 +92,8 @@ class RunDirectory:
         run = self._record(settings)
         try:
             self._claim(settings, is_new=True)
-        except BaseException:
+        except RunMismatch:
+            # After any other error the storage may be this run's already, so the id is kept.
             remove(self.path / "run.toml")
             raise
         return run

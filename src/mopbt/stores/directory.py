@@ -97,8 +97,12 @@ class DirectoryCheckpoints:
 
     def remove_leftovers(self, process: int | None = None) -> None:
         """Remove the temporary files of a process that was killed, or of all processes."""
-        for leftover in self.path.glob(f"*{SUFFIX}.{process or '*'}.tmp"):
-            remove(leftover)
+        patterns = [f"*{SUFFIX}.{process or '*'}.tmp"]
+        if process is None:
+            patterns.append(f"{OWNER}.*.tmp")
+        for pattern in patterns:
+            for leftover in self.path.glob(pattern):
+                remove(leftover)
 
     def file(self, id: int) -> Path:
         """Return the file of a job's checkpoint."""
