@@ -47,6 +47,7 @@ LAYERS = {
         *("torch", "tasks", "testing", "registry"),
         # `run` returns `Results` and draws the progress, so it is above both.
         "runner",
+        "planning",
     },
     5: {"plots", "html", "compare", "trackers", "integrations", "cli"},
     6: {"__main__"},

@@ -23,6 +23,7 @@ from mopbt.estimate import Estimate
 from mopbt.front import Front, Point
 from mopbt.function_task import FunctionTask, Member, task
 from mopbt.objectives import Constraint, Direction, Objective
+from mopbt.planning import Plan, plan
 from mopbt.problem import Task
 from mopbt.results import Results
 from mopbt.rng import stream
@@ -34,6 +35,8 @@ from mopbt.version import __version__
 
 __all__ = [
     "run",
+    "plan",
+    "Plan",
     "Budget",
     "Callback",
     "StopRun",

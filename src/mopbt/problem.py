@@ -218,6 +218,42 @@ class MeasuredTask(Protocol):
         """Train a few updates of one member alone."""
 
 
+class IntervalCost(Protocol):
+    """What an interval of a member that trains alone takes, extrapolated from a part of it."""
+
+    @property
+    def updates(self) -> int:
+        """Return the number of updates of an interval."""
+
+    @property
+    def update(self) -> float:
+        """Return the seconds of an update."""
+
+    @property
+    def evaluation(self) -> float:
+        """Return the seconds of an evaluation."""
+
+    @property
+    def flops(self) -> float:
+        """Return the floating point operations of the interval and its evaluation, 0 if unknown."""
+
+    @property
+    def bytes(self) -> int:
+        """Return the memory that the member and the data take."""
+
+    @property
+    def checkpoint(self) -> int:
+        """Return the size of a checkpoint in bytes."""
+
+
+@runtime_checkable
+class PlannedTask(Protocol):
+    """A task that measures a part of an interval, so that a plan need not train all of it."""
+
+    def measure_interval(self) -> IntervalCost:
+        """Train a few updates of one member and evaluate it on few rows."""
+
+
 @runtime_checkable
 class PlacedTask(Protocol):
     """A task that says where it computes.

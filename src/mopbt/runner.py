@@ -172,7 +172,7 @@ def run(
         rows=rows,
     )
     default = suggested_population(subject)
-    chosen = _choose_algorithm(algorithm or MOPBT.name, population, default=default)
+    chosen = choose_algorithm(algorithm or MOPBT.name, population, default=default)
     problem = with_initial(problem_of(subject), initial)
     problem = with_constraints(problem, constraints or ())
     fingerprint = code_of(subject)
@@ -227,7 +227,7 @@ def execute_run(
     rows_of(task)
     check_callbacks(callbacks)
     scheduler = algorithm.scheduler(settings.problem)
-    budget, budget_note = _bounded(budget, scheduler, settings.problem)
+    budget, budget_note = bounded_budget(budget, scheduler, settings.problem)
     rules = None
     if repair:
         problem = settings.problem
@@ -240,8 +240,8 @@ def execute_run(
         display = _make_display(partial(_closing_note, out=out, resume_hint=resume_hint))
         if isinstance(task, CheckedTask):
             display.note(f"checking {settings.problem.name}: one update and an evaluation")
-    with open_trial(task, _trial_environment(task, engine, options)) as trial:
-        _check_before_training(trial, algorithm)
+    with open_trial(task, trial_environment(task, engine, options)) as trial:
+        check_before_training(trial, algorithm)
         choose_engine = _engine_choice(engine, options, trial, algorithm.max_parallel)
         opened = _open(out, storage, settings, choose_engine, rules)
     change_note = _check_changed_code(opened, settings, on_change)
@@ -331,7 +331,7 @@ def _check_arguments(budget: Any, progress: Any, on_change: Any) -> None:
         raise ValueError(f"`on_change` must be 'error' or 'continue', got {on_change!r}")
 
 
-def _trial_environment(
+def trial_environment(
     task: Task[Any], engine: Engine | EngineName, options: Mapping[str, Any]
 ) -> dict[str, str] | None:
     """Return the environment of workers that try a task; None if it is tried in this process."""
@@ -346,7 +346,7 @@ def _trial_environment(
     return devices[0].environment(os.environ) if devices else None
 
 
-def _check_before_training(trial: Trial, algorithm: Algorithm) -> None:
+def check_before_training(trial: Trial, algorithm: Algorithm) -> None:
     """Let a task and an algorithm check what they need, before anything is written."""
     if isinstance(trial.task, CheckedTask):
         trial.call("check")
@@ -476,7 +476,7 @@ def _with_engine(settings: RunConfig, spec: EngineSpec | None, storage: str) -> 
     return replace(settings, engine=engine, storage=storage)
 
 
-def _bounded(budget: Budget, scheduler: Scheduler, problem: Problem) -> tuple[Budget, str]:
+def bounded_budget(budget: Budget, scheduler: Scheduler, problem: Problem) -> tuple[Budget, str]:
     """Return a budget that ends the run, and a note if it was chosen here."""
     if not scheduler.needs_budget or budget != Budget():
         return budget, ""
@@ -574,7 +574,7 @@ def _automatic_engine(
     return spec.engine(), spec
 
 
-def _choose_algorithm(
+def choose_algorithm(
     algorithm: Algorithm | str, population: int | None, *, default: int | None
 ) -> Algorithm:
     """Return the algorithm with its population; `default` is the task's own suggestion."""

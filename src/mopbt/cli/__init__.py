@@ -9,6 +9,7 @@ from types import FrameType
 
 # The order of these imports is the order of the commands in `mopbt --help`.
 from mopbt.cli import run  # isort: skip
+from mopbt.cli import plan  # isort: skip
 from mopbt.cli import inspect  # isort: skip
 from mopbt.cli import report  # isort: skip
 from mopbt.cli import pick  # isort: skip
@@ -23,6 +24,7 @@ __all__ = [
     "app",
     "main",
     "run",
+    "plan",
     "inspect",
     "report",
     "pick",

@@ -288,8 +288,8 @@ def run(
     Example: mopbt run trade-off --population 16 --seed 1 --out runs/trade-off-1
     """
     wanted = with_scale(task, scale, allow_partial_data=allow_partial_data)
-    found, reference = _load_task(wanted, quiet=quiet)
-    options = _parse_options(option or [])
+    found, reference = load_task(wanted, quiet=quiet)
+    options = parse_options(option or [])
     if population is not None:
         options["population"] = population
     chosen = algorithm_by_name(algorithm, suggested_population(found), **options)
@@ -309,7 +309,7 @@ def run(
         seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps, stall=budget_stall
     )
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
-    sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
+    sizes |= {"devices": parse_devices(devices), "workers_per_device": workers_per_device}
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
     where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
     where |= {"storage": storage, "progress": not quiet, "on_change": on_change}
@@ -318,7 +318,7 @@ def run(
     _execute(found, settings, directory, budget, as_json=as_json, resume_hint=hint, **where)
 
 
-def _load_task(reference: str, *, quiet: bool) -> tuple[Any, str]:
+def load_task(reference: str, *, quiet: bool) -> tuple[Any, str]:
     """Find a task, and say so before its data is loaded, which may take long."""
     if not quiet and isinstance(find_family(split_scale(reference)[0]), TaskFamily):
         Display().note(f"loading the data of {reference}")
@@ -368,7 +368,7 @@ def resume(
         seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps, stall=budget_stall
     )
     sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
-    sizes |= {"devices": _parse_devices(devices), "workers_per_device": workers_per_device}
+    sizes |= {"devices": parse_devices(devices), "workers_per_device": workers_per_device}
     sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
     where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
     given = {"steps": steps, "population": population}
@@ -451,7 +451,7 @@ def find_task_of(path: Path, settings: RunConfig, *, trust: bool) -> Any:
     return find_task(settings.task_reference)[0]
 
 
-def _parse_devices(text: str | None) -> list[str] | None:
+def parse_devices(text: str | None) -> list[str] | None:
     """Split a list of devices; None for those that the engine finds."""
     if text is None or text == "auto":
         return None
@@ -482,7 +482,8 @@ def _parse_trackers(pairs: Sequence[str] | None) -> list[Tracker]:
     return trackers
 
 
-def _parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read options of an algorithm from pairs such as fraction=0.1."""
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")

@@ -382,6 +382,11 @@ class _Robustness:
             scores |= {prefix + name: value for name, value in measured.items()}
         return scores
 
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return sum(len(y) for _, y in self.held_out)
+
     def head(self, rows: int) -> "_Robustness":
         """Return the evaluation on the first rows."""
         return replace(self, held_out=[(x[:rows], y[:rows]) for x, y in self.held_out])

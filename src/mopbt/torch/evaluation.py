@@ -20,6 +20,10 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 class EvaluationOfRows(Protocol):
     """A function that evaluates a model on rows, and can do so on fewer of them."""
 
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+
     def head(self, rows: int) -> Evaluate:
         """Return the evaluation on the first rows, which checks that a model can be evaluated."""
 

@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,47 @@ class Update:
 
     seconds: float
     bytes: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What an interval of a member that trains alone takes.
+
+    Attributes:
+        updates: Updates of an interval.
+        update: Seconds of an update.
+        evaluation: Seconds of an evaluation.
+        flops: Floating point operations of the interval and its evaluation.
+        bytes: Memory that a process takes for one member and the data.
+        checkpoint: Size of a checkpoint in bytes.
+    """
+
+    updates: int
+    update: float
+    evaluation: float
+    flops: float
+    bytes: int
+    checkpoint: int
+
+
+class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the floating point operations of matrix products, convolutions and attention.
+
+    PyTorch's `FlopCounterMode` also attributes them to modules, which fails with `torch.func`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Execute an operation and add its cost, if PyTorch knows a formula for it."""
+        options = kwargs or {}
+        result = func(*args, **options)
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self.flops += count(*args, **options, out_val=result)
+        return result
 
 
 @contextmanager

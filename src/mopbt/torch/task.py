@@ -42,7 +42,7 @@ from mopbt.torch.layers import Hyperparameter
 from mopbt.torch.memory import live_bytes, map_members
 from mopbt.torch.normalization import has_batch_statistics, measure_batch_statistics
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolve_rates
-from mopbt.torch.probe import Probe, Update, one_thread
+from mopbt.torch.probe import FlopCounter, Interval, Probe, Update, one_thread
 from mopbt.torch.program import Loss, Program
 from mopbt.torch.stack import Layout, Stack, Tree
 from mopbt.torch.validation import check_evaluation, check_parts, check_tensors
@@ -50,6 +50,8 @@ from mopbt.torch.vectorize import cannot_stack, stacking
 
 # The rows on which a model is measured before a run, to check that it can be.
 CHECK_ROWS = 128
+# The rows of each part on which a measurement begins.
+FEW_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -265,22 +267,34 @@ class TorchTask:
 
     def _measure_few_rows(self, member: Tree) -> Mapping[str, float]:
         """Measure a member on few rows, or on all if it cannot be measured on few."""
+        try:
+            return self._with_rows(CHECK_ROWS).evaluate(member)
+        except Exception:
+            # A metric may be undefined on few rows, for example if they are of one class.
+            return self.evaluate(member)
+
+    def _with_rows(self, rows: int) -> "TorchTask":
+        """Return the task with so many rows to evaluate on, if its rows are known."""
         shorter: dict[str, Any] = {}
         if isinstance(self.evaluate_model, EvaluationOfRows):
-            shorter["evaluate_model"] = self.evaluate_model.head(CHECK_ROWS)
+            shorter["evaluate_model"] = self.evaluate_model.head(rows)
         for name, tensors in (("validation", self.validation), ("test", self.test)):
             if tensors is not None:
-                shorter[name] = tuple(tensor[:CHECK_ROWS] for tensor in tensors)
+                shorter[name] = tuple(tensor[:rows] for tensor in tensors)
         task = replace(self, **shorter)
         # The copy uses the model and the data that are already built.
         task.__dict__.update(
             {name: value for name, value in self.__dict__.items() if name.startswith("_built")}
         )
-        try:
-            return task.evaluate(member)
-        except Exception:
-            # A metric may be undefined on few rows, for example if they are of one class.
-            return self.evaluate(member)
+        return task
+
+    @property
+    def _evaluated_rows(self) -> int | None:
+        """Return how many rows a member is evaluated on; None if that is unknown."""
+        if isinstance(self.evaluate_model, EvaluationOfRows):
+            return self.evaluate_model.rows
+        parts = (self.validation, self.test)
+        return sum(len(part[0]) for part in parts if part is not None) or None
 
     def check_stack(self) -> None:
         """Train two members for one update as a stack; raise CannotStack on failure."""
@@ -332,6 +346,65 @@ class TorchTask:
             taken = self._time_update([self.init(0)], hp, LoopGradients, min_seconds=seconds)
             kept = [*self._built_data.tensors, *self._program.module.state_dict().values()]
             return Update(taken, counted.peak + sum(tensor.nbytes for tensor in kept))
+
+    def measure_interval(self, seconds: float = 1.0) -> Interval:
+        """Measure updates and an evaluation of few rows, each for about `seconds`."""
+        updates = self.interval * self.data.updates
+        with global_seeds(0), one_thread(), memory_kept():
+            hp = self._sample_hp(1)
+            members = [self.init(0)]
+            counter = FlopCounter()
+            with live_bytes() as counted, counter:
+                self._time_update(members, hp, LoopGradients, min_updates=1)
+            taken = self._time_update(
+                members, hp, LoopGradients, min_updates=1, min_seconds=seconds
+            )
+            kept = [*self._built_data.tensors, *self._program.module.state_dict().values()]
+            member = self._stack_to_train(members).members()[0]
+            evaluation, evaluation_flops = self._measure_evaluation(member, seconds)
+            return Interval(
+                updates,
+                taken,
+                evaluation,
+                updates * counter.flops + evaluation_flops,
+                counted.peak + sum(tensor.nbytes for tensor in kept),
+                len(self.dump(member)),
+            )
+
+    def _measure_evaluation(self, member: Tree, seconds: float) -> tuple[float, float]:
+        """Return seconds and operations of an evaluation, extrapolated from few rows."""
+        total = self._evaluated_rows
+        try:
+            few, flops = self._time_evaluation(member, FEW_ROWS)
+        except Exception:
+            total = None
+        if total is None:
+            return self._time_evaluation(member, None)
+        fewest = self._with_rows(FEW_ROWS)._evaluated_rows or 1
+        more = int(FEW_ROWS * min(seconds / max(few, 1e-6), 2**10))
+        rows = self._with_rows(more)._evaluated_rows or 1
+        if rows <= 2 * fewest:
+            return few * total / fewest, flops * total / fewest
+        longer, flops = self._time_evaluation(member, more)
+        per_row = max(longer - few, 0.0) / (rows - fewest)
+        return longer + per_row * (total - rows), flops * total / rows
+
+    def _time_evaluation(self, member: Tree, rows: int | None) -> tuple[float, float]:
+        """Return the seconds and operations of an evaluation on so many rows of each part."""
+        task = self if rows is None else self._with_rows(rows)
+        counter = FlopCounter()
+        with counter:
+            task.evaluate(member)
+        clock = self._clock
+        begin = clock()
+        task.evaluate(member)
+        return clock() - begin, counter.flops
+
+    @property
+    def _clock(self) -> Callable[[], float]:
+        # Other processes may use the same cores, so a CPU is measured in its own time.
+        on_cpu = self._program.device.type == "cpu"
+        return time.process_time if on_cpu else time.perf_counter
 
     def _bytes_per_member(self) -> int:
         """Return the memory in bytes that an update needs for each member of a stack."""
@@ -459,9 +532,7 @@ class TorchTask:
         rates = resolve_rates(self.optimizer.rates(), hp)
         gradients_of = method(self._program, stack, hp)
         self._program.module.train()
-        # Other processes may use the same cores, so a CPU is measured in its own time.
-        on_cpu = self._program.device.type == "cpu"
-        clock = time.process_time if on_cpu else time.perf_counter
+        clock = self._clock
         times: list[float] = []
         for batch in self._endless_batches(len(models)):
             begin = clock()
