@@ -323,12 +323,13 @@ def test_a_plateau_schedule_is_kept():
     def train(m):
         model = net()
         optimizer = SGD(model.parameters(), lr=0.1)
+        loss = m.hp["lr"]
         scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
         m.track(model=model, optimizer=optimizer, scheduler=scheduler)
         for _ in m.steps():
             used.append(optimizer.param_groups[0]["lr"])
             scheduler.step(1.0)
-        m.report(loss=m.hp["lr"])
+        m.report(loss=loss)
 
     task = make(train, interval=2)
     interval(task, interval(task, None, 0, lr=0.2), 2, lr=0.2)
@@ -448,7 +449,8 @@ def test_a_diverged_member_may_return_before_the_interval_ends():
             if m.hp["lr"] > 0.01:
                 m.report(loss=float("nan"))
                 return
-        m.report(loss=model["w"] * m.hp["other"])
+            model["w"] *= m.hp["other"]
+        m.report(loss=model["w"])
 
     space = {"lr": Float(1e-4, 1.0, log=True), "other": Grid(1, 2, 3)}
     results = run(make(train, space=space), out=None, population=8, engine="local", progress=False)
@@ -779,3 +781,92 @@ def test_a_decorated_function_runs_from_python_a_script_and_the_command_line(dec
 def test_a_wrong_decorator_is_an_error_at_once(decorate, error, message):
     with pytest.raises(error, match=message):
         decorate()
+
+
+# What a training function gets wrong silently elsewhere
+
+
+def train_once(function, **options):
+    """Train a member of a function for an interval of two steps."""
+    task = FunctionTask(function, **(SIMPLE | options))
+    return task.train(task.init(0), Hyperparameters({"rate": 0.5}), 0, 2, 0)
+
+
+SIMPLE = {"space": {"rate": Grid(0, 1, 3)}, "objectives": {"a": "max"}, "steps": 2}
+
+
+@pytest.mark.parametrize("make", [lambda: np.zeros(2), lambda: {"x": 0.0}])
+def test_rebinding_a_tracked_object_is_an_error_even_if_others_are_trained(make):
+    def train(m):
+        w = np.zeros(2)
+        bias = make()
+        m.track(w=w, b=bias)
+        for _ in m.steps():
+            w += m.hp["rate"]
+            bias = {"x": bias["x"] + 1} if isinstance(bias, dict) else bias + 1
+        m.report(a=w.sum())
+
+    with pytest.raises(TaskError, match=r"track\(b=\.\.\.\): .* assigned another object to `bias`"):
+        train_once(train)
+
+
+def test_views_conversions_and_copies_back_are_no_rebinding():
+    def train(m):
+        w = np.zeros((2, 2))
+        frozen = np.ones(3)
+        m.track(w=w, frozen=frozen)
+        saved = w
+        w = w.reshape(4)
+        frozen = [*frozen]
+        for _ in m.steps():
+            w = w + m.hp["rate"]
+        saved[...] = w.reshape(2, 2)
+        m.report(a=w.sum())
+
+    assert serialization.loads(train_once(train).data)["w"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_hyperparameter_that_is_read_only_after_the_loop_is_an_error():
+    def train(m):
+        state = {"x": 0}
+        m.track(state=state)
+        for _ in m.steps():
+            state["x"] += 1
+        m.report(a=m.hp["rate"])
+
+    with pytest.raises(UnreadHyperparameter, match="'rate' only after the loop over `steps"):
+        train_once(train)
+
+
+def test_a_library_with_its_own_loop_gets_the_number_of_steps():
+    def train(m):
+        state = {"x": 0}
+        m.track(state=state)
+        n = m.advance()
+        state["x"] += n * m.hp["rate"]
+        m.report(a=state["x"])
+
+    trained = train_once(train)
+    assert (trained.scores, trained.state) == ({"a": 1.0}, {"state": {"x": 1.0}})
+
+    def twice(m):
+        m.track(state={})
+        for _ in m.steps():
+            m.advance()
+
+    with pytest.raises(TaskError, match="`steps\\(\\)` or `advance\\(\\)` twice"):
+        train_once(twice)
+
+
+def test_a_tensor_with_a_gradient_is_a_metric_without_a_warning():
+    weight = torch.ones(1, requires_grad=True)
+
+    def train(m):
+        state = {"x": 0}
+        m.track(state=state)
+        for _ in m.steps():
+            state["x"] += m.hp["rate"]
+        m.report(a=(weight * 2).sum(), b=((weight * 3).sum(), weight.sum()))
+
+    scores = train_once(train).scores
+    assert (float(scores["a"]), float(scores["b"]), scores["b"].stderr) == (2, 3, 1)

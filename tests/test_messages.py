@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mopbt.messages import counted, did_you_mean
+from mopbt.messages import counted, did_you_mean, number, with_error
 
 NAMES = st.lists(st.text(alphabet="abcdefgh_-", min_size=1, max_size=8), max_size=6, unique=True)
 
@@ -43,3 +43,9 @@ def test_counts_agree_with_their_noun():
         "2 models",
         "1,203 models",
     ]
+
+
+def test_a_negative_zero_is_zero():
+    assert [number(-0.0), number(-1e-9), number(12345.6)] == ["0", "-1e-09", "1.235e+04"]
+    assert with_error(-0.0001, 0.02) == "0.00 ± 0.02"
+    assert with_error(-0.04, 0.02) == "-0.04 ± 0.02"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any, Protocol, SupportsFloat, SupportsIndex, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,14 @@ ROUNDING = 1e-12
 REPEATS = 200  # of a bootstrap
 GROUPS = 20  # of a jackknife
 CELLS = 2**22  # numbers that a vectorized bootstrap resamples at once
+
+
+@runtime_checkable
+class Detachable(Protocol):
+    """A tensor of PyTorch, which warns if it is converted while it requires a gradient."""
+
+    def detach(self) -> Any:
+        """Return the same value without a gradient."""
 
 
 class Estimate(float):
@@ -224,10 +232,12 @@ def as_estimate(name: object, score: Any) -> Any:
 
     Anything else is returned unchanged. TaskError if a tuple is no such pair.
     """
+    if isinstance(score, Detachable):
+        return score.detach()
     if not isinstance(score, tuple):
         return score
     try:
-        mean, stderr = score
+        mean, stderr = (part.detach() if isinstance(part, Detachable) else part for part in score)
         return Estimate(mean, stderr)
     except (TypeError, ValueError):
         raise TaskError(

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, overload
 import numpy as np
 
 from mopbt.errors import MissingExtra, StoreError
-from mopbt.messages import counted, did_you_mean, to_error, with_error
+from mopbt.messages import counted, did_you_mean, number, to_error, with_error
 from mopbt.objectives import Constraint, parse_constraints, signed, signed_bounds, unsigned
 from mopbt.problem import Problem
 from mopbt.ranking import scattered_order
@@ -178,7 +178,9 @@ class Front(Sequence[Point]):
         for row in rows if len(self) else ():
             cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
             lines.append("  ".join(cells))
-        return "\n".join([title, *lines, *filter(None, [self.warning])])
+        lacks = self.shortfall(self[0]) if len(self) else ""
+        notes = [lacks and f"Model {self[0].job}: {lacks}.", self.warning]
+        return "\n".join([title, *lines, *filter(None, notes)])
 
     @property
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -346,7 +348,7 @@ def score_text(point: Point, name: str) -> str:
     """Format a metric of a model, with its standard error if it has one."""
     bar = point.errors.get(name)
     value = point.scores[name]
-    return f"{value:.4g}" if bar is None else with_error(value, bar.stderr)
+    return number(value) if bar is None else with_error(value, bar.stderr)
 
 
 def record_of(point: Point, *, on_front: bool, error: str = "") -> dict[str, Any]:

@@ -14,17 +14,24 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mopbt.device import assigned_device
-from mopbt.errors import TaskError
+from mopbt.errors import TaskError, UnreadHyperparameter
 from mopbt.estimate import as_estimate
 from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction, unsigned
-from mopbt.problem import Problem, Task, is_training_function, problem_of, rows_of
+from mopbt.problem import (
+    Hyperparameters,
+    Problem,
+    Task,
+    is_training_function,
+    problem_of,
+    rows_of,
+)
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
 
@@ -112,6 +119,11 @@ class Member:
         self._finished = False
         self._rows = rows
         self._read_rows = False
+        # The hyperparameters that were read when the loop over the steps ended.
+        self._read_in_loop: frozenset[str] | None = None
+        # The frame that tracked arrays or dicts, and the names of its variables for each of them.
+        self._frame: FrameType | None = None
+        self._variables: dict[str, list[str]] = {}
 
     @property
     def rows(self) -> str:
@@ -159,6 +171,9 @@ class Member:
                 self._restore(name, tracked)
             if isinstance(tracked, np.ndarray | dict):
                 self._initial[name] = copy.deepcopy(tracked)
+                self._frame = sys._getframe(1)
+                variables = self._frame.f_locals.items()
+                self._variables[name] = [key for key, value in variables if value is tracked]
         # Bindings apply after restoring, which would overwrite them with the donor's values.
         self._apply_bindings()
 
@@ -190,18 +205,36 @@ class Member:
         self._bindings.append((optimizer, fields))
         self._apply_bindings()
 
-    def steps(self) -> Iterator[int]:
-        """Iterate over the steps of this interval, once and to the end."""
+    def advance(self) -> int:
+        """Return the number of steps of this interval, for a library with its own loop.
+
+        It replaces the loop over `steps()`: ``model.learn(1000 * m.advance())``. The number is 0
+        when the function is called only to measure other rows.
+        """
+        self._start_loop()
+        self.step = max(self.end - 1, self.begin)
+        self._finished = True
+        self._apply_bindings()
+        return self.end - self.begin
+
+    def _start_loop(self) -> None:
         if self._looped:
             raise TaskError(
-                "the training function iterated over `steps()` twice; iterate once per interval"
+                "the training function used `steps()` or `advance()` twice; use one of them, once "
+                "per interval"
             )
         self._looped = True
+
+    def steps(self) -> Iterator[int]:
+        """Iterate over the steps of this interval, once and to the end."""
+        self._start_loop()
         for step in range(self.begin, self.end):
             self.step = step
             self._apply_bindings()
             yield step
         self._finished = True
+        if isinstance(self.hp, Hyperparameters):
+            self._read_in_loop = self.hp.read
 
     def report(self, *unnamed: Any, **scores: float | tuple[float, float]) -> None:
         """Report metrics by name.
@@ -278,6 +311,8 @@ class Member:
     def _take_snapshot(self) -> "Snapshot":
         """Check that the function kept its contract, and serialize what it tracked."""
         scores = self._check_contract()
+        self._check_read_in_loop()
+        self._check_not_rebound()
         self._warn_if_nothing_changed()
         state = {name: _state_of(tracked) for name, tracked in self._tracked.items()}
         if self._built:
@@ -289,7 +324,7 @@ class Member:
         if not self._looped:
             raise TaskError(
                 "the training function never iterated over `steps()`; loop over it once: "
-                "for step in m.steps(): ..."
+                "for step in m.steps(): ... (or call `advance()` if a library has its own loop)"
             )
         if not self._finished and not self._diverged:
             raise TaskError(
@@ -321,6 +356,35 @@ class Member:
                 f"in every interval"
             )
         return self._scores
+
+    def _check_read_in_loop(self) -> None:
+        """Raise UnreadHyperparameter for one that was first read when training was over."""
+        if self._read_in_loop is None or not isinstance(self.hp, Hyperparameters):
+            return
+        late = [name for name in self.hp if name in self.hp.read - self._read_in_loop]
+        if late and not self._diverged:
+            raise UnreadHyperparameter(
+                f"training read {', '.join(map(repr, late))} only after the loop over `steps()`, "
+                f"where it cannot change the model; read it before or in the loop (if a library "
+                f"trains by itself, call `advance()` instead of the loop)"
+            )
+
+    def _check_not_rebound(self) -> None:
+        """Raise TaskError if a variable of an unchanged tracked object has another value now."""
+        frame = self._frame
+        self._frame = None
+        for name, variables in self._variables.items():
+            tracked = self._tracked[name]
+            if frame is None or not _is_same(self._initial[name], tracked):
+                continue
+            for variable in variables:
+                value = frame.f_locals.get(variable, tracked)
+                if _replaces(value, tracked):
+                    raise TaskError(
+                        f"track({name}=...): training assigned another object to `{variable}`, so "
+                        f"the tracked one was never trained; modify it in place, as in "
+                        f"`{variable} -= ...` or `{variable}[...] = ...`"
+                    )
 
     def _take_evaluation(self) -> dict[str, float]:
         """Return the metrics of a function that was called for other rows, without training."""
@@ -567,6 +631,21 @@ def reference_of(task: Any) -> str:
 def find_decorated(module: str, name: str) -> Any:
     """Return the task that the decorator left in a module under the name of its function."""
     return vars(importlib.import_module(module))[name]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Check whether two arrays or dicts have the same content."""
+    return dumps({"content": one}) == dumps({"content": other})
+
+
+def _replaces(value: Any, tracked: Any) -> bool:
+    """Check whether a value looks like a tracked array or dict after more training."""
+    if value is tracked or type(value) is not type(tracked):
+        return False
+    if isinstance(tracked, dict):
+        return bool(value.keys() == tracked.keys()) and not _is_same(value, tracked)
+    is_alike = value.shape == tracked.shape and not np.may_share_memory(value, tracked)
+    return is_alike and not _is_same(value, tracked)
 
 
 def _type_names(values: Sequence[Any]) -> str:

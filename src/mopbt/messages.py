@@ -24,6 +24,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def number(value: float, digits: int = 4) -> str:
+    """Format a number to significant digits, and a negative zero as zero.
+
+    >>> number(0.912345), number(-0.0), number(-2)
+    ('0.9123', '0', '-2')
+    """
+    # Adding zero turns -0.0 into 0.0 and changes nothing else.
+    return f"{value + 0.0:.{digits}g}"
+
+
 def with_error(value: float, stderr: float) -> str:
     """Format a number with its standard error, to the digits that the error leaves certain.
 
@@ -31,7 +41,7 @@ def with_error(value: float, stderr: float) -> str:
     ('0.923 ± 0.006', '0.9231 ± 0.0013', '1234 ± 40')
     """
     if not 0 < stderr < math.inf or not math.isfinite(value):
-        return f"{value:.4g}"
+        return number(value)
     return f"{to_error(value, stderr)} ± {to_error(stderr, stderr)}"
 
 
@@ -40,4 +50,5 @@ def to_error(value: float, stderr: float) -> str:
     exponent = math.floor(math.log10(stderr))
     # An error that begins with 1 keeps another digit: 0.0013 and 0.001 differ by a third.
     decimals = max(-exponent + (stderr < 2 * 10.0**exponent), 0)
-    return f"{value:.{decimals}f}"
+    text = f"{value:.{decimals}f}"
+    return text.lstrip("-") if float(text) == 0 else text

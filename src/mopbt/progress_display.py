@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mopbt.callbacks import Callback
-from mopbt.messages import counted
+from mopbt.messages import counted, number
 from mopbt.progress import Outcome, Progress
 from mopbt.results import Results
 from mopbt.state import Report
@@ -109,7 +109,7 @@ def line(progress: Progress) -> str:
     parts = [
         f"generation {progress.generation}/{progress.generations}",
         f"{progress.reported}/{progress.total or '?'} intervals",
-        "  ".join(f"{name} {value:.4g}" for name, value in progress.best().items()),
+        "  ".join(f"{name} {number(value)}" for name, value in progress.best().items()),
         f"front {len(progress.front)}",
         f"hypervolume {progress.hypervolume():.5g}",
         _describe_stall(progress),
@@ -148,7 +148,7 @@ def panel(progress: Progress) -> Group:
         table.add_column(f"best {name}", justify="right")
     table.add_column("front", justify="right")
     table.add_column("hypervolume", justify="right")
-    best = [f"{value:.4g}" for value in progress.best().values()]
+    best = [number(value) for value in progress.best().values()]
     table.add_row(*best, str(len(progress.front)), f"{progress.hypervolume():.5g}")
     return Group(bar, table)
 

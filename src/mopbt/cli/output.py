@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mopbt.front import Point, score_text
-from mopbt.messages import counted
+from mopbt.messages import counted, number
 from mopbt.progress_display import clock
 from mopbt.results import Results
 
@@ -170,7 +170,7 @@ def table_of(columns: Sequence[str]) -> Table:
 def as_text(value: Any) -> str:
     """Format a value for people."""
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return number(value)
     if isinstance(value, dict):
         return ", ".join(f"{k} {as_text(v)}" for k, v in value.items())
     if isinstance(value, list):

@@ -247,7 +247,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         n_jobs: Number of worker processes. None trains in this process; -1 uses all cores.
         out: A directory to keep the run in, for `mopbt report` and for resuming: another `fit`
             with the same arguments continues it.
-        progress: Whether to show progress.
+        progress: Whether to show progress on standard error.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         random_state: Any = None,
         n_jobs: int | None = None,
         out: Path | str | None = None,
-        progress: bool = False,
+        progress: bool = True,
     ) -> None:
         self.estimator = estimator
         self.space = space
