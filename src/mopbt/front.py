@@ -9,6 +9,7 @@ import numpy as np
 
 from mopbt.errors import MissingExtra, StoreError
 from mopbt.messages import counted, did_you_mean, number, to_error, with_error
+from mopbt.notebook import note_html, table_html
 from mopbt.objectives import Constraint, parse_constraints, signed, signed_bounds, unsigned
 from mopbt.problem import Problem
 from mopbt.ranking import scattered_order
@@ -31,6 +32,9 @@ class ModelSource(Protocol):
 
     def noise_warning(self) -> str:
         """Return a sentence if noise alone could have produced the front, else ``""``."""
+
+    def plot_front(self, front: Any) -> Any:
+        """Draw all evaluations, and a front."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,13 @@ class Point:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the run: a pickled point is small."""
         return {**self.__dict__, "source": None}
+
+    def _repr_html_(self) -> str:
+        """Return the metrics and hyperparameters for a notebook."""
+        rows = [[name, score_text(self, name)] for name in self.scores]
+        rows += [[name, _text(value)] for name, value in self.hp.items()]
+        title = f"Model {self.job} at step {self.step}"
+        return table_html(rows, title=title, header=False) + note_html(self.why)
 
     def load(self) -> Any:
         """Load the trained model: what the task's `load` returns, or a function's tracked state."""
@@ -163,24 +174,37 @@ class Front(Sequence[Point]):
 
     def __str__(self) -> str:
         """Return the models as a table; of a large front, a selection spread over it."""
-        shown = self.spread(MOST_SHOWN) if len(self) > MOST_SHOWN else self
-        names = [o.name for o in self._problem.objectives]
-        rows = [["model", "step", *names, *self._problem.space]]
-        for point in shown:
-            scores = [score_text(point, name) for name in names]
-            hp = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in point.hp.values()]
-            rows.append([str(point.job), str(point.step), *scores, *hp])
+        title, rows = self._table()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        title = repr(self)[1:-1]
-        if len(shown) < len(self):
-            title += f", {len(shown)} of them"
         lines = []
         for row in rows if len(self) else ():
             cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
             lines.append("  ".join(cells))
+        return "\n".join([title, *lines, *self._notes()])
+
+    def _notes(self) -> list[str]:
         lacks = self.shortfall(self[0]) if len(self) else ""
         notes = [lacks and f"Model {self[0].job}: {lacks}.", self.warning]
-        return "\n".join([title, *lines, *filter(None, notes)])
+        return list(filter(None, notes))
+
+    def _repr_html_(self) -> str:
+        """Return the table of `str` for a notebook."""
+        title, rows = self._table()
+        table = table_html(rows if len(self) else (), title=title)
+        return table + "".join(map(note_html, self._notes()))
+
+    def _table(self) -> tuple[str, list[list[str]]]:
+        """Return the title and the cells of the front, or of a selection spread over it."""
+        shown = self.spread(MOST_SHOWN) if len(self) > MOST_SHOWN else self
+        names = metric_columns(self._problem, self)
+        rows = [["model", "step", *names, *self._problem.space]]
+        for point in shown:
+            scores = [score_text(point, name) for name in names]
+            rows.append([str(point.job), str(point.step), *scores, *map(_text, point.hp.values())])
+        title = repr(self)[1:-1]
+        if len(shown) < len(self):
+            title += f", {len(shown)} of them"
+        return title, rows
 
     @property
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -265,6 +289,20 @@ class Front(Sequence[Point]):
         """Return the front as a pandas DataFrame."""
         return import_pandas().DataFrame(self.records())
 
+    def plot(self) -> Any:
+        """Draw the front, with all evaluations of its run; return a matplotlib figure.
+
+        Two objectives give one panel, three a panel for each pair, more parallel coordinates.
+        """
+        source = self._nonempty()[0].source
+        return self.plot_parallel() if source is None else source.plot_front(self)
+
+    def plot_parallel(self) -> Any:
+        """Draw each model as a line over one axis per objective; return a matplotlib figure."""
+        from mopbt.plots.run import parallel_figure
+
+        return parallel_figure(self, self._problem)
+
     @property
     def _complete(self) -> "Front":
         """Return the front without limits, by whose range objectives are scaled."""
@@ -342,6 +380,20 @@ class Front(Sequence[Point]):
                 difference = trade(objectives, *pair)
                 clauses[leader.job] = f"compared with the best in {objective.name} it {difference}"
         return "; ".join(clauses.values()) or "no other model is better in any objective"
+
+
+def metric_columns(problem: Problem, points: Sequence[Point]) -> list[str]:
+    """Return the objectives, each followed by metrics such as ``test/accuracy`` of its name."""
+    names = []
+    for objective in problem.objectives:
+        names.append(objective.name)
+        common = [name for name in (points[0].scores if points else ()) if name not in names]
+        names += [name for name in common if name.endswith(f"/{objective.name}")]
+    return [name for name in names if all(name in point.scores for point in points)]
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def score_text(point: Point, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Show the progress of a run: live on a terminal, elsewhere as plain lines."""
+"""Show the progress of a run: live on a terminal or in a notebook, elsewhere as lines."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,12 +11,15 @@ from rich.text import Text
 
 from mopbt.callbacks import Callback
 from mopbt.messages import counted, number
+from mopbt.notebook import Block
 from mopbt.progress import Outcome, Progress
 from mopbt.results import Results
 from mopbt.state import Report
 
 # Further failures are only counted.
 _MAX_FAILURES = 3
+# Seconds between two updates in a notebook.
+_REFRESH = 0.25
 _REASONS: dict[Outcome, str] = {
     "budget": "budget exhausted",
     "stopped": "by a callback",
@@ -45,6 +48,10 @@ class Display(Callback):
         self._every = every
         self._closing_note = closing_note
         self._live: Live | None = None
+        # A notebook would show each line as an output of its own.
+        self._block = Block() if self._console.is_jupyter else None
+        self._status = ""
+        self._remarks: list[str] = []
         self._printed_generation = -1
         self._printed_at = 0.0
         self._printed_failures = 0
@@ -64,7 +71,7 @@ class Display(Callback):
             if report.error and self._printed_failures < _MAX_FAILURES:
                 self._printed_failures += 1
                 cause = report.error.strip().splitlines()[-1]
-                self._console.print(Text(f"interval {report.job} failed: {cause}", style="yellow"))
+                self._print(f"interval {report.job} failed: {cause}", "yellow")
         self._advise(run)
         self._show(run.progress)
 
@@ -72,25 +79,38 @@ class Display(Callback):
         """Print how the run ended and, if it is not done, how to resume it."""
         if self._live is not None:
             self._live.stop()
+        if self._block is not None:
+            self._refresh(self._block)
         assert run.outcome is not None
         note = self._closing_note(run.outcome)
         if run.outcome in _REASONS:
             reason = _REASONS[run.outcome]
             text = f"stopped ({reason}) after {counted(len(run), 'interval')}; {note}"
-            self._console.print(Text(text, style="bold"), soft_wrap=True)
+            self._print(text, "bold")
         elif note:
             self.note(note)
 
     def note(self, text: str) -> None:
         """Print a remark in one line."""
-        self._console.print(Text(text, style="dim"), soft_wrap=True)
+        self._print(text, "dim")
+
+    def _print(self, text: str, style: str) -> None:
+        if self._block is None:
+            self._console.print(Text(text, style=style), soft_wrap=True)
+        else:
+            self._remarks.append(text)
+            self._refresh(self._block)
+
+    def _refresh(self, block: Block) -> None:
+        self._printed_at = time.monotonic()
+        block.show("\n".join(filter(None, [self._status, *self._remarks])))
 
     def _advise(self, run: Results) -> None:
         """Print advice on the size of the run, each sentence once."""
         for sentence in run.advice():
             if sentence not in self._advised:
                 self._advised.add(sentence)
-                self._console.print(Text(f"advice: {sentence}", style="yellow"), soft_wrap=True)
+                self._print(f"advice: {sentence}", "yellow")
 
     def _show(self, progress: Progress | None) -> None:
         assert progress is not None
@@ -98,6 +118,11 @@ class Display(Callback):
             self._live.update(panel(progress))
             return
         now = time.monotonic()
+        if self._block is not None:
+            self._status = line(progress)
+            if now - self._printed_at > _REFRESH:
+                self._refresh(self._block)
+            return
         if progress.generation > self._printed_generation or now - self._printed_at > self._every:
             self._printed_generation = progress.generation
             self._printed_at = now

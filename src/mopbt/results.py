@@ -29,6 +29,7 @@ from mopbt.function_task import Snapshot, TrainingFunction, described_by, visibl
 from mopbt.history import History, read_history
 from mopbt.messages import counted, did_you_mean
 from mopbt.noise import Claim, claims_of, noise_warning
+from mopbt.notebook import table_html
 from mopbt.objectives import signed_reference
 from mopbt.problem import Problem, Task, rows_of
 from mopbt.progress import Outcome, Progress
@@ -91,6 +92,21 @@ class Results:
             state = "already complete, nothing was trained"
         name = self.problem.name
         return f"<Results of {name!r}{where}: {intervals}, {models} on the front, {state}>"
+
+    def _repr_html_(self) -> str:
+        """Return the state of the run and its front for a notebook."""
+        front = self.front()
+        total = self.intervals
+        rows = [
+            ["algorithm", f"{self.settings.algorithm['name']}, seed {self.settings.seed}"],
+            ["intervals", f"{len(self)} of {total}" if total else str(len(self))],
+            ["state", "done" if self.done else "not done"],
+            ["hypervolume", f"{self.hypervolume():.5g}"],
+        ]
+        if self.path is not None:
+            rows.append(["run", str(self.path)])
+        title = f"Results of {self.problem.name}"
+        return table_html(rows, title=title, header=False) + front._repr_html_()
 
     @staticmethod
     def open(path: Path | str, task: Task[Any] | TrainingFunction | None = None) -> "Results":
@@ -411,6 +427,39 @@ class Results:
             error = failures.get(job, "")
             records.append(record_of(self._point(job), on_front=job in front, error=error))
         return records
+
+    def plot_front(self, front: Front | None = None) -> Any:
+        """Draw all evaluations and the front; return a matplotlib figure."""
+        from mopbt.plots.front import front_figure
+
+        return front_figure(self, front=front)
+
+    def plot_progress(self) -> Any:
+        """Draw the hypervolume and the best objectives over time; return a matplotlib figure."""
+        from mopbt.plots.run import progress_figure
+
+        return progress_figure(self)
+
+    def plot_learning_curves(self, point: Point | int | None = None) -> Any:
+        """Draw the metrics of all members by step; return a matplotlib figure.
+
+        The lineage of a model stands out, by default that of the knee of the front.
+        """
+        from mopbt.plots.run import learning_curves_figure
+
+        return learning_curves_figure(self, point)
+
+    def plot_lineage(self, point: Point | int) -> Any:
+        """Draw metrics and hyperparameters of a model's lineage; return a matplotlib figure."""
+        from mopbt.plots.run import lineage_figure
+
+        return lineage_figure(self, point)
+
+    def plot_hyperparameters(self) -> Any:
+        """Draw the hyperparameters of all members by step; return a matplotlib figure."""
+        from mopbt.plots.run import hyperparameters_figure
+
+        return hyperparameters_figure(self)
 
     def to_pandas(self) -> Any:
         """Return all reports as a pandas DataFrame."""

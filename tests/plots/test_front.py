@@ -13,7 +13,6 @@ from mopbt.errors import MissingExtra
 from mopbt.history import History
 from mopbt.plots import front
 from mopbt.plots.front import plot_front
-from mopbt.results import Results
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
 from mopbt.tasks.toy import ToyTask
@@ -57,8 +56,8 @@ def drawn(results, tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(
         front,
-        "_new_figure",
-        lambda size, make=front._new_figure: made.append(make(size)) or made[0],
+        "new_figure",
+        lambda size, make=front.new_figure: made.append(make(size)) or made[0],
     )
     plot_front(results, tmp_path / "front.png")
     return made[0]
@@ -175,10 +174,15 @@ def test_a_run_without_feasible_evaluations_says_so(tmp_path, monkeypatch):
     assert max(map(len, figure.get_suptitle().splitlines())) <= front.TITLE_WIDTH
 
 
-def test_nothing_to_draw_and_too_many_objectives_are_errors(tmp_path):
-    run(ManyObjectives(count=4), tmp_path, budget=mopbt.Budget(jobs=2))
+def test_four_objectives_are_parallel_coordinates(tmp_path):
+    many = run(ManyObjectives(count=4), tmp_path, budget=mopbt.Budget(jobs=2))
+    (ax,) = front.front_figure(many).axes
+    assert len(ax.get_xticks()) == 4
     with pytest.raises(ValueError, match="needs 2 or 3 objectives, got 4"):
-        plot_front(Results.open(tmp_path / "run"), tmp_path / "front.png")
+        plot_front(many, tmp_path / "front.png", against=many)
+
+
+def test_nothing_to_draw_is_an_error(tmp_path):
     empty = run(ToyTask(), tmp_path / "other", budget=mopbt.Budget(jobs=1))
     empty.history = History(empty.problem)
     with pytest.raises(ValueError, match="no evaluation that can be drawn"):
@@ -192,9 +196,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
         "matplotlib"
     ]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(
-        MissingExtra, match=r"plot_front needs matplotlib: pip install 'mopbt\[plot\]'"
-    ):
+    with pytest.raises(MissingExtra, match=r"a plot needs matplotlib: pip install 'mopbt\[plot\]'"):
         plot_front(results, tmp_path / "front.png")
 
 

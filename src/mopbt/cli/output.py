@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mopbt.front import Point, score_text
+from mopbt.front import Point, metric_columns, score_text
 from mopbt.messages import counted, number
 from mopbt.progress_display import clock
 from mopbt.results import Results
@@ -97,11 +97,13 @@ def print_front(
     front = results.front(observed=observed)
     problem = results.problem
     arrows = {"max": "↑", "min": "↓"}
-    objectives = [f"{o.name} {arrows[o.direction]}" for o in problem.objectives]
-    table = table_of(["model", "trial", "step", *objectives, *problem.space])
+    arrow_of = {o.name: f" {arrows[o.direction]}" for o in problem.objectives}
+    names = metric_columns(problem, front)
+    headers = [name + arrow_of.get(name, "") for name in names]
+    table = table_of(["model", "trial", "step", *headers, *problem.space])
     shown = front.spread(max(len(front), 1) if most is None else most)
     for point in shown:
-        scores = [score_text(point, o.name) for o in problem.objectives]
+        scores = [score_text(point, name) for name in names]
         values = [as_text(point.hp[name]) for name in problem.space]
         table.add_row(str(point.job), str(point.trial), str(point.step), *scores, *values)
     out.print(table)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mopbt.errors import MissingExtra
-from mopbt.front import Point
+from mopbt.front import Front, Point
 from mopbt.html.run_data import check_comparable, view_of
 from mopbt.messages import counted
 from mopbt.objectives import Objective
 from mopbt.plots.against import names_of, shared_reference
+from mopbt.plots.run import new_figure, parallel_figure
 from mopbt.plots.style import FAINT, FRONT, INK, axis_label
 from mopbt.results import Results
 
@@ -49,8 +49,13 @@ class _Front:
     observed: Sequence[Point] = ()
 
     @staticmethod
-    def of(results: Results, color: str = FRONT, legend_suffix: str = "") -> "_Front":
-        front = results.front()
+    def of(
+        results: Results,
+        color: str = FRONT,
+        legend_suffix: str = "",
+        front: Front | None = None,
+    ) -> "_Front":
+        front = results.front() if front is None else front
         observed = results.front(observed=True) if front.kind == "pessimistic" else ()
         return _Front(list(front), color, legend_suffix, list(observed))
 
@@ -60,9 +65,9 @@ def plot_front(
 ) -> None:
     """Plot all evaluations of a run, colored by training step, and its front.
 
-    Two objectives give one panel. Three objectives give a panel for each pair. Where errors are
-    known, the front is the pessimistic one with the intervals of its models, and the observed one
-    is a thin line.
+    Two objectives give one panel, three a panel for each pair, more parallel coordinates. Where
+    errors are known, the front is the pessimistic one with the intervals of its models, and the
+    observed one is a thin line.
 
     Args:
         results: A finished or unfinished run.
@@ -71,9 +76,25 @@ def plot_front(
         dpi: Dots per inch of raster formats.
     """
     _check_file(file)
+    figure = front_figure(results, against=against)
+    figure.savefig(file, dpi=dpi)
+
+
+def front_figure(
+    results: Results, *, front: Front | None = None, against: Results | None = None
+) -> "Figure":
+    """Plot all evaluations of a run and its front; return the figure.
+
+    Args:
+        results: A finished or unfinished run.
+        front: The models to draw as its front, by default all.
+        against: Another run of the same task, whose front is drawn as well.
+    """
+    if against is None and len(results.problem.objectives) > 3:
+        return parallel_figure(results.front() if front is None else front, results.problem)
     points = _points_to_draw(results)
     objectives = results.problem.objectives
-    fronts = [_Front.of(results)]
+    fronts = [_Front.of(results, front=front)]
     reference = None
     if against is not None:
         check_comparable([results, against])
@@ -82,7 +103,7 @@ def plot_front(
         # The front of `results` is drawn last, on top of the other one.
         fronts = [
             _Front.of(against, OTHER, f" of {other_name}"),
-            _Front.of(results, FRONT, f" of {name}"),
+            _Front.of(results, FRONT, f" of {name}", front),
         ]
     views = _views_of(objectives, points, fronts)
     figure, axes = _draw_panels(objectives, points, fronts, views)
@@ -96,7 +117,7 @@ def plot_front(
         title.append(f"against {other_name}: {_describe(against, reference)}")
     text = "\n".join(fill(line, TITLE_WIDTH) for line in title)
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5, linespacing=1.4, color=INK)
-    figure.savefig(file, dpi=dpi)
+    return figure
 
 
 def _check_file(file: Path | str) -> None:
@@ -158,7 +179,7 @@ def _draw_panels(
 ) -> tuple["Figure", list["Axes"]]:
     """Draw a panel for each pair of objectives, and a color bar of the steps."""
     pairs = list(combinations(objectives, 2))
-    figure = _new_figure(SIZES[len(pairs)])
+    figure = new_figure(SIZES[len(pairs)])
     axes = [figure.add_subplot(1, len(pairs), 1 + i) for i in range(len(pairs))]
     # With more objectives the front is a surface, and its projection has no edge to draw.
     with_edge = len(objectives) == 2
@@ -176,18 +197,6 @@ def _draw_panels(
     if not all(p.violation for p in points):
         _add_colorbar(figure, axes, dots)
     return figure, axes
-
-
-def _new_figure(size: tuple[float, float]) -> "Figure":
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("plot_front needs matplotlib: pip install 'mopbt[plot]'") from None
-    figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    # A canvas of its own needs neither a window nor the global state of pyplot.
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _columns(
