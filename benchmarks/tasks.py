@@ -45,10 +45,7 @@ FAINT = "#c8c8c8"
 
 def is_trivial(task: Any, scores: dict[str, float]) -> bool:
     """Return whether a classifier is no better than predicting one class for all rows."""
-    if task.validation is None:
-        labels = task.evaluate_model.keywords["held_out"][0][1]
-    else:
-        labels = task.validation[1]
+    labels = task.validation[1]
     if "recall" in scores:
         return scores["recall"] == 0 or scores["precision"] <= labels.float().mean()
     return scores["accuracy"] <= torch.bincount(labels).max() / len(labels) + 1e-9
@@ -58,7 +55,8 @@ def test_hypervolume(results: Results) -> float:
     """Return the hypervolume of the front's models on the test rows."""
     objectives = results.problem.objectives
     reference = TASKS[results.problem.name].reference
-    points = [[o.sign * p.scores[f"test/{o.name}"] for o in objectives] for p in results.front()]
+    tested = [results.evaluations[p.job, "test", 0] for p in results.front()]
+    points = [[o.sign * e.scores[o.name] for o in objectives] for e in tested]
     return hypervolume(points, [o.sign * reference[o.name] for o in objectives])
 
 
@@ -105,12 +103,13 @@ def draw(names: Sequence[str], out: Path, file: Path) -> None:
             ms=2,
             label="evaluations",
         )
+        tested = [results.evaluations[p.job, "test", 0] for p in front]
         kinds = {
-            "": (BLUE, "front, validation rows"),
-            "test/": (ORANGE, "the same models, test rows"),
+            "front, validation rows": (BLUE, front),
+            "the same models, test rows": (ORANGE, tested),
         }
-        for prefix, (color, label) in kinds.items():
-            xs, ys = ([p.scores[prefix + objective] for p in front] for objective in (x, y))
+        for label, (color, measured) in kinds.items():
+            xs, ys = ([m.scores[objective] for m in measured] for objective in (x, y))
             ax.plot(xs, ys, "o", color=color, ms=3, label=label)
         ax.set(xlabel=x, ylabel=y)
         ax.set_title(name + (f" (third objective: {more[0]})" if more else ""), fontsize=9)

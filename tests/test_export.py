@@ -77,13 +77,10 @@ def test_the_origin_of_a_model_is_complete(net, tmp_path):
     choice = net.front().best("accuracy")
     about = json.loads(net.export(choice, tmp_path / "m.safetensors").about.read_text())
     assert about["model"] == choice.job
-    assert about["validation"] == {
-        n: v for n, v in choice.scores.items() if not n.startswith("test/")
-    }
-    assert about["test"] == {
-        "accuracy": choice.scores["test/accuracy"],
-        "size": choice.scores["test/size"],
-    }
+    assert about["validation"] == dict(choice.scores)
+    (tested,) = net.evaluations.of_model(choice.job)
+    assert about["test"] == dict(tested.scores)
+    assert tested.scores["size"] != choice.scores["size"]
     assert [(s["begin"], s["end"], s["hp"]) for s in about["schedule"]] == net.schedule(choice)
     assert about["hp"] == choice.hp
     assert about["seed"] == 1
@@ -97,7 +94,8 @@ def test_the_code_on_the_card_runs(net, tmp_path):
     files = net.export(choice, tmp_path / "model.safetensors")
     card = files.card.read_text()
     assert choice.why in card
-    validation, test = (choice.scores[name] for name in ("accuracy", "test/accuracy"))
+    validation = choice.scores["accuracy"]
+    test = net.evaluations[choice.job, "test", 0].scores["accuracy"]
     assert f"| accuracy | larger is better | {validation:.4g} | {test:.4g} |" in card
     assert "| steps | lr | dropout |" in card
     code = card.split("```python\n")[1].split("```")[0]

@@ -90,6 +90,7 @@ WITH_TORCH = {
         "evaluation",
         "gradients",
         "program",
+        "rows",
         "vectorize",
         "hyperparameters",
         "normalization",

@@ -15,6 +15,8 @@ from mopbt.engines.base import Engine, EvaluationJob
 from mopbt.errors import TaskFailed
 from mopbt.filesystem import AppendOnlyFile
 from mopbt.history import History
+from mopbt.problem import rows_of
+from mopbt.retention import models_with_weights
 from mopbt.state import ErrorBar, Report
 from mopbt.stores.journal import encode_object, intact_length, read_intact_lines
 
@@ -106,6 +108,10 @@ class Evaluations:
         """Return the evaluations on named rows, by model and seed."""
         return sorted((e for e in self if e.rows == rows), key=lambda e: e.key)
 
+    def of_model(self, model: int) -> list[Evaluation]:
+        """Return the first evaluation of a model on each of the rows that it was measured on."""
+        return sorted((e for e in self if e.model == model and e.seed == 0), key=lambda e: e.key)
+
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Return the keys that have no evaluation."""
         return [key for key in keys if key not in self]
@@ -162,6 +168,19 @@ def evaluate_missing(
         return
     with _recording(directory, evaluations) as record:
         _evaluate(engine, history, missing, record)
+
+
+def evaluate_front(
+    engine: Engine, task: Any, history: History, keep: int | None, *, path: Path | None
+) -> Evaluations:
+    """Evaluate a front on the rows that a task declares where that is missing, and return all.
+
+    `keep` is how many models keep their weights. `path` is the run's directory, if it has one.
+    """
+    evaluations = Evaluations() if path is None else read_evaluations(path)
+    keys = wanted_keys(sorted(models_with_weights(history, keep)), rows_of(task))
+    evaluate_missing(engine, history, keys, evaluations, path)
+    return evaluations
 
 
 def _evaluate(

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.base import EvaluationJob, ModelCache, RunContext
 from mopbt.engines.execution import run_job
 from mopbt.errors import TaskError, TaskFailed
 from mopbt.export import Exported, Origin, export_model
 from mopbt.front import Ancestor, Point
-from mopbt.problem import Problem, Task, problem_of
+from mopbt.problem import Problem, Task, problem_of, rows_of
 from mopbt.state import Blend, Job, Report
 from mopbt.stores.memory import MemoryCheckpoints
 
@@ -88,7 +88,8 @@ def replay_schedule(
     context = RunContext(task, problem, seed, MemoryCheckpoints())
     report, data = _train_all(context, lineage, _starts_of(lineage))
     last = lineage[-1]
-    point = Point(original.job, last.trial, last.end, last.hp, report.scores, report.violation)
+    scores = {**report.scores, **_evaluate_other_rows(context, report, last)}
+    point = Point(original.job, last.trial, last.end, last.hp, scores, report.violation)
     model = task.load(data)
     return Replayed(model, point, original.scores, data, lineage, problem, seed, origin)
 
@@ -130,6 +131,21 @@ def _train_all(
         checksums[id] = report.checksum
         context.checkpoints.drop(start for start in job.starts if last_use[start] == id)
     return report, context.checkpoints.load(report.job, report.checksum)
+
+
+def _evaluate_other_rows(context: RunContext, report: Report, last: Ancestor) -> dict[str, float]:
+    """Return the metrics on the rows besides validation that a task declares, by ``test/name``."""
+    scores = {}
+    config = context.problem.space.encode(last.hp)
+    for rows in rows_of(context.task):
+        job = EvaluationJob(
+            report.job + 1, last.trial, config, report.job, last.end, last.end, rows=rows
+        )
+        measured = run_job(context, job, {report.job: report.checksum}, ModelCache(0))
+        if measured.error:
+            raise TaskFailed(f"the replayed model cannot be evaluated on {rows}:", measured.error)
+        scores |= {f"{rows}/{name}": score for name, score in measured.scores.items()}
+    return scores
 
 
 def _stretch(lineage: Sequence[Ancestor], old: Problem, new: Problem) -> Sequence[Ancestor]:

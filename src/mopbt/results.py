@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
@@ -287,6 +287,7 @@ class Results:
         check_export_path(Path(file))
         found = self._found(point)
         lineage = self.lineage(found)
+        found = self.with_evaluations(found)
         return export_model(Path(file), self.checkpoint(found), found, lineage, self._origin())
 
     def evaluate(
@@ -480,6 +481,15 @@ class Results:
         writer.writeheader()
         writer.writerows(records)
         write_atomically(file, text.getvalue().encode())
+
+    def with_evaluations(self, point: Point) -> Point:
+        """Return a model with its metrics on other rows added, as ``test/accuracy``."""
+        scores = dict(point.scores)
+        errors = dict(point.errors)
+        for evaluation in self.evaluations.of_model(point.job):
+            scores |= {f"{evaluation.rows}/{k}": v for k, v in evaluation.scores.items()}
+            errors |= {f"{evaluation.rows}/{k}": bar for k, bar in evaluation.errors.items()}
+        return replace(point, scores=scores, errors=errors)
 
     def _found(self, point: Point | int) -> Point:
         return point if isinstance(point, Point) else self.point(point)

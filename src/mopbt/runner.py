@@ -42,7 +42,7 @@ from mopbt.engines.devices import assign_devices, check_devices
 from mopbt.engines.trial import Trial, open_trial
 from mopbt.errors import RunMismatch
 from mopbt.estimate import CONFIDENCE
-from mopbt.evaluations import Evaluations, evaluate_missing, read_evaluations, wanted_keys
+from mopbt.evaluations import Evaluations, evaluate_front
 from mopbt.fingerprint import code_of, is_changed
 from mopbt.function_task import TrainingFunction, as_task, reference_of
 from mopbt.history import History
@@ -61,7 +61,7 @@ from mopbt.problem import (
 from mopbt.progress import Outcome, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
-from mopbt.retention import Retention, models_with_weights
+from mopbt.retention import Retention
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import RunDirectory, absolute_storage, open_run
 from mopbt.schedulers.base import Scheduler, extend_scheduler
@@ -382,11 +382,9 @@ class _Opened:
     def evaluate_front(self, task: Task[Any]) -> None:
         """Evaluate the front on the rows that a task declares, where that is missing."""
         path = self.store.path if isinstance(self.store, DirectoryStore) else None
-        if path is not None:
-            self.evaluations.update(read_evaluations(path))
-        models = sorted(models_with_weights(self.history, self.settings.keep))
-        keys = wanted_keys(models, rows_of(task))
-        evaluate_missing(self.driver, self.history, keys, self.evaluations, path)
+        keep = self.settings.keep
+        made = evaluate_front(self.driver, task, self.history, keep, path=path)
+        self.evaluations.update(made)
 
     def results(self, task: Task[Any]) -> Results:
         path = self.store.path if isinstance(self.store, DirectoryStore) else None

@@ -23,11 +23,14 @@ from mopbt.compare import (
     compare,
     recompute,
 )
+from mopbt.compare.measures import measure
 from mopbt.compare.report import write_report
 from mopbt.errors import (
     MissingExtra,
     StoreError,
 )
+from mopbt.metrics import hypervolume
+from mopbt.plots.progress import generalization
 from mopbt.stores.journal import read_journal
 
 
@@ -325,3 +328,26 @@ def test_a_report_without_runs_changes_no_file(small, place, tmp_path):
     with pytest.raises(StoreError, match="has no finished runs to compute from"):
         recompute(experiment(place, "short", "Mixed", about="another word"), out=tmp_path / "out")
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.slow
+def test_final_fronts_are_measured_on_the_rows_of_a_task(place, tmp_path):
+    made = experiment(place, "Tested", name="tested", seeds=1)
+    comparison = compare(made, out=tmp_path / "out", jobs=1, progress=False)
+    (measured,) = measure(comparison)
+    for run in [run for runs in measured.runs.values() for run in runs]:
+        data = run.data
+        tested = np.isfinite(data.test).all(axis=1)
+        assert set(run.front) <= set(np.flatnonzero(tested))
+        assert tested.sum() < len(data)
+        np.testing.assert_allclose(data.test[run.front], 0.9 * data.objectives[run.front])
+        expected = hypervolume(0.9 * data.objectives[run.front], measured.reference)
+        assert run.test_hypervolumes[-1] == pytest.approx(expected)
+        # Models that left the front are not measured, so their hypervolume is not known.
+        assert np.isnan(run.test_hypervolumes[0])
+    assert not generalization([measured])
+    columns = comparison.evaluations()
+    assert np.isnan(columns["score.test/near"]).any()
+    again = compare(made, out=tmp_path / "again", jobs=1, progress=False, reuse=[tmp_path / "out"])
+    for run, copy in zip(comparison.runs, again.runs, strict=True):
+        np.testing.assert_array_equal(run.test, copy.test)

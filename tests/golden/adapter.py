@@ -488,8 +488,18 @@ def train_networks(described, *, stacked):
             assert not trained.error, trained.error
             checksums[trained.job.id] = save(work, trained).checksum
             data = work.checkpoints.load(trained.job.id, checksums[trained.job.id])
-            states.append(task.load(data) | {"scores": dict(trained.scores)})
+            member = task.load(data)
+            states.append(member | {"scores": trained.scores | _on_other_rows(task, member)})
     return states
+
+
+def _on_other_rows(task, member):
+    """Return the scores of a network on rows that do not guide the search."""
+    scores = {}
+    for rows in task.rows:
+        measured = task.evaluate_rows(member, {}, 0, rows, 0)
+        scores |= {f"{rows}/{name}": float(score) for name, score in measured.items()}
+    return scores
 
 
 SLOTS = {  # of optimizers: mopbt's names to neutral ones

@@ -89,9 +89,14 @@ def test_it_trains_on_every_engine_and_measures_the_test_rows_too(name, engine):
     task = made(name)
     results = run(task, out=None, algorithm=MOPBT(population=4), engine=engine, progress=False)
     assert (results.outcome, len(results), len(results.failures)) == ("done", 12, 0)
+    models = {point.job for point in results.front(observed=True)}
+    assert models <= {evaluation.model for evaluation in results.evaluations.select("test")}
+    for evaluation in results.evaluations:
+        assert set(task.objectives) <= set(evaluation.scores)
+        assert all(0 <= value <= 2 for value in evaluation.scores.values())
     for point in results.front():
-        assert {f"test/{objective}" for objective in task.objectives} <= set(point.scores)
         assert all(0 <= value <= 2 for value in point.scores.values())
+        assert not any("test" in name for name in point.scores)
 
 
 @pytest.mark.parametrize("name", TASKS)

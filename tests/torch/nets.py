@@ -76,22 +76,3 @@ def dropping_task(**options):
         "balance": mopbt.LogGrid(0.1, 10, 9),
     }
     return make_task(dropping, **{"loss": weighted, "space": space} | options)
-
-
-class TestedTask(TorchTask):
-    """A small task with test rows that the search does not see."""
-
-    __test__ = False
-    rows = ("test",)
-
-    def evaluate_rows(self, model, hp, step, rows, seed):
-        """Measure a model on the test rows."""
-        return make_task(validation=test_rows()).evaluate(model)
-
-
-def test_rows():
-    """Return the rows of `TestedTask`."""
-    return rows(64, seed=2)
-
-
-test_rows.__test__ = False

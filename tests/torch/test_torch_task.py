@@ -120,11 +120,18 @@ BAD = {
         ValueError,
         {"validation": rows(64)[0]},
     ),
-    "needs `metrics` and `validation` .*but not both": (
+    "needs `metrics` and `validation`, .*but not both": (
         ValueError,
         {"evaluate_model": lambda model: {}},
     ),
-    "needs `metrics` and `validation` .* or `evaluate_model`": (ValueError, {"metrics": None}),
+    "needs `metrics` and `validation`, or `evaluate_model`": (ValueError, {"metrics": None}),
+    "`holdout` must be a share .* got 1.0 of 64": (ValueError, {"holdout": 1.0}),
+    "`holdout` must be a share .* got 0.001 of 64": (ValueError, {"holdout": 0.001}),
+    "`holdout` must be a share .* got 1 of 64": (ValueError, {"holdout": 1}),
+    "the tensors of `holdout` must have the same": (
+        ValueError,
+        {"holdout": (rows(5)[0], rows(4)[1])},
+    ),
     "`clip` must be a positive number": (ValueError, {"clip": 0.0}),
     "`steps` .*must be a multiple of `interval`": (ValueError, {"interval": 3}),
     "no parameters to train": (TaskError, {"model": nn.Identity}),
@@ -138,11 +145,13 @@ def test_bad_arguments_raise_an_error_before_anything_is_written(tmp_path, messa
 
 
 def test_metrics_and_evaluate_model_exclude_each_other():
-    for options in ({"validation": None}, {"metrics": None}):
+    for options in ({"validation": None}, {}):
         with pytest.raises(ValueError, match="but not both"):
             make_task(evaluate_model=lambda model: {}, **options)
-    with pytest.raises(ValueError, match="but not both"):
-        make_task(evaluate_model=lambda model: {}, metrics=None, validation=None, test=rows(10))
+    for name in ("test", "holdout"):
+        options = {"metrics": None, "validation": None, name: rows(10)}
+        with pytest.raises(ValueError, match="`test` and `holdout` need `validation`"):
+            make_task(evaluate_model=lambda model: {}, **options)
 
 
 def test_a_hyperparameter_without_effect_stops_a_run():

@@ -197,6 +197,7 @@ def _task_reference(results: Results, task: str | None, scale: str | None) -> st
 
 
 def _print_choice(results: Results, choice: Point) -> None:
+    choice = results.with_evaluations(choice)
     tested = any(name.startswith("test/") for name in choice.scores)
     columns = ["metric", "validation"]
     table = table_of([*columns, "test"] if tested else columns)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mopbt.compare.directory import REMEDY, Marker, finished_runs, recorded_experiment
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
+from mopbt.evaluations import Evaluations, read_evaluations
 from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.registry import task_fingerprint
@@ -44,7 +45,8 @@ class RunData:
         seed: Seed, as in the experiment, without the algorithm's `seed_offset`. Runs of the same
             seed are pairs.
         objectives: Objectives (n, K), larger is better.
-        test: The same objectives (n, K) on test data. None if the task does not measure them.
+        test: The same objectives (n, K) on test data, NaN for models that were not measured on it.
+            None if the task does not measure them.
         seconds: Virtual time (n,) at which each evaluation ended.
         steps: Training steps (n,) of each evaluated model.
         violations: Violations (n,) of the constraints. 0 is feasible.
@@ -163,7 +165,7 @@ def collect(out: Path, experiment: Experiment) -> Comparison:
                 f"than the first run; remove the outdated runs, then rerun to resume"
             )
         fingerprints.setdefault(run.task, set()).add(settings.task_fingerprint)
-        runs.append(_run_data(run, history))
+        runs.append(_run_data(run, history, read_evaluations(out / run.directory)))
     mixed = tuple(task for task, found in fingerprints.items() if len(found - {""}) > 1)
     return Comparison(
         experiment,
@@ -198,10 +200,11 @@ def _has_changed(task: str, fingerprints: set[str]) -> bool:
     return not fingerprints <= {"", task_fingerprint(task)}
 
 
-def _run_data(run: PlannedRun, history: History) -> RunData:
+def _run_data(run: PlannedRun, history: History, evaluations: Evaluations) -> RunData:
     reports = history.reports
     jobs = reports.jobs()
     scores = {name: reports.scores(name) for name in reports.score_names()}
+    scores |= _scores_on_other_rows(jobs, evaluations)
     return RunData(
         task=run.task,
         algorithm=run.algorithm,
@@ -218,6 +221,22 @@ def _run_data(run: PlannedRun, history: History) -> RunData:
         duration=reports.durations(),
         errors=dict(reports.failures()),
     )
+
+
+def _scores_on_other_rows(jobs: Ints, evaluations: Evaluations) -> dict[str, Floats]:
+    """Return what was measured on rows besides validation, by names such as ``test/accuracy``.
+
+    Each is (n,), and NaN for the models that were not measured there. The seed is that of the
+    evaluations that end a run, so that repeating them later changes nothing.
+    """
+    places = {job: row for row, job in enumerate(jobs.tolist())}
+    scores: dict[str, Floats] = {}
+    for evaluation in evaluations:
+        if evaluation.seed == 0 and evaluation.model in places:
+            for name, score in evaluation.scores.items():
+                column = scores.setdefault(f"{evaluation.rows}/{name}", np.full(len(jobs), np.nan))
+                column[places[evaluation.model]] = score
+    return scores
 
 
 def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats | None:

@@ -45,7 +45,8 @@ class MeasuredRun:
         front: Rows of the final front on validation data.
         hypervolumes: Hypervolume (T,) at the task's times.
         test_hypervolumes: Hypervolume (T,) on test data, of the front on validation data at each
-            time. None if the task has no test scores.
+            time. NaN before the end where models of that front were not measured on test data. None
+            if the task has no test scores.
         coverage: Coverage of the final front, for two objectives.
     """
 
@@ -194,6 +195,8 @@ def _measure_run(
     front = once[:0]
     hypervolumes = np.zeros(len(times))
     tests = np.zeros(len(times))
+    # The front does not change after this time.
+    last = int(np.searchsorted(ends, len(once)))
     for i, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
         if begin < end:
             candidates = np.concatenate([front, once[begin:end]])
@@ -201,6 +204,8 @@ def _measure_run(
             hypervolumes[i] = hypervolume(points[front], reference)
             if run.test is not None:
                 tests[i] = hypervolume(run.test[front], reference)
+                if not np.isfinite(run.test[front]).all() and i < last:
+                    tests[i] = np.nan
         elif i:
             hypervolumes[i] = hypervolumes[i - 1]
             tests[i] = tests[i - 1]

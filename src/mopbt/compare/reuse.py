@@ -17,6 +17,7 @@ from mopbt.compare.directory import (
 )
 from mopbt.compare.plan import slug
 from mopbt.compare.worker import RunSpec
+from mopbt.evaluations import FILE as EVALUATIONS
 from mopbt.filesystem import write_atomically
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
@@ -105,6 +106,8 @@ class ReusableRuns:
         copy.mkdir(parents=True)
         for name in FILES:
             write_atomically(copy / name, (other / name).read_bytes())
+        if (other / EVALUATIONS).exists():
+            write_atomically(copy / EVALUATIONS, (other / EVALUATIONS).read_bytes())
         if spec.keep_models:
             shutil.copytree(other / "checkpoints", copy / "checkpoints")
         # Renaming makes the copy appear all at once.

@@ -44,7 +44,7 @@ def generalization(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
     The fronts are those found on validation data.
     """
-    tested = [task for task in measured if task.best_test is not None]
+    tested = _tested_over_time(measured)
     if not tested:
         return {}
 
@@ -58,7 +58,7 @@ def generalization(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
 def transfer(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     """Plot the mean hypervolume on test data as a share of that on validation data."""
-    tested = [task for task in measured if task.best_test is not None]
+    tested = _tested_over_time(measured)
     if not tested:
         return {}
 
@@ -168,6 +168,17 @@ def _log_differences(best: float, curves: Array) -> Array:
 
 def _curves(runs: Sequence[MeasuredRun]) -> Array:
     return np.array([run.hypervolumes for run in runs])
+
+
+def _tested_over_time(measured: Sequence[MeasuredTask]) -> list[MeasuredTask]:
+    """Return the tasks whose fronts were measured on test data at all times."""
+    tested = []
+    for task in measured:
+        runs = [run for of_label in task.runs.values() for run in of_label]
+        curves = _test_curves(runs)
+        if task.best_test is not None and np.isfinite(curves).all():
+            tested.append(task)
+    return tested
 
 
 def _test_curves(runs: Sequence[MeasuredRun]) -> Array:

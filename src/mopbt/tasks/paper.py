@@ -5,7 +5,7 @@ each row of the paper's tables. ``TASKS["adult-fairness"].at("small")`` builds t
 ``mopbt run adult-fairness --scale small``. `SCALES` defines the scales.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -28,7 +28,7 @@ class Scale:
     Attributes:
         rows: Training rows, 0 for all.
         validation: Validation rows, 0 for all.
-        test: Test rows, 0 for all.
+        test: Test rows, 0 for all. Only the models on the final front are measured on them.
         width: Size of a token of a transformer, or width factor of a WideResNet.
         depth: Blocks of a transformer, or layers of a WideResNet.
         side: Shorter side of an image in pixels.
@@ -65,7 +65,7 @@ class Scale:
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
     "small": Scale(
-        rows=2048, validation=2500, test=1500, width=32, depth=1, batch=64, updates=32, steps=50,
+        rows=2048, validation=2500, width=32, depth=1, batch=64, updates=32, steps=50,
         interval=1, lr=3e-3,
     ),
     "smoke": Scale(
@@ -77,7 +77,7 @@ _FAIR = {**_TABULAR, "small": replace(_TABULAR["small"], lr=1e-2)}
 _IMAGES = {
     "paper": Scale(width=2, depth=28, batch=128, steps=100, interval=2, lr=0.1),
     "small": Scale(
-        rows=4096, validation=600, test=400, width=1, depth=10, side=16, batch=64, updates=6,
+        rows=4096, validation=600, width=1, depth=10, side=16, batch=64, updates=6,
         steps=50, interval=1, lr=0.02, population=16,
     ),
     "smoke": Scale(
@@ -88,7 +88,7 @@ _IMAGES = {
 _ATTACKED = {
     "paper": _IMAGES["paper"],
     "small": Scale(
-        rows=8192, validation=400, test=200, width=1, depth=10, side=8, batch=64, updates=20,
+        rows=8192, validation=400, width=1, depth=10, side=8, batch=64, updates=20,
         steps=25, interval=1, lr=0.05, attack=2, evaluation_attack=3, population=16,
     ),
     "smoke": Scale(
@@ -323,7 +323,9 @@ def build_image_robustness(task: PaperTask, scale: Scale) -> Any:
             augment=augmentation,
         ),
         optimizer=_sgd(scale),
-        evaluate_model=_Robustness(held_out, scale.evaluation_attack),
+        evaluate_model=partial(_robustness, steps=scale.evaluation_attack),
+        validation=held_out[0],
+        test=held_out[1],
         **_common_arguments(task, scale),
     )
 
@@ -364,32 +366,10 @@ def _fairness(logits: Any, y: Any, sensitive: Any) -> dict[str, float]:
     return fairness(logits, y, sensitive)
 
 
-@dataclass(frozen=True, eq=False)
-class _Robustness:
-    """Measure a model with and without an attack, on validation and test rows."""
+def _robustness(model: Any, x: Any, y: Any, *, steps: int) -> dict[str, float]:
+    from mopbt.tasks.metrics import robustness
 
-    held_out: Sequence[tuple[Any, Any]]
-    steps: int
-
-    def __call__(self, model: Any) -> dict[str, float]:
-        """Return the metrics of a model by name."""
-        from mopbt.tasks.metrics import robustness
-
-        step = _step_size(self.steps, 20)
-        scores: dict[str, float] = {}
-        for prefix, (x, y) in zip(("", "test/"), self.held_out, strict=True):
-            measured = robustness(model, x, y, steps=self.steps, step=step)
-            scores |= {prefix + name: value for name, value in measured.items()}
-        return scores
-
-    @property
-    def rows(self) -> int:
-        """Return the number of rows."""
-        return sum(len(y) for _, y in self.held_out)
-
-    def head(self, rows: int) -> "_Robustness":
-        """Return the evaluation on the first rows."""
-        return replace(self, held_out=[(x[:rows], y[:rows]) for x, y in self.held_out])
+    return robustness(model, x, y, steps=steps, step=_step_size(steps, 20))
 
 
 def _step_size(steps: int, paper_steps: int) -> float:

@@ -1,9 +1,9 @@
 """Measure members: together as a stack, or one by one where that is faster."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from mopbt.torch.memory import attempt, map_rows
@@ -13,20 +13,6 @@ from mopbt.torch.validation import check_metrics
 from mopbt.torch.vectorize import stacking
 
 Metrics = Callable[..., Mapping[str, float]]
-Evaluate = Callable[[nn.Module], Mapping[str, float]]
-
-
-@runtime_checkable
-class EvaluationOfRows(Protocol):
-    """A function that evaluates a model on rows, and can do so on fewer of them."""
-
-    @property
-    def rows(self) -> int:
-        """Return the number of rows."""
-
-    def head(self, rows: int) -> Evaluate:
-        """Return the evaluation on the first rows, which checks that a model can be evaluated."""
-
 
 # With so many rows one member keeps a CPU core busy, and stacking only adds a third for copies.
 ROWS_TO_LOOP = 1024
@@ -57,10 +43,11 @@ def evaluate_outputs(
 def evaluate_models(
     program: Program,
     stack: Stack,
-    evaluate_model: Callable[[nn.Module], Mapping[str, float]],
+    evaluate_model: Metrics,
+    data: tuple[Tensor, ...],
     nan_metrics: Callable[[], dict[str, float]],
 ) -> list[dict[str, float]]:
-    """Call `evaluate_model` with each member that has finite parameters."""
+    """Call `evaluate_model` with each member that has finite parameters, and the data."""
     measured = []
     for i in range(len(stack)):
         if not stack.is_finite(i):
@@ -69,7 +56,7 @@ def evaluate_models(
         program.layout.attach(program.module, stack, i)
         # The function may have left the model in training mode.
         program.module.eval()
-        measured.append(check_metrics(evaluate_model(program.module), "evaluate_model"))
+        measured.append(check_metrics(evaluate_model(program.module, *data), "evaluate_model"))
     return measured
 
 

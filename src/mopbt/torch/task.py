@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -30,7 +30,6 @@ from mopbt.space import Domain
 from mopbt.torch.data import Batch, Batches
 from mopbt.torch.device import find_device
 from mopbt.torch.evaluation import (
-    EvaluationOfRows,
     Metrics,
     compute_outputs,
     evaluate_models,
@@ -44,8 +43,9 @@ from mopbt.torch.normalization import has_batch_statistics, measure_batch_statis
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolve_rates
 from mopbt.torch.probe import FlopCounter, Interval, Probe, Update, one_thread
 from mopbt.torch.program import Loss, Program
+from mopbt.torch.rows import Rows, split_holdout
 from mopbt.torch.stack import Layout, Stack, Tree
-from mopbt.torch.validation import check_evaluation, check_parts, check_tensors
+from mopbt.torch.validation import check_evaluation, check_holdout, check_parts, check_tensors
 from mopbt.torch.vectorize import cannot_stack, stacking
 
 # The rows on which a model is measured before a run, to check that it can be.
@@ -71,9 +71,12 @@ class TorchTask:
         optimizer: The update rule. A field that is a string names a hyperparameter.
         metrics: A function of the model's outputs and the targets that returns metrics by name.
         validation: Inputs and targets that the objectives are measured on.
-        test: Inputs and targets to report as well, under names that start with ``test/``.
-        evaluate_model: Replaces `metrics` and `validation`: a function of the model in evaluation
-            mode that returns metrics by name.
+        test: Inputs and targets of test rows. Only the models on the final front are measured on
+            them; the metrics are in ``results.evaluations``.
+        holdout: The share of the validation rows that guide no decision, such as 0.25, or separate
+            tensors. Only the models on the final front are measured on them, like `test`.
+        evaluate_model: Replaces `metrics`: a function of the model in evaluation mode that returns
+            metrics by name. With `validation`, it also takes the tensors to measure the model on.
         constraints: Limits on metrics, such as ``["accuracy >= 0.7"]``.
         reference: The reference point of the hypervolume.
         clip: The largest allowed norm of a member's gradient.
@@ -100,7 +103,8 @@ class TorchTask:
     metrics: Metrics | None = None
     validation: tuple[Tensor, ...] | None = None
     test: tuple[Tensor, ...] | None = None
-    evaluate_model: Callable[[nn.Module], Mapping[str, float]] | None = None
+    holdout: float | tuple[Tensor, ...] | None = None
+    evaluate_model: Callable[..., Mapping[str, float]] | None = None
     constraints: Sequence[str | Constraint] = ()
     reference: Mapping[str, float] | None = None
     clip: float | None = None
@@ -119,11 +123,13 @@ class TorchTask:
             metrics=self.metrics,
             validation=self.validation,
             test=self.test,
+            holdout=self.holdout,
             evaluate_model=self.evaluate_model,
         )
         check_parts(self.model, self.loss, self.data, self.optimizer)
         check_tensors("validation", self.validation)
         check_tensors("test", self.test)
+        check_holdout(self.holdout, self.validation)
         if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
             raise ValueError(f"`clip` must be a positive number or None, got {self.clip!r}")
         if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
@@ -184,24 +190,40 @@ class TorchTask:
 
     def evaluate_many(self, models: Sequence[Tree]) -> list[Mapping[str, float]]:
         """Measure several members, whose outputs are computed together."""
+        return self._measure(models, self._built_rows["validation"])
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Return the names of the rows that only the models on the front are measured on."""
+        given = {"test": self.test, "holdout": self.holdout}
+        return tuple(name for name, rows in given.items() if rows is not None)
+
+    def evaluate_rows(
+        self, model: Tree, hp: Mapping[str, Any], step: int, rows: str, seed: int
+    ) -> Mapping[str, float]:
+        """Measure one member on named rows."""
+        if rows not in self.rows:
+            raise ValueError(
+                f"`rows` must be one of {', '.join(map(repr, self.rows)) or 'none'}, got {rows!r}"
+                f"{did_you_mean(rows, self.rows)}"
+            )
+        return self._measure([model], self._built_rows[rows])[0]
+
+    def _measure(self, models: Sequence[Tree], data: Rows | None) -> list[Mapping[str, float]]:
+        """Measure several members on the same rows."""
         stack = self._stack(models)
         program = self._program
         with torch.no_grad():
             program.module.eval()
             if self.evaluate_model is not None:
-                return list(evaluate_models(program, stack, self.evaluate_model, self._nan_metrics))
+                return list(
+                    evaluate_models(
+                        program, stack, self.evaluate_model, data or (), self._nan_metrics
+                    )
+                )
             assert self.metrics is not None
-            assert self.validation is not None
-            measured: list[Mapping[str, float]] = list(
-                evaluate_outputs(program, stack, self.validation, self.metrics, self._nan_metrics)
-            )
-            if self.test is None:
-                return measured
-            tested = evaluate_outputs(program, stack, self.test, self.metrics, self._nan_metrics)
-            return [
-                {**own, **{f"test/{name}": value for name, value in on_test.items()}}
-                for own, on_test in zip(measured, tested, strict=True)
-            ]
+            assert data is not None
+            return list(evaluate_outputs(program, stack, data, self.metrics, self._nan_metrics))
 
     def dump(self, model: Tree) -> bytes:
         """Encode a member as a safetensors file."""
@@ -266,35 +288,19 @@ class TorchTask:
                 )
 
     def _measure_few_rows(self, member: Tree) -> Mapping[str, float]:
-        """Measure a member on few rows, or on all if it cannot be measured on few."""
-        try:
-            return self._with_rows(CHECK_ROWS).evaluate(member)
-        except Exception:
-            # A metric may be undefined on few rows, for example if they are of one class.
-            return self.evaluate(member)
+        """Measure a member on few rows of each kind, or on all if few are not enough.
 
-    def _with_rows(self, rows: int) -> "TorchTask":
-        """Return the task with so many rows to evaluate on, if its rows are known."""
-        shorter: dict[str, Any] = {}
-        if isinstance(self.evaluate_model, EvaluationOfRows):
-            shorter["evaluate_model"] = self.evaluate_model.head(rows)
-        for name, tensors in (("validation", self.validation), ("test", self.test)):
-            if tensors is not None:
-                shorter[name] = tuple(tensor[:rows] for tensor in tensors)
-        task = replace(self, **shorter)
-        # The copy uses the model and the data that are already built.
-        task.__dict__.update(
-            {name: value for name, value in self.__dict__.items() if name.startswith("_built")}
-        )
-        return task
-
-    @property
-    def _evaluated_rows(self) -> int | None:
-        """Return how many rows a member is evaluated on; None if that is unknown."""
-        if isinstance(self.evaluate_model, EvaluationOfRows):
-            return self.evaluate_model.rows
-        parts = (self.validation, self.test)
-        return sum(len(part[0]) for part in parts if part is not None) or None
+        Return the metrics on validation rows.
+        """
+        measured = []
+        for data in self._built_rows.values():
+            few = None if data is None else tuple(tensor[:CHECK_ROWS] for tensor in data)
+            try:
+                measured += self._measure([member], few)
+            except Exception:
+                # A metric may be undefined on few rows, for example if they are of one class.
+                measured += self._measure([member], data)
+        return measured[0]
 
     def check_stack(self) -> None:
         """Train two members for one update as a stack; raise CannotStack on failure."""
@@ -305,9 +311,10 @@ class TorchTask:
                 with stacking(self._program.device):
                     self._time_update(members, hp, StackedGradients, min_updates=1)
                 self._program.module.eval()
-                if self.validation is not None:
+                rows = self._built_rows["validation"]
+                if self.metrics is not None and rows is not None:
                     with torch.no_grad():
-                        inputs = self.validation[0][:16]
+                        inputs = rows[0][:16]
                         compute_outputs(self._program, self._stack(members), inputs)
         except MopbtError:
             raise
@@ -380,24 +387,31 @@ class TorchTask:
             total = None
         if total is None:
             return self._time_evaluation(member, None)
-        fewest = self._with_rows(FEW_ROWS)._evaluated_rows or 1
+        fewest = min(FEW_ROWS, total)
         more = int(FEW_ROWS * min(seconds / max(few, 1e-6), 2**10))
-        rows = self._with_rows(more)._evaluated_rows or 1
+        rows = min(more, total)
         if rows <= 2 * fewest:
             return few * total / fewest, flops * total / fewest
         longer, flops = self._time_evaluation(member, more)
         per_row = max(longer - few, 0.0) / (rows - fewest)
         return longer + per_row * (total - rows), flops * total / rows
 
+    @property
+    def _evaluated_rows(self) -> int | None:
+        """Return how many rows a member is evaluated on; None if that is unknown."""
+        data = self._built_rows["validation"]
+        return None if data is None else len(data[0])
+
     def _time_evaluation(self, member: Tree, rows: int | None) -> tuple[float, float]:
-        """Return the seconds and operations of an evaluation on so many rows of each part."""
-        task = self if rows is None else self._with_rows(rows)
+        """Return the seconds and operations of an evaluation on the first rows, or on all."""
+        data = self._built_rows["validation"]
+        part = None if data is None else tuple(tensor[:rows] for tensor in data)
         counter = FlopCounter()
         with counter:
-            task.evaluate(member)
+            self._measure([member], part)
         clock = self._clock
         begin = clock()
-        task.evaluate(member)
+        self._measure([member], part)
         return clock() - begin, counter.flops
 
     @property
@@ -440,6 +454,15 @@ class TorchTask:
     @cached_property
     def _built_data(self) -> Batches:
         return self.data.to(self._program.device)
+
+    @cached_property
+    def _built_rows(self) -> dict[str, Rows | None]:
+        """Return the rows that models are measured on, by name."""
+        if self.validation is None:
+            return {"validation": None}
+        validation, holdout = split_holdout(self.validation, self.holdout)
+        found = {"validation": validation, "test": self.test, "holdout": holdout}
+        return {name: rows for name, rows in found.items() if rows is not None}
 
     @property
     def _program(self) -> Program:

@@ -10,6 +10,7 @@ from mopbt.engines.execution import check_scores
 from mopbt.errors import TaskError
 from mopbt.torch.data import Batches
 from mopbt.torch.optimizers import Optimizer
+from mopbt.torch.rows import Rows, held_rows
 
 
 def check_parts(model: Any, loss: Any, data: Any, optimizer: Any) -> None:
@@ -42,12 +43,15 @@ def check_parts(model: Any, loss: Any, data: Any, optimizer: Any) -> None:
 def check_evaluation(**given: Any) -> None:
     """Raise ValueError unless exactly one way of evaluation is given."""
     names = {name for name, argument in given.items() if argument is not None}
-    if names - {"test"} == {"metrics", "validation"} or names == {"evaluate_model"}:
+    ways = names & {"metrics", "evaluate_model"}
+    if ways == {"evaluate_model"} and len(names) == 1:
+        return
+    if len(ways) == 1 and "validation" in names:
         return
     got = " and ".join(f"`{name}`" for name in given if name in names)
     raise ValueError(
-        f"TorchTask needs `metrics` and `validation` (optionally with `test`), or "
-        f"`evaluate_model`, but not both, got {got or 'none of them'}"
+        f"TorchTask needs `metrics` and `validation`, or `evaluate_model`, but not both; `test` "
+        f"and `holdout` need `validation`; got {got or 'none of them'}"
     )
 
 
@@ -64,6 +68,19 @@ def check_tensors(name: str, data: Any) -> None:
     rows = [len(t) for t in data]
     if len(set(rows)) > 1:
         raise ValueError(f"the tensors of `{name}` must have the same number of rows, got {rows}")
+
+
+def check_holdout(holdout: Any, validation: Rows | None) -> None:
+    """Raise ValueError unless `holdout` is None, tensors, or a share of some rows."""
+    if not isinstance(holdout, int | float):
+        check_tensors("holdout", holdout)
+        return
+    n = 0 if validation is None else len(validation[0])
+    if not (isinstance(holdout, float) and 0 < held_rows(n, holdout) < n):
+        raise ValueError(
+            f"`holdout` must be a share of the validation rows such as 0.25 that leaves some of "
+            f"them on both sides, or tensors, got {holdout!r} of {n} rows"
+        )
 
 
 def check_metrics(metrics: Any, source: str) -> dict[str, float]:
