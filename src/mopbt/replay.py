@@ -1,7 +1,7 @@
 """Train a model again from scratch, with the schedule that a run found."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Replayed:
         problem: The task's space, objectives and length of training.
         seed: Random seed of the replay.
         origin: The run whose schedule was followed.
+        other_scores: The metrics on rows besides validation, by names such as ``test/accuracy``.
     """
 
     model: Any
@@ -40,6 +41,7 @@ class Replayed:
     problem: Problem
     seed: int
     origin: Origin
+    other_scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -70,7 +72,8 @@ class Replayed:
         )
         if shortfall := self.origin.front.shortfall(self.point):
             why += f": {shortfall}"
-        choice = replace(self.point, why=f"{why}. {self}")
+        scores = {**self.point.scores, **self.other_scores}
+        choice = replace(self.point, why=f"{why}. {self}", scores=scores)
         return export_model(Path(file), self.data, choice, self.lineage, self.origin)
 
 
@@ -88,10 +91,10 @@ def replay_schedule(
     context = RunContext(task, problem, seed, MemoryCheckpoints())
     report, data = _train_all(context, lineage, _starts_of(lineage))
     last = lineage[-1]
-    scores = {**report.scores, **_evaluate_other_rows(context, report, last)}
-    point = Point(original.job, last.trial, last.end, last.hp, scores, report.violation)
+    point = Point(original.job, last.trial, last.end, last.hp, report.scores, report.violation)
     model = task.load(data)
-    return Replayed(model, point, original.scores, data, lineage, problem, seed, origin)
+    others = _evaluate_other_rows(context, report, last)
+    return Replayed(model, point, original.scores, data, lineage, problem, seed, origin, others)
 
 
 def _is_blended(intervals: Sequence[Ancestor]) -> bool:
@@ -135,7 +138,7 @@ def _train_all(
 
 def _evaluate_other_rows(context: RunContext, report: Report, last: Ancestor) -> dict[str, float]:
     """Return the metrics on the rows besides validation that a task declares, by ``test/name``."""
-    scores = {}
+    scores: dict[str, float] = {}
     config = context.problem.space.encode(last.hp)
     for rows in rows_of(context.task):
         job = EvaluationJob(
