@@ -331,7 +331,7 @@ WRONG = [
     (
         ["run", "toy", "-o", "tau=0.2"],
         2,
-        "mo-pbt has no option 'tau'; it has asynchronous, explore, fraction",
+        "mo-pbt has no option 'tau'; it has asynchronous",
     ),
     (
         ["run", "toy", "-o", "fraction"],
