@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MADE_FROM := pyproject.toml constraints.txt
+# The extras of the package that its tests use.
+TESTED := bo,lightning,mlflow,optuna,pandas,plot,ray,sklearn,tensorboard,torch,wandb
 
 .PHONY: demo test test-all attack check bench coverage mutation trace docs experiments changelog clean
 
@@ -77,6 +79,7 @@ clean:
 
 $(VENV)/.made: $(MADE_FROM)
 	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"  # reads dependency groups
 	touch $@
 
 # Install PyTorch first and pinned, so that no other package selects a build of it.
@@ -89,22 +92,22 @@ $(VENV)/.demo: $(VENV)/.torch
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch
-	$(PIP) --editable ".[test]"
+	$(PIP) --editable ".[$(TESTED)]" --group test
 	touch $@
 
 $(VENV)/.baselines: $(VENV)/.torch
-	$(PIP) --editable ".[baselines]"
+	$(PIP) --editable ".[$(TESTED)]" --group baselines
 	touch $@
 
 $(VENV)/.check: $(VENV)/.torch
-	$(PIP) --editable ".[check,test]"
+	$(PIP) --editable ".[$(TESTED)]" --group check --group test
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.torch
-	$(PIP) --editable ".[docs]"
+	$(PIP) --editable ".[torch]" --group docs
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.torch
-	$(PIP) --editable ".[bench]"
+	$(PIP) --editable ".[bo,plot,ray,torch]" --group bench
 	$(PIP) --no-deps syne-tune
 	touch $@

@@ -5,9 +5,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from mopbt.version import __version__
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "docs").glob("*.md"))]
@@ -167,3 +170,17 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert "mopbt.metrics.hypervolume" in (tmp_path / "api" / "index.html").read_text()
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
     assert pages == {page.parent.name for page in tmp_path.glob("*/index.html")}
+
+
+def test_the_citation_and_the_groups_fit_the_package():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {__version__}\n" in citation
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "<" not in project["project"]["requires-python"]
+    # Extras are for users; what only developers need is a group.
+    extras = project["project"]["optional-dependencies"]
+    assert not extras.keys() & project["dependency-groups"].keys()
+    tested = re.search(r"^TESTED := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert set(tested.split(",")) == extras.keys() - {"integrations", "demo"}
+    groups = set(re.findall(r"--group (\w+)", (ROOT / "Makefile").read_text()))
+    assert groups == project["dependency-groups"].keys()

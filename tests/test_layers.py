@@ -140,6 +140,7 @@ HEAVY = {
     "fsspec": {"stores.fsspec"},
     "rich": {
         *("progress_display", "compare.progress", "cli.output", "cli.inspect", "cli.list"),
+        "cli.doctor",
         "cli.evaluate",
     },
     "typer": {
@@ -150,6 +151,7 @@ HEAVY = {
         "cli.export",
         "cli.evaluate",
         "cli.compare",
+        "cli.doctor",
         "cli.report",
     },
 }

@@ -17,6 +17,7 @@ from mopbt.cli import evaluate  # isort: skip
 from mopbt.cli import export  # isort: skip
 from mopbt.cli import list  # isort: skip
 from mopbt.cli import compare  # isort: skip
+from mopbt.cli import doctor  # isort: skip
 from mopbt.cli.application import Terminated, app
 from mopbt.errors import MopbtError
 
@@ -32,6 +33,7 @@ __all__ = [
     "export",
     "list",
     "compare",
+    "doctor",
 ]
 
 _TRACEBACK_HINT = "; add --traceback to see where it comes from"

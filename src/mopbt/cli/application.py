@@ -17,7 +17,6 @@ app = typer.Typer(
     help="Train a population for conflicting objectives; get a front of trained models.",
     epilog="Start with: mopbt run trade-off --out runs/trade-off\n\n" + EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

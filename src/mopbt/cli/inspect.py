@@ -23,11 +23,14 @@ from mopbt.cli.output import (
 from mopbt.errors import MopbtError
 from mopbt.front import Ancestor
 from mopbt.html.run_data import check_comparable
+from mopbt.messages import did_you_mean
 from mopbt.plots.against import describe_differences, shared_reference
 from mopbt.results import Results
 
 # The columns of the list of runs.
 COLUMNS = ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state")
+
+STATES = ("running", "interrupted", "done", "unreadable")
 
 PlotOption = Annotated[
     Path | None,
@@ -50,6 +53,17 @@ ClaimsOption = Annotated[
     ),
 ]
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory to search.")]
+SortOption = Annotated[
+    str,
+    typer.Option(help=f"Column to sort by, numbers from large to small: {', '.join(COLUMNS)}."),
+]
+StateOption = Annotated[
+    str | None,
+    typer.Option(help=f"Only runs in this state: {', '.join(STATES)}.", show_default=False),
+]
+TaskOption = Annotated[
+    str | None, typer.Option(help="Only runs of the task with this name.", show_default=False)
+]
 
 
 @app.command()
@@ -155,25 +169,57 @@ def _ancestor_json(ancestor: Ancestor) -> dict[str, Any]:
 
 
 @app.command("list")
-def list_runs(directory: DirectoryArgument = Path("runs"), as_json: JsonOption = False) -> None:
+def list_runs(
+    directory: DirectoryArgument = Path("runs"),
+    sort: SortOption = "run",
+    state: StateOption = None,
+    task: TaskOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the runs below a directory.
 
     The hypervolume is shown only for tasks that name a reference point; others are not comparable.
+
+    Example: mopbt list runs --task adult-fairness --state done --sort hypervolume
     """
+    for option, value, allowed in (("--sort", sort, COLUMNS), ("--state", state, STATES)):
+        if value is not None and value not in allowed:
+            names = ", ".join(allowed)
+            hint = did_you_mean(value, allowed)
+            raise ValueError(f"{option} must be one of {names}, got {value!r}{hint}")
     if not directory.is_dir():
         raise ValueError(f"there is no directory {directory}; name the one that holds your runs")
     summaries = [_summarize_run(file.parent) for file in sorted(directory.rglob("run.toml"))]
+    summaries = [
+        summary
+        for summary in summaries
+        if task in (None, summary["task"]) and _is_in_state(summary, state)
+    ]
+    summaries.sort(key=lambda summary: _sort_key(summary[sort]))
     if as_json:
         print_json(summaries)
         return
     if not summaries:
-        out.print(f"no runs below {directory}")
+        wanted = [f"{name} {value}" for name, value in (("task", task), ("state", state)) if value]
+        out.print(f"no runs {'of ' if wanted else ''}{' and '.join(wanted)} below {directory}")
         return
     table = table_of(COLUMNS)
     for summary in summaries:
         cells = ["–" if summary[key] is None else as_text(summary[key]) for key in COLUMNS]
         table.add_row(*cells)
     out.print(table)
+
+
+def _is_in_state(summary: dict[str, Any], state: str | None) -> bool:
+    """Check the first word of a state, which may be followed by a process or an error."""
+    return state is None or summary["state"].partition(":")[0] == state
+
+
+def _sort_key(value: Any) -> tuple[int, float, str]:
+    """Put the largest numbers first, then text in its order, then what is missing."""
+    if isinstance(value, int | float):
+        return 0, -value, ""
+    return (1, 0.0, value) if value else (2, 0.0, "")
 
 
 def _summarize_run(path: Path) -> dict[str, Any]:
