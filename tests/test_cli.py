@@ -705,3 +705,22 @@ def test_changed_code_needs_on_change(tmp_path):
     assert "--on-change continue" in mopbt(*command, cwd=tmp_path, code=1).stderr
     mopbt("resume", "run", "--quiet", cwd=tmp_path, code=1)
     mopbt(*command, "--on-change", "continue", cwd=tmp_path)
+
+
+def test_tables_are_complete_at_80_columns(place, monkeypatch, capsys):
+    from mopbt.cli import inspect, output
+
+    monkeypatch.chdir(place)
+    narrow = output.Console(width=40, highlight=False)
+    monkeypatch.setattr(output, "out", narrow)
+    results = Results.open("runs/toy")
+    output.print_front(results, Path("runs/toy"))
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    for point in results.front():
+        assert output.as_text(point.scores["near"]) in printed
+    inspect.list_runs(Path("runs"))
+    listed = capsys.readouterr().out
+    assert "runs/toy " in listed
+    assert str(place) not in listed
+    assert "…" not in listed

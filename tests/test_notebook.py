@@ -20,9 +20,9 @@ SPACE = {
 def train(m):
     w = {"w": 0.0}
     m.track(w=w)
+    size = m.hp["n"] + (m.hp["kind"] == "c")
     for _ in m.steps():
         w["w"] += m.hp["lr"] * (1 - w["w"])
-    size = m.hp["n"] + (m.hp["kind"] == "c")
     m.report(**{"accuracy": w["w"], "cost": m.hp["lr"] * size, "test/accuracy": w["w"] / 2})
 
 

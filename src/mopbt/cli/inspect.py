@@ -15,10 +15,10 @@ from mopbt.cli.output import (
     print_claims,
     print_front,
     print_json,
+    print_table,
     print_warning,
     shortfall,
     summary_of,
-    table_of,
 )
 from mopbt.errors import MopbtError
 from mopbt.front import Ancestor
@@ -29,6 +29,8 @@ from mopbt.results import Results
 
 # The columns of the list of runs.
 COLUMNS = ("run", "task", "algorithm", "seed", "intervals", "front", "hypervolume", "state")
+# The same as people read them: what a narrow terminal shows first comes first.
+LISTED = ("run", "state", "intervals", "front", "hypervolume", "task", "algorithm", "seed")
 
 STATES = ("running", "interrupted", "done", "unreadable")
 
@@ -147,13 +149,13 @@ def lineage(path: RunArgument, model: ModelArgument, as_json: JsonOption = False
         return
     names = list(results.problem.space)
     objectives = [o.name for o in results.problem.objectives]
-    table = table_of(["steps", "model", "trial", *objectives, *names])
+    rows = []
     for a in ancestors:
         trial = f"{a.trial} (exploit)" if a.exploited else str(a.trial)
         scores = [as_text(a.scores.get(name, "lost")) for name in objectives]
         values = [as_text(a.hp[name]) for name in names]
-        table.add_row(f"{a.begin}-{a.end}", str(a.job), trial, *scores, *values)
-    out.print(table)
+        rows.append([f"{a.begin}-{a.end}", str(a.job), trial, *scores, *values])
+    print_table(["steps", "model", "trial", *objectives, *names], rows)
 
 
 def _ancestor_json(ancestor: Ancestor) -> dict[str, Any]:
@@ -203,11 +205,17 @@ def list_runs(
         wanted = [f"{name} {value}" for name, value in (("task", task), ("state", state)) if value]
         out.print(f"no runs {'of ' if wanted else ''}{' and '.join(wanted)} below {directory}")
         return
-    table = table_of(COLUMNS)
+    rows = []
     for summary in summaries:
-        cells = ["–" if summary[key] is None else as_text(summary[key]) for key in COLUMNS]
-        table.add_row(*cells)
-    out.print(table)
+        shown = summary | {"run": _short_path(summary["run"])}
+        rows.append(["–" if shown[key] is None else as_text(shown[key]) for key in LISTED])
+    print_table(LISTED, rows)
+
+
+def _short_path(path: str) -> str:
+    """Return a path relative to the working directory, if it is below."""
+    place = Path(path)
+    return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else path
 
 
 def _is_in_state(summary: dict[str, Any], state: str | None) -> bool:

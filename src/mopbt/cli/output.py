@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +17,7 @@ from mopbt.messages import counted, number
 from mopbt.progress_display import clock
 from mopbt.results import Results
 
+_GAP = 2  # characters between two columns
 # A fixed width keeps tables complete when they go to a file or a pipe. Names of tasks, values and
 # directories may contain square brackets, which are not markup.
 out = Console(
@@ -100,13 +102,13 @@ def print_front(
     arrow_of = {o.name: f" {arrows[o.direction]}" for o in problem.objectives}
     names = metric_columns(problem, front)
     headers = [name + arrow_of.get(name, "") for name in names]
-    table = table_of(["model", "trial", "step", *headers, *problem.space])
+    rows = []
     shown = front.spread(max(len(front), 1) if most is None else most)
     for point in shown:
         scores = [score_text(point, name) for name in names]
         values = [as_text(point.hp[name]) for name in problem.space]
-        table.add_row(str(point.job), str(point.trial), str(point.step), *scores, *values)
-    out.print(table)
+        rows.append([str(point.job), str(point.trial), str(point.step), *scores, *values])
+    print_table(["model", "trial", "step", *headers, *problem.space], rows)
     work = f"{len(results)} intervals, {clock(results.seconds)}"
     if lacks := shortfall(results):
         out.print(f"{lacks} {work}.", soft_wrap=True, markup=False)
@@ -133,12 +135,12 @@ def print_claims(results: Results) -> None:
     if not claims:
         out.print("No metric was reported with an error, so claims cannot be corrected for luck.")
         return
-    table = table_of(["model", *names, "on the front"])
+    rows = []
     for claim in claims:
         scores = results.point(claim.job).scores
         cells = [str(claim.scores.get(name, as_text(scores[name]))) for name in names]
-        table.add_row(str(claim.job), *cells, f"{claim.probability:.0%}")
-    out.print(table)
+        rows.append([str(claim.job), *cells, f"{claim.probability:.0%}"])
+    print_table(["model", *names, "on the front"], rows)
     out.print(
         "Values are corrected for having been selected from all evaluations; the last column is "
         "the probability that no other model is truly better.",
@@ -162,11 +164,34 @@ def shortfall(results: Results) -> str:
 
 def table_of(columns: Sequence[str]) -> Table:
     """Create an empty table with these columns; numbers are aligned to the right."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")
     for column in columns:
         is_text = column in ("run", "task", "algorithm", "state")
         table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "state")
     return table
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, in blocks of columns where it is wider than the terminal.
+
+    Each block repeats the first column. No number is cut.
+    """
+    widths = []
+    for place, column in enumerate(columns):
+        # A state is a sentence, which is wrapped.
+        cells = [] if column == "state" else [cell_len(row[place]) for row in rows]
+        widths.append(max([cell_len(column), *cells]) + _GAP)
+    blocks: list[list[int]] = [[0]]
+    for place in range(1, len(columns)):
+        used = sum(widths[each] for each in blocks[-1])
+        if used + widths[place] > out.width and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(place)
+    for block in blocks:
+        table = table_of([columns[place] for place in block])
+        for row in rows:
+            table.add_row(*(row[place] for place in block))
+        out.print(table)
 
 
 def as_text(value: Any) -> str:
