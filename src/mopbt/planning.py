@@ -35,7 +35,7 @@ from mopbt.session import Budget
 from mopbt.state import Report
 
 # What a worker that has imported PyTorch takes before it has built anything.
-PROCESS_BYTES = 400 * 2**20
+PROCESS_BYTES = 480 * 2**20
 # A time limit is so many times the expected time, and at least so many seconds.
 TIMEOUT_FACTOR = 10
 SHORTEST_TIMEOUT = 60
