@@ -50,7 +50,7 @@ class TestReport:
         )
         text = (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
         assert text.startswith("# test\n\nWhat it is about\n\n## Hypervolume")
-        assert text.count("| MO-PBT |") == 3
+        assert text.count("| MO-PBT |") == 5
 
     def test_the_experiment_chooses_figures(self, tmp_path):
         files = write_report(random_comparison(figures=("final",)), tmp_path)
@@ -254,7 +254,7 @@ def test_real_runs_make_a_whole_report(tmp_path):
     entries = {"MO-PBT": {"name": "mo-pbt"}, "random search": {"name": "random-search"}}
     entries |= {"MO-ASHA": {"name": "mo-asha", "time_of": "MO-PBT"}}
     runs = []
-    for label, seed in itertools.product(algorithms, range(2)):
+    for label, seed in itertools.product(algorithms, range(5)):
         budget = Budget(seconds=40.0) if label == "MO-ASHA" else Budget()
         options = {
             "algorithm": algorithms[label],

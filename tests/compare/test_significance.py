@@ -13,6 +13,8 @@ from mopbt.compare import significance
 from mopbt.compare.significance import (
     EXACT,
     average_ranks,
+    bootstrap_interval,
+    critical_difference,
     holm,
     paired_differences,
     sign_flip_test,
@@ -121,3 +123,28 @@ def test_pairs_are_of_the_same_seed_and_of_those_that_both_have():
 
 def test_runs_without_a_common_seed_are_paired_in_their_order():
     assert paired_differences({100: 5.0, 101: 7.0}, {1: 2.0, 0: 1.0, 2: 3.0}) == {0: 4.0, 1: 5.0}
+
+
+class TestIntervals:
+    def test_an_interval_is_that_of_scipy(self):
+        differences = np.random.default_rng(0).normal(0.3, 1, 10)
+        expected = scipy.stats.bootstrap(
+            (differences,), np.mean, n_resamples=20_000, method="percentile", rng=1
+        ).confidence_interval
+        found = bootstrap_interval(differences)
+        assert found == pytest.approx((expected.low, expected.high), abs=0.03)
+        assert bootstrap_interval(differences) == found
+
+    def test_a_few_pairs_have_no_interval(self):
+        assert np.isnan(bootstrap_interval([1, 2, 3, 4])).all()
+        assert bootstrap_interval([1, 1, 1, 1, 1]) == (1, 1)
+
+    @pytest.mark.parametrize("algorithms", range(2, 13))
+    def test_critical_differences_follow_from_the_studentized_range(self, algorithms):
+        q = scipy.stats.studentized_range.ppf(0.95, algorithms, 1e6) / math.sqrt(2)
+        expected = q * math.sqrt(algorithms * (algorithms + 1) / (6 * 5))
+        assert critical_difference(algorithms, 5) == pytest.approx(expected, rel=1e-3)
+
+    def test_one_task_has_no_critical_difference(self):
+        assert math.isnan(critical_difference(3, 1))
+        assert math.isnan(critical_difference(13, 5))

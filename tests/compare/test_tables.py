@@ -1,5 +1,7 @@
 """Tables of a comparison and the tests in them."""
 
+import csv
+import io
 import math
 from dataclasses import replace
 
@@ -8,6 +10,7 @@ import pytest
 
 from compare.builders import comparison_of, problem_of, run_of, seeds, table_of
 from mopbt.compare import PlannedRun
+from mopbt.compare.choosing import value_of_choosing
 from mopbt.compare.measures import (
     baseline_of,
     measure,
@@ -17,6 +20,8 @@ from mopbt.compare.significance import (
 )
 from mopbt.compare.table_formats import (
     caption,
+    runs_to_csv,
+    to_csv,
     to_latex,
     to_markdown,
     to_text,
@@ -164,9 +169,10 @@ class TestTables:
     def test_unequal_times_are_reported(self):
         ends = {"MO-PBT": 50.0, "rival": 33.5, "slower": 50.0}
         runs = [
-            run_of(task, label, 0, [[1, 2]], seconds=[ends[label]])
+            run_of(task, label, seed, [[1, 2]], seconds=[ends[label]])
             for task in "ab"
             for label in ends
+            for seed in range(5)
             if task == "a" or label != "rival"
         ]
         (table,) = (
@@ -184,10 +190,10 @@ class TestTables:
             "50 s ",
         ]
         assert "**" not in "".join(a for a, _ in cells.values())
-        assert "**" in cells["MO-PBT"][1]
+        assert cells["MO-PBT"][1].strip().startswith("*")
         assert "in " not in cells["MO-PBT"][1]
         assert "a (unequal times) & b" in to_latex(table)
-        assert to_latex(table).count(r"\mathbf") == 2  # both on b
+        assert to_latex(table).count(r"\mathit") == 2  # both on b
         assert "$ in 33.5 s" in to_latex(table)
 
     def test_no_average_rank_is_bold_if_times_differ_on_a_ranked_task(self):
@@ -195,7 +201,7 @@ class TestTables:
             ends = {"MO-PBT": 50.0, "rival": rival_end}
             runs = [
                 run_of(task, label, seed, [[1 + (label == "rival"), 2]], seconds=[ends[label]])
-                for task in "ab"
+                for task in "abcd"
                 for label in ends
                 for seed in range(20)
             ]
@@ -296,6 +302,8 @@ class TestTables:
         ] == [
             "hypervolume",
             "test",
+            "choosing",
+            "claimed",
         ]
         assert build_tables(()) == ()
 
@@ -346,3 +354,68 @@ class TestChance:
             "a": {"MO-PBT": seeds(*rng.normal(1, 0.1, 10)), "worse": seeds(*rng.normal(0, 0.1, 10))}
         }
         assert table_of(values).cells["a", "worse"].sign == "−"
+
+
+class TestMarks:
+    """A cell is bold only if it is probably better than the runner-up."""
+
+    def marks(self, values):
+        table = table_of({"a": values})
+        bold = [label for label in values if table.leads("a", label)]
+        level = [label for label in values if table.shares_lead("a", label)]
+        return bold, level
+
+    def test_a_clear_lead_is_bold(self):
+        values = {"MO-PBT": seeds(5, 6, 7, 8, 9), "rival": seeds(4, 5, 6, 7, 8)}
+        assert self.marks(values) == (["MO-PBT"], [])
+
+    def test_within_the_error_all_that_may_be_best_are_marked_alike(self):
+        values = {
+            "MO-PBT": seeds(5, 6, 7, 8, 9),
+            "rival": seeds(4, 7, 6, 9, 8.5),
+            "worse": seeds(1, 2, 3, 4, 5),
+        }
+        assert self.marks(values) == ([], ["MO-PBT", "rival"])
+        table = table_of({"a": values})
+        assert to_markdown(table).count("| *") == 2
+        assert "**" not in to_markdown(table).partition("\n\n")[0]
+        assert "Italic" in caption(table)
+        assert to_text(table, 200).count("~") == 3  # the cells, and the caption
+
+    def test_pairs_count_and_not_the_spread_over_seeds(self):
+        """Seeds differ by more than algorithms do, and each pair says the same."""
+        values = {"MO-PBT": seeds(1, 9, 5, 20, 3), "rival": seeds(0.9, 8.8, 4.9, 19.8, 2.9)}
+        assert self.marks(values) == (["MO-PBT"], [])
+
+    def test_with_few_runs_nothing_is_marked(self):
+        values = {"MO-PBT": seeds(5, 6, 7, 8), "rival": seeds(1, 1, 1, 1)}
+        assert self.marks(values) == ([], [])
+        assert "With fewer than 5 runs" in caption(table_of({"a": values}))
+
+    def test_the_csv_has_intervals_and_marks(self):
+        values = {"MO-PBT": seeds(5, 6, 7, 8, 9), "rival": seeds(4, 5, 6, 7, 8)}
+        rows = list(csv.DictReader(io.StringIO(to_csv([table_of({"a": values})]))))
+        assert [row["mark"] for row in rows[:2]] == ["best", ""]
+        assert [rows[1]["lower"], rows[1]["upper"]] == ["-1.0", "-1.0"]
+        assert rows[0]["lower"] == ""
+
+
+def test_the_front_that_a_user_chooses_from_is_measured_on_test_data():
+    """Row 0 is lucky: by its bounds it is dominated, and on test data it is worse."""
+    measured_run = replace(
+        run_of("a", "MO-PBT", 0, [[0.9, 0.9], [0.8, 0.8]], test=[[0.4, 0.4], [0.7, 0.7]]),
+        bounds=np.array([[0.5, 0.5], [0.7, 0.7]]),
+    )
+    problem = replace(problem_of("a"), reference=(0.0, 0.0))
+    tasks = measure(comparison_of([measured_run], problems={"a": problem}))
+    tables = {table.name: table for table in build_tables(tasks)}
+    value = {name: table.cells["a", "MO-PBT"].mean for name, table in tables.items()}
+    assert value["test"] == pytest.approx(0.4**2)
+    assert value["honest-test"] == pytest.approx(0.7**2)
+    expected = value_of_choosing([[0.7, 0.7]], [[0.7, 0.7]], [0, 0], [0.9, 0.9])
+    assert value["choosing"] == pytest.approx(expected.actual)
+    assert value["claimed"] == pytest.approx(expected.claimed)
+    assert "gain from 0 to 0.9, speed from 0 to 0.9" in caption(tables["choosing"])
+    row = next(csv.DictReader(io.StringIO(runs_to_csv(tasks))))
+    assert float(row["honest_test_hypervolume"]) == pytest.approx(0.7**2)
+    assert float(row["test_utility"]) == pytest.approx(expected.actual)

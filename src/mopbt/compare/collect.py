@@ -56,6 +56,8 @@ class RunData:
         trials: Trials (n,).
         duration: Real seconds (n,) of training and evaluation.
         errors: Errors of failed evaluations, by row.
+        bounds: Objectives (n, K) at the worse bounds of their intervals, larger is better. None if
+            no objective has an error.
     """
 
     task: str
@@ -72,6 +74,7 @@ class RunData:
     trials: Ints
     duration: Floats
     errors: Mapping[int, str]
+    bounds: Floats | None = None
 
     def __len__(self) -> int:
         """Return n, the number of evaluations."""
@@ -96,6 +99,7 @@ class RunData:
             duration=self.duration[rows],
             scores={name: column[rows] for name, column in self.scores.items()},
             errors=errors,
+            bounds=None if self.bounds is None else self.bounds[rows],
         )
 
 
@@ -220,6 +224,7 @@ def _run_data(run: PlannedRun, history: History, evaluations: Evaluations) -> Ru
         trials=history.jobs.trials()[jobs],
         duration=reports.durations(),
         errors=dict(reports.failures()),
+        bounds=reports.bounds() if reports.has_errors else None,
     )
 
 

@@ -11,6 +11,7 @@ import moocore
 import numpy as np
 from numpy.typing import NDArray
 
+from mopbt.compare.choosing import Choice, value_of_choosing
 from mopbt.compare.collect import Comparison, RunData
 from mopbt.compare.plan import AlgorithmEntry, slug
 from mopbt.metrics import (
@@ -48,6 +49,10 @@ class MeasuredRun:
             time. NaN before the end where models of that front were not measured on test data. None
             if the task has no test scores.
         coverage: Coverage of the final front, for two objectives.
+        honest_test: Hypervolume on test data of the final pessimistic front. None if the task has
+            no test scores or its objectives have no errors.
+        choice: What choosing from the front is worth; from the pessimistic one if there are
+            errors. None if the task has no test scores.
     """
 
     data: RunData
@@ -55,6 +60,8 @@ class MeasuredRun:
     hypervolumes: Array
     test_hypervolumes: Array | None
     coverage: float | None
+    honest_test: float | None = None
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +75,8 @@ class MeasuredTask:
         problem: The problem without constraints of single algorithms.
         signs: 1 for each objective to maximize and -1 for each to minimize, (K,).
         reference: Reference point (K,), larger is better: the task's own, or else that of all runs.
+        ideal: The best value (K,) of each objective on the fronts of all runs, larger is better.
+            None if it is not above the reference point.
         best: HV*, the hypervolume of all runs together.
         best_test: The same on test data. None if the task has no test scores.
         times: Times (T,) at which hypervolumes are measured.
@@ -90,6 +99,7 @@ class MeasuredTask:
     entries: Mapping[str, AlgorithmEntry]
     complete: bool = True
     scaled: bool = False
+    ideal: Array | None = None
 
 
 def measure(comparison: Comparison) -> tuple[MeasuredTask, ...]:
@@ -121,11 +131,13 @@ def measure_task(
     units = np.ones(2)
     if len(reference) == 2:
         units = coverage_units(np.concatenate(fronts), reference)
+    ideal = np.concatenate(fronts).max(axis=0)
     times = measuring_times([run.seconds for run in runs])
     by_label: dict[str, list[MeasuredRun]] = {label: [] for label in entries}
     tests = []
     for run, own, rows in zip(runs, points, once, strict=True):
-        by_label[run.algorithm].append(_measure_run(run, own, rows, reference, units, times))
+        of_run = _measure_run(run, own, rows, reference, units, times)
+        by_label[run.algorithm].append(_measure_choice(of_run, own, reference, ideal))
         if run.test is not None and len(rows):
             tests.append(run.test[rows])
     return MeasuredTask(
@@ -145,6 +157,7 @@ def measure_task(
         },
         entries=entries,
         scaled=bool((units != 1).any()),
+        ideal=ideal if (ideal > reference).all() else None,
     )
 
 
@@ -213,6 +226,27 @@ def _measure_run(
     if points.shape[1] == 2:
         covered = coverage(points[front], reference, units=units)
     return MeasuredRun(run, front, hypervolumes, None if run.test is None else tests, covered)
+
+
+def _measure_choice(
+    measured: MeasuredRun, points: Array, reference: Array, ideal: Array
+) -> MeasuredRun:
+    """Add what is measured on test data of the front that a user chooses from."""
+    run = measured.data
+    if run.test is None:
+        return measured
+    compared = points
+    front = measured.front
+    honest_test = None
+    if run.bounds is not None:
+        compared = np.where(np.isfinite(points), run.bounds, np.nan)
+        finite = np.flatnonzero(np.isfinite(compared).all(axis=1))
+        front = finite[non_dominated(compared[finite])]
+        honest_test = hypervolume(run.test[front], reference)
+    choice = None
+    if (ideal > reference).all():
+        choice = value_of_choosing(compared[front], run.test[front], reference, ideal)
+    return replace(measured, honest_test=honest_test, choice=choice)
 
 
 def final_hypervolumes(runs: Sequence[MeasuredRun]) -> Array:

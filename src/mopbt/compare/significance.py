@@ -15,6 +15,15 @@ Array = NDArray[np.float64]
 EXACT = 20
 FLIPS = 2**17
 BLOCK = 2**12
+# Of the bootstrap interval of paired differences.
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+FEWEST_PAIRS = 5
+# Quantiles of the studentized range over the root of 2, at the level 0.05, by algorithms.
+NEMENYI = {
+    **{2: 1.960, 3: 2.344, 4: 2.569, 5: 2.728, 6: 2.850, 7: 2.948},
+    **{8: 3.031, 9: 3.102, 10: 3.164, 11: 3.219, 12: 3.268},
+}
 
 
 def sign_flip_test(differences: ArrayLike) -> float:
@@ -53,6 +62,34 @@ def _signed_sums(numbers: Array) -> Array:
     for number in numbers[1:]:
         sums = np.concatenate([sums + number, sums - number])
     return sums
+
+
+def bootstrap_interval(
+    differences: ArrayLike, *, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Return the percentile interval of the mean of paired differences (n,).
+
+    Pairs are drawn with replacement. From fewer than 5 pairs it is NaN, because it would be far too
+    narrow.
+    """
+    numbers = np.asarray(differences, dtype=float)
+    if len(numbers) < FEWEST_PAIRS:
+        return math.nan, math.nan
+    rng = stream(0, "paired differences", len(numbers))
+    draws = rng.integers(len(numbers), size=(RESAMPLES, len(numbers)))
+    tail = 50 * (1 - confidence)
+    lower, upper = np.percentile(numbers[draws].mean(axis=1), [tail, 100 - tail])
+    return float(lower), float(upper)
+
+
+def critical_difference(algorithms: int, tasks: int) -> float:
+    """Return how far two average ranks must differ to be distinguishable at the level 0.05.
+
+    This is the test of Nemenyi (Demsar 2006). NaN for a single task, or more than 12 algorithms.
+    """
+    if tasks < 2 or algorithms not in NEMENYI:
+        return math.nan
+    return NEMENYI[algorithms] * math.sqrt(algorithms * (algorithms + 1) / (6 * tasks))
 
 
 def holm(p: ArrayLike) -> Array:

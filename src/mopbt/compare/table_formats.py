@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from mopbt.compare.measures import MeasuredTask
+from mopbt.compare.significance import FEWEST_PAIRS
 from mopbt.compare.tables import LEVEL, Cell, Table
 from mopbt.messages import counted
 
@@ -40,6 +41,9 @@ TABLE_COLUMNS = (
     "difference",
     "p",
     "p_holm",
+    "lower",
+    "upper",
+    "mark",
 )
 RUN_COLUMNS = (
     "task",
@@ -50,6 +54,9 @@ RUN_COLUMNS = (
     "hypervolume",
     "test_hypervolume",
     "coverage",
+    "honest_test_hypervolume",
+    "claimed_utility",
+    "test_utility",
 )
 TASK_COLUMNS = ("task", "objective", "direction", "reference", "best_hypervolume")
 
@@ -109,6 +116,8 @@ def _markdown_cell(table: Table, task: str, label: str) -> str:
     text = " ± ".join(_format_numbers(table, task, cell))
     if table.leads(task, label):
         text = f"**{text}**"
+    elif table.shares_lead(task, label):
+        text = f"*{text}*"
     if cell.sign:
         text += f" ({cell.sign})"
     return text + _remarks(table, task, label)
@@ -121,6 +130,8 @@ def _latex_cell(table: Table, task: str, label: str) -> str:
     text = r" \pm ".join(_format_numbers(table, task, cell))
     if table.leads(task, label):
         text = rf"\mathbf{{{text}}}"
+    elif table.shares_lead(task, label):
+        text = rf"\mathit{{{text}}}"
     if cell.sign:
         text += f"^{{({cell.sign.replace('−', '-')})}}"
     return f"${text}${_remarks(table, task, label)}"
@@ -262,18 +273,26 @@ def _text_cell(table: Table, task: str, label: str) -> str:
     text = " ± ".join(_format_numbers(table, task, cell))
     # Marks that other cells of the column have are left blank, so that numbers are aligned.
     others = {other: cell for (place, other), cell in table.cells.items() if place == task}
-    if any(table.leads(task, other) for other in others):
-        text += "*" if table.leads(task, label) else " "
+    if table.level_with_best(task):
+        text += _text_mark(table, task, label)
     if any(other.sign for other in others.values()):
         text += f" ({cell.sign})" if cell.sign else "    "
     return text + _remarks(table, task, label)
+
+
+def _text_mark(table: Table, task: str, label: str) -> str:
+    if table.leads(task, label):
+        return "*"
+    return "~" if table.shares_lead(task, label) else " "
 
 
 def _text_caption(table: Table) -> str:
     runs = counted(_most_runs(table), "run")
     sentences = [f"{table.measure}: mean ± standard deviation over {runs}."]
     if any(table.leads(task, label) for task, label in table.cells):
-        sentences.append("A star marks the best.")
+        sentences.append("A star marks what is probably better than all others.")
+    if any(table.shares_lead(task, label) for task, label in table.cells):
+        sentences.append("~ marks those that may be the best.")
     if any(cell.sign for cell in table.cells.values()):
         sentences.append(f"(−) and (+): significantly worse or better than {table.baseline}.")
     if len(table.algorithms) > 1:
@@ -290,9 +309,10 @@ def caption(table: Table) -> str:
     runs = counted(most, "run")
     if any(len(cell.values) < most for cell in table.cells.values()):
         runs += " (or the number given in the cell)"
-    sentences = [
-        f"{table.measure}, larger is better: mean ± standard deviation over {runs}, best in bold."
-    ]
+    sentences = [f"{table.measure}, larger is better: mean ± standard deviation over {runs}."]
+    if len(table.algorithms) > 1:
+        sentences.append(_explain_marks(table))
+    sentences += filter(None, [table.note])
     if any(_exponent(table, task) for task in table.tasks):
         sentences.append(
             "A column whose head names a unit (in 1eN) is in that unit instead of times 100."
@@ -303,9 +323,27 @@ def caption(table: Table) -> str:
         ranked = ", ".join(table.titles[task] for task in table.ranked) or "none yet"
         sentences.append(f"The average rank is over the tasks whose runs are complete ({ranked}).")
     without_rank = any(math.isnan(overall.rank) for overall in table.overall.values())
+    if not math.isnan(table.critical_difference) and len(table.tasks) > 1:
+        sentences.append(
+            f"Average ranks that differ by less than {table.critical_difference:.2f} are not "
+            "distinguishable (Nemenyi's test, level 0.05)."
+        )
     if len(table.ranked) > 1 and without_rank:
         sentences.append("An algorithm that was not run on all tasks has no average rank.")
     return " ".join(sentences)
+
+
+def _explain_marks(table: Table) -> str:
+    """Explain bold and italic cells."""
+    equal = [task for task in table.tasks if task not in table.unequal_seconds]
+    if equal and not any(table.level_with_best(task) for task in equal):
+        return f"With fewer than {FEWEST_PAIRS} runs per algorithm, no cell is marked as the best."
+    return (
+        "Bold: probably better than all others, because the 95 % bootstrap interval of the paired "
+        "differences from the runner-up, over seeds, is above zero. Italic: if none is, those that "
+        "are not probably worse than the best mean. The unit of independence is the seed: runs of "
+        "the same seed are pairs, and the evaluations within a run are not independent."
+    )
 
 
 def _explain_tests(table: Table) -> list[str]:
@@ -370,10 +408,28 @@ def to_csv(tables: Iterable[Table]) -> str:
             best = int(table.is_best(task, label))
             row = [table.name, task, label, len(cell.values), cell.mean, cell.deviation, best]
             tested = map(_blank_if_nan, (cell.difference, cell.p, cell.corrected))
-            write([*row, cell.rank, *tested])
+            mark = "best" if table.leads(task, label) else ""
+            if table.shares_lead(task, label):
+                mark = "level"
+            write([*row, cell.rank, *tested, *map(_blank_if_nan, cell.interval), mark])
         for label, overall in table.overall.items():
             tested = map(_blank_if_nan, (overall.difference, overall.p, overall.corrected))
-            write([table.name, "", label, "", "", "", "", _blank_if_nan(overall.rank), *tested])
+            write(
+                [
+                    table.name,
+                    "",
+                    label,
+                    "",
+                    "",
+                    "",
+                    "",
+                    _blank_if_nan(overall.rank),
+                    *tested,
+                    "",
+                    "",
+                    "",
+                ]
+            )
     return text.getvalue()
 
 
@@ -396,6 +452,9 @@ def runs_to_csv(measured: Iterable[MeasuredTask]) -> str:
                         float(run.hypervolumes[-1]),
                         "" if tests is None else float(tests[-1]),
                         "" if run.coverage is None else run.coverage,
+                        "" if run.honest_test is None else run.honest_test,
+                        "" if run.choice is None else run.choice.claimed,
+                        "" if run.choice is None else run.choice.actual,
                     ]
                 )
     return text.getvalue()

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mopbt.compare.measures import MeasuredRun, MeasuredTask, baseline_of, labels_of, unequal_times
-from mopbt.compare.significance import average_ranks, holm, paired_differences, sign_flip_test
+from mopbt.compare.significance import (
+    average_ranks,
+    bootstrap_interval,
+    critical_difference,
+    holm,
+    paired_differences,
+    sign_flip_test,
+)
 from mopbt.metrics import mean_and_deviation
 
 LEVEL = 0.05
@@ -32,6 +39,7 @@ class Cell:
         difference: Mean paired difference from the baseline. NaN for the baseline itself.
         p: p-value of the difference.
         corrected: p-value after Holm's correction over the algorithms of the task.
+        interval: Bootstrap interval of the difference, over seeds. NaN from fewer than 5 pairs.
     """
 
     values: Mapping[int, float]
@@ -41,6 +49,7 @@ class Cell:
     difference: float = math.nan
     p: float = math.nan
     corrected: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
 
     @property
     def sign(self) -> str:
@@ -88,6 +97,7 @@ class Table:
             algorithms that run first.
         related: For each task, the first task whose runs have the same initial models.
         unequal_seconds: Virtual seconds by algorithm, for the tasks on which they differ.
+        note: Another sentence for the caption.
     """
 
     name: str
@@ -101,6 +111,7 @@ class Table:
     ranked: tuple[str, ...]
     related: Mapping[str, str]
     unequal_seconds: Mapping[str, Mapping[str, float]]
+    note: str = ""
 
     def is_best(self, task: str, algorithm: str) -> bool:
         """Return whether no algorithm has a larger mean on the task."""
@@ -108,16 +119,58 @@ class Table:
         return self.cells[task, algorithm].mean == max(means)
 
     def leads(self, task: str, algorithm: str) -> bool:
-        """Return whether an algorithm is the best on a task, and all had the same time."""
-        return task not in self.unequal_seconds and self.is_best(task, algorithm)
+        """Return whether an algorithm is probably better than all others on a task.
+
+        The interval of its paired differences from the runner-up is above 0, and all had the same
+        time. An algorithm without rivals leads.
+        """
+        return self.level_with_best(task) == (algorithm,)
+
+    def shares_lead(self, task: str, algorithm: str) -> bool:
+        """Return whether several algorithms may be the best on a task, and this is one of them."""
+        level = self.level_with_best(task)
+        return len(level) > 1 and algorithm in level
+
+    def level_with_best(self, task: str) -> tuple[str, ...]:
+        """Return the algorithms that are not probably worse than the best one on a task.
+
+        It is empty if algorithms had unequal times, or too few runs to tell.
+        """
+        cells = {label: cell for (place, label), cell in self.cells.items() if place == task}
+        if task in self.unequal_seconds:
+            return ()
+        ordered = sorted(cells, key=lambda label: -cells[label].mean)
+        level = ordered[:1]
+        for label in ordered[1:]:
+            differences = paired_differences(cells[ordered[0]].values, cells[label].values)
+            lower, _ = bootstrap_interval(list(differences.values()))
+            if math.isnan(lower):
+                return ()
+            if lower <= 0:
+                level.append(label)
+        # Only an algorithm that beats the runner-up leads.
+        is_clear = len(ordered) == 1 or ordered[1] not in level
+        return tuple(level[:1]) if is_clear else tuple(level)
+
+    @property
+    def critical_difference(self) -> float:
+        """Return how far average ranks must differ to be distinguishable; NaN if unknown."""
+        ranked = {self.related[task] for task in self.ranked}
+        compared = [x for x in self.overall.values() if not math.isnan(x.rank)]
+        return critical_difference(len(compared), len(ranked))
 
     def leads_overall(self, algorithm: str) -> bool:
-        """Return whether no average rank is better, and all had the same time on all tasks."""
+        """Return whether an average rank is better than all others by the critical difference.
+
+        All algorithms must have had the same time on all tasks.
+        """
         if not self.unequal_seconds.keys().isdisjoint(self.ranked):
             return False
         own = self.overall[algorithm].rank
+        others = [x.rank for label, x in self.overall.items() if label != algorithm]
+        ranks = [rank for rank in others if not math.isnan(rank)]
         # A comparison with NaN is False.
-        return own == own and not any(other.rank < own for other in self.overall.values())
+        return bool(ranks) and min(ranks) - own >= self.critical_difference
 
 
 def build_tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
@@ -150,8 +203,59 @@ def build_tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
             measured,
             lambda run: run.coverage,
         ),
+        *_choosing_tables(measured),
     )
     return tuple(table for table in tables if table.cells)
+
+
+def _choosing_tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
+    """Build the tables of the front that a user chooses from."""
+    note = _explain_utility(measured)
+    return (
+        build_table(
+            "honest-test",
+            "Hypervolume × 100 on test data of the pessimistic front",
+            measured,
+            lambda run: run.honest_test,
+        ),
+        replace(
+            build_table(
+                "choosing",
+                "Utility × 100 on test data of the models chosen on validation data",
+                measured,
+                lambda run: None if run.choice is None else run.choice.actual,
+            ),
+            note=note,
+        ),
+        replace(
+            build_table(
+                "claimed",
+                "Utility × 100 that validation data claim for the chosen models",
+                measured,
+                lambda run: None if run.choice is None else run.choice.claimed,
+            ),
+            note=f"A claim above the utility on test data is luck. {note}",
+        ),
+    )
+
+
+def _explain_utility(measured: Sequence[MeasuredTask]) -> str:
+    """Explain utilities, with the ranges that scale them."""
+    ranges = []
+    for task in measured:
+        if task.ideal is not None:
+            ends = zip(task.signs * task.reference, task.signs * task.ideal, strict=True)
+            parts = [
+                f"{objective.name} from {worst:.4g} to {best:.4g}"
+                for objective, (worst, best) in zip(task.problem.objectives, ends, strict=True)
+            ]
+            ranges.append(f"{task.title} {', '.join(parts)}")
+    return (
+        "Utility: 1 minus the largest weighted shortfall from an ideal point, averaged over a "
+        "fixed set of about 100 preferences. Each run chooses a model for each of them from its "
+        "front, at the bounds of intervals where errors are known. Objectives are scaled from 0 "
+        f"at the reference point to 1 at the ideal point: {'; '.join(ranges)}."
+    )
 
 
 def build_table(
@@ -238,8 +342,13 @@ def _build_cells(values: Values, baseline: str) -> dict[str, Cell]:
     }
     p = [sign_flip_test(differences[label]) for label in others]
     for label, own_p, corrected in zip(others, p, holm(p).tolist(), strict=True):
-        difference = float(differences[label].mean())
-        cells[label] = replace(cells[label], difference=difference, p=own_p, corrected=corrected)
+        cells[label] = replace(
+            cells[label],
+            difference=float(differences[label].mean()),
+            p=own_p,
+            corrected=corrected,
+            interval=bootstrap_interval(differences[label]),
+        )
     return cells
 
 
