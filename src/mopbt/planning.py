@@ -186,7 +186,7 @@ def _predict(
     trainer = spec.on or spec
     seconds = None
     if jobs is not None:
-        # The last workers to finish a generation wait for nobody, but all others for them.
+        # The last workers to finish a generation do not wait, but all others wait for them.
         seconds = jobs / members * math.ceil(members / workers) * cost.seconds
     return Plan(
         task=settings.problem.name,
