@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mopbt.engines.base import EvaluationJob, ModelCache, RunContext
+from mopbt.engines.base import EvaluationJob, InitialModels, ModelCache, RunContext
 from mopbt.engines.execution import run_job
 from mopbt.errors import TaskError, TaskFailed
 from mopbt.export import Exported, Origin, export_model
@@ -78,7 +78,12 @@ class Replayed:
 
 
 def replay_schedule(
-    task: Task[Any], original: Point, recorded: Sequence[Ancestor], origin: Origin, seed: int
+    task: Task[Any],
+    original: Point,
+    recorded: Sequence[Ancestor],
+    origin: Origin,
+    seed: int,
+    initial: InitialModels | None = None,
 ) -> Replayed:
     """Train a model again from scratch along its recorded intervals.
 
@@ -88,7 +93,7 @@ def replay_schedule(
     trained = origin.settings.problem
     _check_space(trained, problem)
     lineage = _stretch(recorded, trained, problem)
-    context = RunContext(task, problem, seed, MemoryCheckpoints())
+    context = RunContext(task, problem, seed, MemoryCheckpoints(), initial=initial)
     report, data = _train_all(context, lineage, _starts_of(lineage))
     last = lineage[-1]
     point = Point(original.job, last.trial, last.end, last.hp, report.scores, report.violation)

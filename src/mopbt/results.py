@@ -36,7 +36,7 @@ from mopbt.progress import Outcome, Progress
 from mopbt.replay import Replayed, replay_schedule
 from mopbt.retention import models_with_weights
 from mopbt.run_config import RunConfig
-from mopbt.run_directory import open_run, read_run_config
+from mopbt.run_directory import initial_models, open_run, read_run_config
 from mopbt.serialization import is_pickle, loads
 from mopbt.sizing import GENERATIONS, exploiting_population, interval_advice, size_advice
 from mopbt.state import Job
@@ -376,7 +376,14 @@ class Results:
         if ancestry:
             recorded = [self._ancestor(job) for job in self.history.ancestors(original.job)]
         seed = self.settings.seed if seed is None else seed
-        return replay_schedule(trained, original, recorded, self._origin(), seed)
+        return replay_schedule(
+            trained,
+            original,
+            recorded,
+            self._origin(),
+            seed,
+            initial_models(self.path, self.settings),
+        )
 
     def checkpoint(self, point: Point | int) -> bytes:
         """Return the bytes of a model's checkpoint, verified against the journal."""

@@ -26,7 +26,7 @@ _DOMAINS: dict[str, type[Any]] = {
 }
 _KEYS = (
     *("format", "mopbt", "run_id", "created", "seed", "confidence", "storage", "keep"),
-    *("initial", "algorithm", "engine", "task"),
+    *("initial", "warm_start", "algorithm", "engine", "task"),
 )
 _TASK_KEYS = (
     *("name", "interval", "steps", "task_reference", "task_fingerprint"),
@@ -50,6 +50,8 @@ class RunConfig:
         run_id: The unique id of the run; empty before it is created.
         confidence: The confidence of the intervals of metrics with an error.
         keep: How many models of the front keep their weights; None for all.
+        warm_start: The run, its id, and the models with checksums that the first trials start from;
+            empty for fresh weights.
     """
 
     problem: Problem
@@ -62,6 +64,7 @@ class RunConfig:
     run_id: str = ""
     confidence: float = CONFIDENCE
     keep: int | None = None
+    warm_start: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
@@ -86,6 +89,8 @@ class RunConfig:
         if self.problem.initial:
             space = self.problem.space
             data["initial"] = [space.decode(config) for config in self.problem.initial]
+        if self.warm_start:
+            data["warm_start"] = dict(self.warm_start)
         data["algorithm"] = dict(self.algorithm)
         data["engine"] = dict(self.engine)
         data["task"] = self._task_to_toml()
@@ -180,6 +185,8 @@ class RunConfig:
             flat[f"space[{name!r}]"] = domain
         if problem.initial:
             flat["initial"] = [problem.space.decode(config) for config in problem.initial]
+        if self.warm_start:
+            flat["warm_start"] = {key: self.warm_start[key] for key in ("run_id", "models")}
         flat["order of the space"] = list(problem.space)
         for key, value in self.algorithm.items():
             flat[f"algorithm {key}"] = value
@@ -211,6 +218,7 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
         run_id=data["run_id"],
         confidence=data.get("confidence", CONFIDENCE),
         keep=data.get("keep"),
+        warm_start=data.get("warm_start", {}),
     )
 
 

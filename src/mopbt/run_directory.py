@@ -4,6 +4,7 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mopbt.engines.base import InitialModels
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
 from mopbt.filesystem import read_settings, remove, write_atomically
 from mopbt.history import History, read_history
@@ -13,7 +14,7 @@ from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, Repair
 from mopbt.stores.fsspec import checkpoints_at
 from mopbt.stores.journal import read_lines
 
-FILES = {"run.toml", "journal.jsonl", "evaluations.jsonl", "checkpoints", "lock"}
+FILES = {"run.toml", "journal.jsonl", "evaluations.jsonl", "checkpoints", "initial", "lock"}
 REMEDY = "use the same settings, or another directory"
 
 
@@ -150,6 +151,18 @@ def read_run_config(path: Path) -> RunConfig:
             "--only-report` writes its report"
         )
     raise StoreError(f"{path} is not a run: {why}; {remedy}")
+
+
+def initial_checkpoints(path: Path) -> DirectoryCheckpoints:
+    """Return the checkpoints that the first trials of a run in a directory start from."""
+    return DirectoryCheckpoints(path / "initial")
+
+
+def initial_models(path: Path | None, settings: RunConfig) -> InitialModels | None:
+    """Return the models that the first trials of a run start from; None for fresh weights."""
+    if path is None or not settings.warm_start:
+        return None
+    return InitialModels(initial_checkpoints(path), tuple(settings.warm_start["checksums"]))
 
 
 def read_run(path: Path) -> tuple[RunConfig, History]:

@@ -63,7 +63,7 @@ from mopbt.repair import repair_journal
 from mopbt.results import Results
 from mopbt.retention import Retention
 from mopbt.run_config import RunConfig
-from mopbt.run_directory import RunDirectory, absolute_storage, open_run
+from mopbt.run_directory import RunDirectory, absolute_storage, initial_models, open_run
 from mopbt.schedulers.base import Scheduler, extend_scheduler
 from mopbt.session import Budget, Session
 from mopbt.space import Domain
@@ -71,6 +71,7 @@ from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryStore, Repair
 from mopbt.stores.fsspec import check_reachable
 from mopbt.stores.memory import MemoryStore
+from mopbt.warm_start import copy_models, with_warm_start
 
 if TYPE_CHECKING:
     from mopbt.progress_display import Display
@@ -94,6 +95,7 @@ def run(
     keep: int | None = None,
     budget: Budget | None = None,
     initial: Sequence[Mapping[str, Any]] = (),
+    warm_start: Path | str | None = None,
     extend: Mapping[str, int] | None = None,
     on_change: OnChange = "error",
     progress: bool = True,
@@ -139,6 +141,8 @@ def run(
         budget: When to stop before the algorithm is done.
         initial: Hyperparameters with which the first trials start, such as a configuration that is
             known to be good. The algorithm proposes all others.
+        warm_start: The directory of an earlier run. The first trials start from the models on its
+            front, a scattered subset, with their hyperparameters.
         extend: Raise the `steps` or the `population` of a run that was started before:
             ``{"steps": 60}``.
         on_change: What to do if `out` holds a run of the same task with other code: "error", or
@@ -185,11 +189,15 @@ def run(
         confidence=confidence,
         keep=keep,
     )
+    if out == DEFAULT_OUT:
+        out = default_directory(settings)
+    if warm_start is not None:
+        settings = with_warm_start(settings, warm_start, out)
     return execute_run(
         subject,
         chosen,
         settings,
-        out=default_directory(settings) if out == DEFAULT_OUT else out,
+        out=out,
         engine=engine,
         engine_options={"timeout": timeout},
         storage=storage,
@@ -303,7 +311,11 @@ def open_session(
         session = Session(
             scheduler, problem, store, engine, seed, budget, watch, history, retention
         )
-        context = RunContext(task, problem, seed, store.checkpoints, settings.confidence)
+        path = store.path if isinstance(store, DirectoryStore) else None
+        initial = initial_models(path, settings)
+        context = RunContext(
+            task, problem, seed, store.checkpoints, settings.confidence, initial=initial
+        )
         engine.start(context)
         stack.callback(engine.close)
         yield session
@@ -414,6 +426,7 @@ def _open(
         run = directory.open(
             _with_engine(settings, spec, directory.storage(storage)), repair=repair
         )
+        copy_models(directory.path, run.settings.warm_start)
     except BaseException:
         directory.close()
         raise

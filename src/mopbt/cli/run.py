@@ -47,6 +47,7 @@ from mopbt.run_directory import read_run_config
 from mopbt.runner import DEFAULT_OUT, default_directory, execute_run
 from mopbt.session import Budget
 from mopbt.trackers import MLflow, TensorBoard, Tracker, WandB
+from mopbt.warm_start import with_warm_start
 
 TRACKERS: dict[str, Callable[[str], Tracker]] = {
     "tensorboard": TensorBoard,
@@ -198,6 +199,13 @@ InitialOption = Annotated[
         show_default=False,
     ),
 ]
+WarmStartOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory of an earlier run, from whose models on the front the first trials start.",
+        show_default=False,
+    ),
+]
 MoreStepsOption = Annotated[
     int | None,
     typer.Option(
@@ -260,6 +268,7 @@ def run(
     seed: SeedOption = 0,
     option: AlgorithmOptionsOption = None,
     initial: InitialOption = None,
+    warm_start: WarmStartOption = None,
     constraint: ConstraintOption = None,
     engine: EngineOption = "auto",
     workers: WorkersOption = None,
@@ -305,6 +314,8 @@ def run(
         keep=keep,
     )
     directory = directory or default_directory(settings)
+    if warm_start is not None:
+        settings = with_warm_start(settings, warm_start, directory)
     budget = Budget(
         seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps, stall=budget_stall
     )

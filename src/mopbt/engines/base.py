@@ -12,6 +12,14 @@ from mopbt.stores.base import Checkpoints, Exchange
 
 
 @dataclass(frozen=True)
+class InitialModels:
+    """The models that the first trials of a run start from, by the id of the trial."""
+
+    checkpoints: Checkpoints
+    checksums: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RunContext:
     """What an engine needs to know about a run."""
 
@@ -21,6 +29,8 @@ class RunContext:
     checkpoints: Checkpoints
     # The confidence of the intervals of metrics with an error.
     confidence: float = CONFIDENCE
+    # None if all trials start from fresh weights.
+    initial: InitialModels | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,9 @@ def _restore_or_init(
 ) -> Any:
     """Return the model that a job starts from: fresh, restored, or blended from several."""
     task = context.task
+    initial = context.initial
+    if job.start is None and initial is not None and job.trial < len(initial.checksums):
+        return task.load(initial.checkpoints.load(job.trial, initial.checksums[job.trial]))
     if job.start is None:
         return task.init(_init_seed(context, job))
     if not job.blend:
