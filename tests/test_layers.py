@@ -43,6 +43,7 @@ LAYERS = {
     },
     4: {
         *("", "front", "noise", "sizing", "results", "selection", "export", "replay"),
+        "verify",
         *("callbacks", "notebook", "progress_display"),
         *("torch", "tasks", "testing", "registry"),
         # `run` returns `Results` and draws the progress, so it is above both.

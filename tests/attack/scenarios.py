@@ -1,5 +1,6 @@
 """Short runs that are attacked, each with everything that its comparison needs."""
 
+import math
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,14 @@ from mopbt.tasks.toy import ToyTask
 
 @dataclass(frozen=True)
 class RowsToy(ToyTask):
-    """A toy with test rows, which end in `evaluations.jsonl`."""
+    """A toy with test rows, which end in `evaluations.jsonl`; it may fail from a step on."""
+
+    fails_from: float = math.inf
+
+    def train(self, model, hp, begin, end, seed):
+        if begin >= self.fails_from:
+            raise ZeroDivisionError("the mount is gone")
+        return super().train(model, hp, begin, end, seed)
 
     @property
     def rows(self):
@@ -24,16 +32,6 @@ class RowsToy(ToyTask):
 
     def evaluate_rows(self, model, hp, step, rows, seed):
         return {name: value / 2 for name, value in self.evaluate(model).items()}
-
-
-@dataclass(frozen=True)
-class BrokenToy(ToyTask):
-    """A toy that fails from a certain step on."""
-
-    def train(self, model, hp, begin, end, seed):
-        if begin >= 4:
-            raise ZeroDivisionError("the mount is gone")
-        return super().train(model, hp, begin, end, seed)
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Scenario:
         algorithm = mopbt.RandomSearch(population=5)
         if self.algorithm == "mo-pbt":
             algorithm = mopbt.MOPBT(population=5, asynchronous=self.asynchronous)
-        task = RowsToy(steps=self.steps) if healthy else BrokenToy(steps=self.steps)
+        task = RowsToy(steps=self.steps, fails_from=math.inf if healthy else 4)
         return mopbt.run(
             task,
             out=root / "run",

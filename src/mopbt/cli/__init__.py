@@ -11,6 +11,7 @@ from types import FrameType
 from mopbt.cli import run  # isort: skip
 from mopbt.cli import plan  # isort: skip
 from mopbt.cli import inspect  # isort: skip
+from mopbt.cli import verify  # isort: skip
 from mopbt.cli import report  # isort: skip
 from mopbt.cli import pick  # isort: skip
 from mopbt.cli import evaluate  # isort: skip
@@ -27,6 +28,7 @@ __all__ = [
     "run",
     "plan",
     "inspect",
+    "verify",
     "report",
     "pick",
     "evaluate",
