@@ -74,7 +74,7 @@ def test_a_damaged_line_and_a_moved_line(run):
 def test_warnings_do_not_fail(run):
     with open(run / "journal.jsonl", "ab") as file:
         file.write(b'{"jobs":[[')
-    (run / "checkpoints" / "999.ckpt").write_bytes(b"of nobody")
+    (run / "checkpoints" / "999.ckpt").write_bytes(b"of no job")
     (run / "checkpoints" / "3.ckpt.77.tmp").write_bytes(b"half")
     (run / "checkpoints" / "owner.json").unlink()
     verification = verify(run)
