@@ -56,7 +56,7 @@ def test_a_limited_selection_is_on_the_front_and_follows_from_the_reports(keep):
             front = set(non_dominated(points[:n]).tolist())
             assert kept <= front
             assert len(kept) <= keep
-    # Whoever reads all reports at once finds the same.
+    # Reading all reports at once gives the same.
     assert step_by_step.follow(history) == Retention(keep).follow(history)
     assert len(history.front) > 20 > len(Retention(keep).follow(history))
 
