@@ -11,8 +11,10 @@ NEEDS = {
     "huggingface_text": "transformers",
     "image_folder": "PIL",
     "jax_network": "optax",
+    "lightgbm_boosting": "lightgbm",
     "lightning_fairness": "lightning",
     "ray_cluster": "ray",
+    "xgboost_boosting": "xgboost",
 }
 
 
