@@ -234,6 +234,9 @@ def test_the_token_moves_from_the_address_into_a_cookie(root):
         cookie, *attributes = headers["Set-Cookie"].split("; ")
         assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(attributes)
         assert ask(server, "/?run=toy", Cookie=cookie)[0] == 200
+        # It leaves the address also if the cookie was there before.
+        status, headers, _ = ask(server, f"/?token={TOKEN}&run=toy", Cookie=cookie)
+        assert (status, headers["Location"]) == (303, "/?run=toy")
         assert next(stream(server, "/events", Cookie=cookie))["index"]
         assert server.url.endswith(f"/?token={TOKEN}")
 
@@ -288,6 +291,20 @@ def wait_for(condition, seconds=20.0):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
+
+
+def test_a_closed_stream_frees_its_place_at_once(root):
+    """The pulse that tests silent connections comes only every 15 seconds."""
+    with serving(root) as server:
+        connection = socket.create_connection(server.server_address[:2])
+        connection.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.0 200")
+        assert server.streams._value == dashboard.STREAMS - 1
+        connection.close()
+        deadline = time.monotonic() + 8
+        while server.streams._value < dashboard.STREAMS and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert server.streams._value == dashboard.STREAMS
 
 
 def test_too_many_streams_are_refused_and_room_is_made_again(root, monkeypatch):

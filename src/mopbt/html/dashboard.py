@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import re
 import secrets
+import select
 import socket
 import sys
 import threading
@@ -194,7 +195,8 @@ class Handler(BaseHTTPRequestHandler):
                 403,
                 "Unknown host name; use the address that the server printed.",
             )
-        if self.server.token and not self._is_authorized():
+        has_token = any(key == "token" for key, _ in query)
+        if self.server.token and (has_token or not self._is_authorized()):
             return self._authorize(url.path, query)
         names = [value for key, value in query if key == "run"]
         if url.path == "/":
@@ -225,8 +227,9 @@ class Handler(BaseHTTPRequestHandler):
         return hmac.compare_digest(received, self.server.token.encode())
 
     def _authorize(self, path: str, query: Sequence[tuple[str, str]]) -> None:
-        """Move a valid token from the address to a cookie, or refuse the request."""
-        if not any(key == "token" and self._is_token(value) for key, value in query):
+        """Move a token from the address to a cookie, or refuse the request."""
+        is_valid = any(key == "token" and self._is_token(value) for key, value in query)
+        if not is_valid and not self._is_authorized():
             return self._refuse(
                 401,
                 "A token is required; use the complete address that the server printed.",
@@ -278,7 +281,7 @@ class Handler(BaseHTTPRequestHandler):
         sent_version = None
         last_sent = time.monotonic()
         pause = 0.0
-        while not self.server.closing.wait(pause):
+        while not self.server.closing.wait(pause) and not self._is_closed():
             began = time.monotonic()
             if snapshot.version != sent_version:
                 self.wfile.write(f"data: {snapshot.text}\n\n".encode())
@@ -290,6 +293,11 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             snapshot = self.server.runs.snapshot(names)
             pause = max(PAUSE, 10 * (time.monotonic() - began))
+
+    def _is_closed(self) -> bool:
+        """Return whether the client has closed the connection, so that its place is free."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        return bool(readable) and self.connection.recv(1, socket.MSG_PEEK) == b""
 
     def _refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         body = f"{message}\n".encode("utf-8", "replace")
