@@ -88,6 +88,7 @@ WITH_TORCH = {
         "probe",
         "stack",
         "task",
+        "errors",
         "evaluation",
         "gradients",
         "program",

@@ -361,7 +361,7 @@ def _space(results):
 
 def _end(run):
     results, last = run.results, run.progress[-1]
-    front = results.front()
+    front = results.front(observed=True)
     return {
         "outcome": results.outcome,
         "done": results.done,

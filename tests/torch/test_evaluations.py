@@ -40,7 +40,7 @@ def test_a_holdout_is_taken_from_the_validation_rows_and_never_steers():
         seen.append(len(y))
         return scores(outputs, y)
 
-    task = make_task(validation=validation, holdout=0.25, metrics=metrics)
+    task = make_task(validation=validation, holdout=0.25, metrics=metrics, errors=False)
     member = task.init(0)
     task.evaluate(member)
     task.evaluate_rows(member, {}, 1, "holdout", 0)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mopbt import rates
 from mopbt.objectives import Direction
 from mopbt.rng import stream
 from mopbt.serialization import dumps, loads
@@ -136,10 +137,9 @@ def _classifier(coef: NDArray[np.float64], intercept: NDArray[np.float64], t: fl
 def _measure(model: Classifier, part: Part) -> dict[str, float]:
     x, y = features(part)
     predicted = model.predict(x)
-    hits = float(np.sum(predicted & y))
     # A classifier that predicts no positives has precision 0, or it would look perfect.
     return {
-        "precision": hits / max(float(np.sum(predicted)), 1.0),
-        "recall": hits / float(np.sum(y)),
-        "accuracy": float(np.mean(predicted == y)),
+        "precision": rates.precision(predicted, y),
+        "recall": rates.recall(predicted, y),
+        "accuracy": rates.accuracy(predicted == y),
     }

@@ -1,15 +1,19 @@
 """Compute the metrics of the paper's tasks from the logits of a complete data set.
 
+All metrics carry their errors in closed form.
 Non-finite logits give NaN, so that a diverged model does not look like one that always predicts
 class 0.
 """
 
 import math
-from collections.abc import Mapping
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mopbt import rates
+from mopbt.estimate import Estimate, make_estimate
 from mopbt.tasks.losses import EPSILON, EVALUATION_STEPS, STEP, evaluation_mode, gap, pgd
 from mopbt.torch.memory import map_rows
 
@@ -22,15 +26,15 @@ def precision_recall(logits: Tensor, y: Tensor) -> dict[str, float]:
 
     Precision is 0 if no row is predicted positive.
     """
-    predicted = decisions(logits)
-    positive = y.bool()
-    hits = (predicted & positive).sum().item()
-    scores = {
-        "precision": hits / max(predicted.sum().item(), 1),
-        "recall": hits / max(positive.sum().item(), 1),
-        "accuracy": (predicted == positive).double().mean().item(),
+    if not _is_finite(logits):
+        return dict.fromkeys(("precision", "recall", "accuracy"), math.nan)
+    predicted = _array(decisions(logits))
+    positive = _array(y.bool())
+    return {
+        "precision": rates.precision(predicted, positive),
+        "recall": rates.recall(predicted, positive),
+        "accuracy": rates.accuracy(predicted == positive),
     }
-    return _nan_unless_finite(scores, logits)
 
 
 def fairness(logits: Tensor, y: Tensor, sensitive: Tensor) -> dict[str, float]:
@@ -38,13 +42,17 @@ def fairness(logits: Tensor, y: Tensor, sensitive: Tensor) -> dict[str, float]:
 
     DSP and DEO are differences of probabilities, as in the paper's experiments.
     """
+    if not _is_finite(logits):
+        return dict.fromkeys(("accuracy", "dsp", "deo"), math.nan)
     p = probabilities(logits)
-    scores = {
-        "accuracy": (decisions(logits) == y.bool()).double().mean().item(),
-        "dsp": dsp(p, sensitive),
-        "deo": deo(p, y, sensitive),
+    shares = _array(p)
+    positive = _array(y.bool())
+    group = _array(sensitive.bool())
+    return {
+        "accuracy": rates.accuracy(_array(decisions(logits)) == positive),
+        "dsp": _with_mean(dsp(p, sensitive), rates.dsp(shares, group)),
+        "deo": _with_mean(deo(p, y, sensitive), rates.deo(shares, positive, group)),
     }
-    return _nan_unless_finite(scores, logits)
 
 
 def robustness(
@@ -88,16 +96,17 @@ def robustness(
             )
     natural_logits, robust_logits = torch.cat(parts, dim=1)
     y = y.to(device)
-    scores = {
+    if not _is_finite(natural_logits + robust_logits):
+        return dict.fromkeys(("accuracy", "robust_accuracy"), math.nan)
+    return {
         "accuracy": accuracy(natural_logits, y),
         "robust_accuracy": accuracy(robust_logits, y),
     }
-    return _nan_unless_finite(scores, natural_logits + robust_logits)
 
 
-def accuracy(logits: Tensor, y: Tensor) -> float:
-    """Return the share of rows whose largest logit (n, classes) is their class."""
-    return (logits.argmax(-1) == y).double().mean().item()
+def accuracy(logits: Tensor, y: Tensor) -> Estimate:
+    """Estimate the share of rows whose largest logit (n, classes) is their class."""
+    return rates.accuracy(_array(logits.argmax(-1) == y))
 
 
 def dsp(p: Tensor, sensitive: Tensor) -> float:
@@ -126,5 +135,15 @@ def decisions(logits: Tensor) -> Tensor:
     return probabilities(logits) > 0.5
 
 
-def _nan_unless_finite(scores: Mapping[str, float], logits: Tensor) -> dict[str, float]:
-    return dict(scores) if bool(torch.isfinite(logits).all()) else dict.fromkeys(scores, math.nan)
+def _is_finite(logits: Tensor) -> bool:
+    return bool(torch.isfinite(logits).all())
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    array: NDArray[Any] = tensor.cpu().numpy()
+    return array
+
+
+def _with_mean(mean: float, estimate: Estimate) -> Estimate:
+    """Return an estimate with a mean that was summed in another order."""
+    return make_estimate(mean, estimate.interval, stderr=estimate.stderr)

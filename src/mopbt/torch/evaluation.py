@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.func import vmap
 
+from mopbt.torch.errors import with_errors, without_errors
 from mopbt.torch.memory import attempt, map_rows
 from mopbt.torch.program import Program
 from mopbt.torch.stack import Stack, swap_parameters
@@ -24,8 +25,10 @@ def evaluate_outputs(
     data: tuple[Tensor, ...],
     metrics: Metrics,
     nan_metrics: Callable[[], dict[str, float]],
+    *,
+    errors: bool,
 ) -> list[dict[str, float]]:
-    """Compute the metrics of each member from its outputs and the targets.
+    """Compute the metrics of each member from its outputs and the targets, and their errors.
 
     A member with a NaN or infinite parameter gets `nan_metrics()`. Metrics such as the accuracy
     would turn its outputs into finite numbers, and others raise an exception.
@@ -33,10 +36,12 @@ def evaluate_outputs(
     targets = [t.to(program.device) for t in data[1:]]
     measured = []
     for i, outputs in enumerate(compute_outputs(program, stack, data[0])):
-        if stack.is_finite(i):
-            measured.append(check_metrics(metrics(outputs, *targets), "metrics"))
-        else:
+        if not stack.is_finite(i):
             measured.append(nan_metrics())
+            continue
+        found = check_metrics(metrics(outputs, *targets), "metrics")
+        columns = (outputs, *targets)
+        measured.append(with_errors(metrics, columns, found) if errors else without_errors(found))
     return measured
 
 
@@ -46,6 +51,8 @@ def evaluate_models(
     evaluate_model: Metrics,
     data: tuple[Tensor, ...],
     nan_metrics: Callable[[], dict[str, float]],
+    *,
+    errors: bool,
 ) -> list[dict[str, float]]:
     """Call `evaluate_model` with each member that has finite parameters, and the data."""
     measured = []
@@ -56,7 +63,8 @@ def evaluate_models(
         program.layout.attach(program.module, stack, i)
         # The function may have left the model in training mode.
         program.module.eval()
-        measured.append(check_metrics(evaluate_model(program.module, *data), "evaluate_model"))
+        found = check_metrics(evaluate_model(program.module, *data), "evaluate_model")
+        measured.append(found if errors else without_errors(found))
     return measured
 
 
