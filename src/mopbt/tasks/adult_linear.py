@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt import rates
 from mopbt.objectives import Direction
+from mopbt.rates import accuracy, precision, recall
 from mopbt.rng import stream
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain, Grid, LogGrid
@@ -139,7 +139,7 @@ def _measure(model: Classifier, part: Part) -> dict[str, float]:
     predicted = model.predict(x)
     # A classifier that predicts no positives has precision 0, or it would look perfect.
     return {
-        "precision": rates.precision(predicted, y),
-        "recall": rates.recall(predicted, y),
-        "accuracy": rates.accuracy(predicted == y),
+        "precision": precision(predicted, y),
+        "recall": recall(predicted, y),
+        "accuracy": accuracy(predicted == y),
     }

@@ -12,8 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mopbt import rates
 from mopbt.estimate import Estimate, make_estimate
+from mopbt.rates import accuracy as estimate_accuracy
+from mopbt.rates import deo as estimate_deo
+from mopbt.rates import dsp as estimate_dsp
+from mopbt.rates import precision, recall
 from mopbt.tasks.losses import EPSILON, EVALUATION_STEPS, STEP, evaluation_mode, gap, pgd
 from mopbt.torch.memory import map_rows
 
@@ -31,9 +34,9 @@ def precision_recall(logits: Tensor, y: Tensor) -> dict[str, float]:
     predicted = _array(decisions(logits))
     positive = _array(y.bool())
     return {
-        "precision": rates.precision(predicted, positive),
-        "recall": rates.recall(predicted, positive),
-        "accuracy": rates.accuracy(predicted == positive),
+        "precision": precision(predicted, positive),
+        "recall": recall(predicted, positive),
+        "accuracy": estimate_accuracy(predicted == positive),
     }
 
 
@@ -49,9 +52,9 @@ def fairness(logits: Tensor, y: Tensor, sensitive: Tensor) -> dict[str, float]:
     positive = _array(y.bool())
     group = _array(sensitive.bool())
     return {
-        "accuracy": rates.accuracy(_array(decisions(logits)) == positive),
-        "dsp": _with_mean(dsp(p, sensitive), rates.dsp(shares, group)),
-        "deo": _with_mean(deo(p, y, sensitive), rates.deo(shares, positive, group)),
+        "accuracy": estimate_accuracy(_array(decisions(logits)) == positive),
+        "dsp": _with_mean(dsp(p, sensitive), estimate_dsp(shares, group)),
+        "deo": _with_mean(deo(p, y, sensitive), estimate_deo(shares, positive, group)),
     }
 
 
@@ -106,7 +109,7 @@ def robustness(
 
 def accuracy(logits: Tensor, y: Tensor) -> Estimate:
     """Estimate the share of rows whose largest logit (n, classes) is their class."""
-    return rates.accuracy(_array(logits.argmax(-1) == y))
+    return estimate_accuracy(_array(logits.argmax(-1) == y))
 
 
 def dsp(p: Tensor, sensitive: Tensor) -> float:
