@@ -152,6 +152,24 @@ def test_installed_tasks_have_no_fingerprint_of_their_own():
     assert code_of(ToyTask()) == ""
 
 
+def test_packages_of_another_environment_do_not_count(tmp_path):
+    place = tmp_path / "other" / "site-packages"
+    place.mkdir(parents=True)
+    file = place / "library.py"
+    cell = "import library\ndef train(m):\n    return library.f(m)\n"
+    notebook = Notebook()
+    fingerprints = []
+    for value in (1, 2):
+        file.write_text(f"def f(m):\n    return {value}\n")
+        library = types.ModuleType("library")
+        library.__file__ = str(file)
+        exec(compile(file.read_text(), str(file), "exec"), vars(library))
+        notebook.names["library"] = sys.modules["library"] = library
+        fingerprints.append(code_of_function(notebook.execute(cell)))
+    del sys.modules["library"]
+    assert fingerprints[0] == fingerprints[1]
+
+
 def code_of_function(function):
     return code_of(as_task(function))
 

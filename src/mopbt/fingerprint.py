@@ -396,6 +396,9 @@ def digest(file: Path, depth: int) -> str:
 @cache
 def _is_installed(file: Path) -> bool:
     """Check whether a file belongs to mopbt, to another package or to Python itself."""
+    # Those of the user, of the system and of other environments on the path count as well.
+    if not {"site-packages", "dist-packages"}.isdisjoint(file.parts):
+        return True
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     homes = [Path(__file__).parent, *(Path(sysconfig.get_path(kind)) for kind in kinds)]
     return any(file.is_relative_to(home.resolve()) for home in homes)
