@@ -8,6 +8,7 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 NEEDS = {
+    "cartpole_energy": "gymnasium",
     "huggingface_text": "transformers",
     "image_folder": "PIL",
     "jax_network": "optax",
