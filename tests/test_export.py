@@ -52,6 +52,7 @@ def networks(rows=256):
         objectives={"accuracy": "max", "size": "min"},
         steps=6,
         interval=1,
+        errors=False,
         name="net",
     )
 
