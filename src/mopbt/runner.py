@@ -163,13 +163,12 @@ def run(
         rows: Names of further rows, such as ``("test",)``, on which the function measures the
             models on the front at the end of the run: `m.rows` names them.
     """
-    is_function = is_training_function(task)
     subject = as_task(
         task,
         name=name,
         space=space,
         objectives=objectives,
-        constraints=constraints if is_function else None,
+        constraints=constraints if is_training_function(task) else None,
         reference=reference,
         interval=interval,
         steps=steps,
@@ -177,20 +176,17 @@ def run(
     )
     default = suggested_population(subject)
     chosen = choose_algorithm(algorithm or MOPBT.name, population, default=default)
-    problem = with_initial(problem_of(subject), initial)
-    problem = with_constraints(problem, constraints or ())
-    fingerprint = code_of(subject)
+    problem = with_constraints(with_initial(problem_of(subject), initial), constraints or ())
     settings = RunConfig(
         problem,
         options_of(chosen),
         seed,
         task_reference=reference_of(subject),
-        task_fingerprint=fingerprint,
+        task_fingerprint=code_of(subject),
         confidence=confidence,
         keep=keep,
     )
-    if out == DEFAULT_OUT:
-        out = default_directory(settings)
+    out = default_directory(settings) if out == DEFAULT_OUT else out
     if warm_start is not None:
         settings = with_warm_start(settings, warm_start, out)
     return execute_run(
@@ -586,7 +582,7 @@ def _automatic_engine(
 
 
 def choose_algorithm(
-    algorithm: Algorithm | str, population: int | None, *, default: int | None
+    algorithm: Algorithm | str, population: int | None, default: int | None
 ) -> Algorithm:
     """Return the algorithm with its population; `default` is the task's own suggestion."""
     if isinstance(algorithm, str):
