@@ -76,6 +76,8 @@ def test_the_script_runs_and_resumes(honesty, tmp_path, capsys):
     for part in ("honest, pooled", "corrected, adult-fairness, dsp", "honest better in"):
         assert part in first
     assert "of 2 runs" in first
+    # The task reports errors, on validation and on test rows.
+    assert "nan" not in first
     honesty.main(arguments)
     again = capsys.readouterr().out
     assert "seed 1" not in again
