@@ -1,5 +1,6 @@
 """`MOPBTSearch` behaves like any estimator, and the parameters it tunes affect training."""
 
+import dataclasses
 import importlib
 import pickle
 import sys
@@ -9,7 +10,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification, make_regression
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LinearRegression, SGDClassifier, SGDRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier, SGDRegressor
 from sklearn.metrics import accuracy_score, get_scorer, recall_score
 from sklearn.model_selection import PredefinedSplit, train_test_split
 from sklearn.multiclass import OneVsRestClassifier
@@ -19,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mopbt import Grid, LogGrid, Ordinal
+from mopbt import Estimate, Grid, LogGrid, Ordinal
 from mopbt.errors import MissingExtra, RunMismatch, UnreadHyperparameter
 from mopbt.integrations.sklearn import EstimatorTask, MOPBTSearch
 from mopbt.testing import TaskConformance
@@ -378,3 +379,22 @@ def test_a_missing_package_names_the_extra(monkeypatch):
         MissingExtra, match=r"MOPBTSearch needs scikit-learn: pip install 'mopbt\[sklearn\]'"
     ):
         importlib.import_module("mopbt.integrations.sklearn")
+
+
+@pytest.mark.parametrize("name", ["accuracy", "roc_auc", "neg_log_loss"])
+def test_scores_have_the_error_of_a_jackknife_from_one_prediction(name):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    y = x[:, 0] + rng.normal(size=200) > 0
+    model = LogisticRegression().fit(x, y)
+    scorer = get_scorer(name)
+    own = {"own": lambda model, x, y: 0.5, "known": lambda model, x, y: Estimate(0.5, 0.1)}
+    task = EstimatorTask(model, {}, {name: scorer} | own, (x, y), (x, y), 1, 1)
+    measured = task.evaluate(model)
+    expected = Estimate.jackknife(lambda a, b: scorer(model, a, b), x, y)
+    assert measured[name] == pytest.approx(expected.mean)
+    assert measured[name].stderr == pytest.approx(expected.stderr)
+    assert type(measured["own"]) is float
+    assert measured["known"].stderr == 0.1
+    plain = dataclasses.replace(task, errors=False).evaluate(model)
+    assert all(type(score) is float for score in plain.values())
