@@ -103,11 +103,10 @@ GUESSES = {
     "engines/worker.py": (1, "only glibc has `mallopt`"),
     "function_task.py": (1, "objects that can be called have no `__name__`"),
     "integrations/ray_tune.py": (1, "Ray Tune hides its controller in a private wrapper"),
-    "integrations/sklearn.py": (4, "scikit-learn's estimators are defined by attributes"),
+    "integrations/sklearn.py": (5, "scikit-learn's estimators are defined by attributes"),
     "problem.py": (2, "says which part of a task is missing"),
     "registry.py": (2, "loads the object that the user names"),
     "serialization.py": (1, "PyTorch's types are attributes of its module"),
-    "session.py": (1, "checks the fields of a budget by name"),
     "torch/device.py": (3, "PyTorch's modules of devices differ in what they offer"),
 }
 

@@ -10,7 +10,7 @@ import mopbt
 from mopbt import Results
 from mopbt.cli import main
 from mopbt.engines.pool import PoolEngine
-from mopbt.engines.simulated import SimulatedEngine
+from mopbt.engines.simulated import PerStep, SimulatedEngine
 from mopbt.errors import TaskError, TaskFailed
 from mopbt.estimate import Estimate
 from mopbt.evaluations import FILE, Evaluation, Evaluations, read_evaluations
@@ -287,6 +287,29 @@ def test_a_function_that_reports_nothing_on_other_rows_is_an_error(tmp_path):
 
     with pytest.raises(TaskError, match="never called `report.*'test'; report after the loop"):
         mopbt.run(silent, out=tmp_path / "run", rows=("test",), **describe())
+
+
+@pytest.mark.parametrize("engine", ["simulated", "pool"])
+def test_jobs_that_a_budget_left_over_do_not_disturb_evaluations(engine, tmp_path):
+    if engine == "simulated":
+        chosen = SimulatedEngine(4, PerStep(1.0))
+        budget = mopbt.Budget(seconds=7.0)
+    else:
+        chosen = PoolEngine(2)
+        budget = mopbt.Budget(jobs=9)
+    results = mopbt.run(
+        RowsToy(steps=8),
+        algorithm="mo-asha",
+        out=tmp_path / "run",
+        engine=chosen,
+        budget=budget,
+        progress=False,
+    )
+    assert results.outcome == "done"
+    front = {point.job for point in results.front()}
+    assert {evaluation.model for evaluation in results.evaluations} == front
+    if engine == "simulated":
+        assert len(results.history.outstanding) > 0
 
 
 # The command line.

@@ -155,6 +155,7 @@ HEAVY = {
         "cli.compare",
         "cli.doctor",
         "cli.report",
+        "cli.verify",
     },
 }
 

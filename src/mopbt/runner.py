@@ -274,7 +274,8 @@ def _drive(
         session = stack.enter_context(opened.session(task, scheduler, budget, watch))
         try:
             outcome = session.drive()
-            if outcome == "done":
+            if outcome == "done" and rows_of(task):
+                session.free_engine()
                 opened.evaluate_front(task)
         except Exception:
             outcome = "failed"
@@ -312,6 +313,7 @@ def open_session(
         context = RunContext(
             task, problem, seed, store.checkpoints, settings.confidence, initial=initial
         )
+        session.context = context
         engine.start(context)
         stack.callback(engine.close)
         yield session

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mopbt.algorithms import POPULATION
-from mopbt.engines.base import ClockedEngine, Engine
+from mopbt.engines.base import ClockedEngine, Engine, RunContext
 from mopbt.errors import Stalled, StopRun, TaskFailed
 from mopbt.history import History
 from mopbt.problem import Problem
@@ -40,7 +40,7 @@ class Budget:
     def __post_init__(self) -> None:
         kinds = {"seconds": int | float, "jobs": int, "total_steps": int, "stall": int}
         for name, kind in kinds.items():
-            value = getattr(self, name)
+            value = vars(self)[name]
             is_number = isinstance(value, kind) and not isinstance(value, bool)
             if value is not None and not (is_number and value > 0):
                 what = "a number" if name == "seconds" else "a whole number"
@@ -68,6 +68,7 @@ class Session:
     watch: Watch
     history: History
     retention: Retention | None = None  # None keeps all models of the front
+    context: RunContext | None = None  # what the engine was started with
     state: State = field(init=False)
     worked: bool = field(default=False, init=False)
     # Seconds of work, over all sessions: what the history says, or the time that has run out.
@@ -100,6 +101,15 @@ class Session:
             raise
         self._record_end(done=outcome == "done")
         return outcome
+
+    def free_engine(self) -> None:
+        """Abandon the jobs that have not reported, so that the engine has room for evaluations.
+
+        A run that a budget ends may have some. The next session repeats them.
+        """
+        if self.state.outstanding and self.context is not None:
+            self.engine.close()
+            self.engine.start(self.context)
 
     def _restore(self) -> None:
         """Rebuild the state from the history, and submit jobs that had not reported."""

@@ -34,7 +34,7 @@ from mopbt.errors import (
 from mopbt.evaluations import evaluate_front
 from mopbt.filesystem import sync, write_atomically
 from mopbt.objectives import parse_constraints
-from mopbt.problem import problem_of
+from mopbt.problem import problem_of, rows_of
 from mopbt.progress import Progress
 from mopbt.registry import find_task, task_fingerprint
 from mopbt.rng import stream
@@ -189,7 +189,9 @@ def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
         session.drive()
         # Evaluations of the front are no part of the search, so they take no time of it.
         elapsed = session.elapsed
-        evaluate_front(engine, task, run.history, None, path=run.store.path)
+        if rows_of(task):
+            session.free_engine()
+            evaluate_front(engine, task, run.history, None, path=run.store.path)
         real = earlier + time.perf_counter() - began
         return _finish(spec, run, elapsed, real)
 
