@@ -347,11 +347,17 @@ class DeviceToy(ToyTask):
 
     folder: str = ""
     device: str = "auto"
+    actors: int = 1
 
     def train(self, model, hp, begin, end, seed):
         seen = {key: os.environ.get(key) for key in ("CUDA_VISIBLE_DEVICES", "MOPBT_DEVICE")}
         own = {**seen, "assigned": assigned_device()}
         (Path(self.folder) / f"{os.getpid()}.json").write_text(json.dumps(own))
+        # The first actor must not take all jobs before the others have started.
+        deadline = time.monotonic() + 60
+        while len(list(Path(self.folder).glob("*.json"))) < self.actors:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         return super().train(model, hp, begin, end, seed)
 
 
@@ -362,8 +368,9 @@ class DeviceToy(ToyTask):
 def test_an_actor_sees_only_the_gpus_that_ray_gave_it(cluster, tmp_path, gpus, masks, device):
     node = cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=MEMORY)
     try:
-        task = DeviceToy(folder=str(tmp_path))
-        engine = start(task, tmp_path, 2 if gpus == 1 else 1, num_gpus=gpus)
+        actors = 2 if gpus == 1 else 1
+        task = DeviceToy(folder=str(tmp_path), actors=actors)
+        engine = start(task, tmp_path, actors, num_gpus=gpus)
         engine.submit(fresh(*range(12)), {})
         collect(engine, 12)
         engine.close()
@@ -623,7 +630,7 @@ def test_without_ray_it_names_the_extra(tmp_path, monkeypatch):
 def test_a_place_for_checkpoints_belongs_to_one_run_and_a_run_to_one_place(tmp_path):
     options = {"population": 4, "engine": "local", "progress": False}
     mopbt.run(ToyTask(steps=4), out=tmp_path / "a", storage=tmp_path / "far", **options)
-    with pytest.raises(RunMismatch, match="holds the checkpoints of another run"):
+    with pytest.raises(RunMismatch, match="belongs to another run"):
         mopbt.run(ToyTask(steps=4), out=tmp_path / "b", storage=tmp_path / "far", **options)
     with pytest.raises(RunMismatch, match="leave it out, or use another directory"):
         mopbt.run(ToyTask(steps=4), out=tmp_path / "a", storage=tmp_path / "elsewhere", **options)
