@@ -112,8 +112,8 @@ def test_unfinished_files_are_counted(says, tmp_path):
 
 def test_a_task_inside_a_run_is_executed_only_if_it_is_trusted(says, tmp_path):
     code = "from mopbt.tasks.toy import ToyTask\ntask = ToyTask(steps=4)\n"
-    (tmp_path / "mine.py").write_text(code)
-    start = "run mine.py:task --population 4 --engine local --budget-jobs 4 --quiet --out run"
+    (tmp_path / "to_trust.py").write_text(code)
+    start = "run to_trust.py:task --population 4 --engine local --budget-jobs 4 --quiet --out run"
     assert says(start)[0] == 3
     (tmp_path / "run" / "evil.py").write_text("raise SystemExit(99)\n" + code)
     settings = tmp_path / "run" / "run.toml"
@@ -126,7 +126,7 @@ def test_a_task_inside_a_run_is_executed_only_if_it_is_trusted(says, tmp_path):
         assert code == 2
         assert "inside the run itself" in errors
         assert "--trust" in errors
-    (tmp_path / "run" / "evil.py").write_text((tmp_path / "mine.py").read_text())
+    (tmp_path / "run" / "evil.py").write_text((tmp_path / "to_trust.py").read_text())
     assert says("resume run --quiet --trust")[0] == 0
 
 

@@ -1,5 +1,6 @@
 """Changed code is detected in scripts, in notebooks and in interactive sessions."""
 
+import copy
 import linecache
 import sys
 import types
@@ -236,3 +237,14 @@ def test_a_changed_cell_is_an_error_in_a_jupyter_kernel(tmp_path):
     outputs = [cell["outputs"] for cell in notebook.cells]
     assert "complete" in str(outputs[3])
     assert "on_change" in str(outputs[5])
+
+
+def test_a_pickled_object_does_not_change_the_code_of_its_class():
+    class Plain:
+        def train(self):
+            return 1
+
+    before = code_of(Plain())
+    copy.copy(Plain())
+    assert "__slotnames__" in vars(Plain)
+    assert code_of(Plain()) == before

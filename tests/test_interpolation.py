@@ -101,9 +101,10 @@ def test_members_of_a_task_that_cannot_blend_copy_single_donors(tmp_path):
     def learn(m):
         seen = np.zeros(1)
         m.track(seen=seen)
+        x = m.hp["x"]
         for _ in m.steps():
-            seen += 1
-        m.report(a=m.hp["x"] * m.end, b=-m.hp["x"])
+            seen += x
+        m.report(a=x * m.end, b=-x)
 
     results = mopbt.run(
         learn,

@@ -30,6 +30,13 @@ _METHODS_THAT_CHANGE = frozenset(_CHANGING.split())
 _DESCRIPTION = frozenset(
     ("constraints", "interval", "name", "objectives", "reference", "rows", "space", "steps")
 )
+# What Python itself notes in a class, some of it only after an object was pickled or checked.
+_BOOKKEEPING = frozenset(
+    (
+        *("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__"),
+        *("__dict__", "__weakref__", "__slotnames__", "__abstractmethods__", "_abc_impl"),
+    )
+)
 # A longer list holds data.
 _LONGEST = 1000
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -143,7 +150,7 @@ class _Parts:
         for base in found.__bases__:
             self._texts.add(f"{found.__qualname__} < {base.__qualname__}")
             self.visit(base)
-        hidden = {"__module__", "__qualname__", "__doc__", "__firstlineno__", *_DESCRIPTION}
+        hidden = _BOOKKEEPING | _DESCRIPTION
         if dataclasses.is_dataclass(found):
             # Its fields say what its generated methods do.
             hidden |= {name for name, part in vars(found).items() if _is_generated(part)}

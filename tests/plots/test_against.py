@@ -184,8 +184,8 @@ def drawn(results, against, tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(
         front,
-        "_new_figure",
-        lambda size, make=front._new_figure: made.append(make(size)) or made[0],
+        "new_figure",
+        lambda size, make=front.new_figure: made.append(make(size)) or made[0],
     )
     plot_front(results, tmp_path / "front.png", against=against)
     return made[0]
