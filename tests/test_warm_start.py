@@ -43,6 +43,7 @@ def test_the_first_members_are_models_of_the_earlier_front(old, tmp_path):
         assert first[trial].scores == pytest.approx(point.scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "pool"])
 def test_it_resumes_and_replays_without_the_earlier_run(old, tmp_path, engine):
     source = shutil.copytree(old.path, tmp_path / "old")

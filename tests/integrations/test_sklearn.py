@@ -134,6 +134,7 @@ def without_times(search):
     return [{k: v for k, v in row.items() if k not in clocks} for row in search.front_.records()]
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_results(rows):
     one, two = classifier(population=4).fit(*rows), classifier(population=4, n_jobs=2).fit(*rows)
     assert without_times(one) == without_times(two)
@@ -183,6 +184,7 @@ def test_a_kept_run_is_not_resumed_by_another_search(rows, tmp_path, change):
     classifier(**usual).set_params(**change, out=None).fit(*rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [None, np.random.RandomState(3)])
 def test_a_kept_run_keeps_its_random_seed(rows, tmp_path, state):
     """A notebook cell resumes its run; a search without `out` draws a new seed."""
@@ -195,6 +197,7 @@ def test_a_kept_run_keeps_its_random_seed(rows, tmp_path, state):
     assert len(seeds) == 2
 
 
+@pytest.mark.slow
 def test_models_match_partial_fit_along_their_lineage(rows):
     x, y = rows
     learned = np.arange(len(y)) < 400

@@ -12,6 +12,7 @@ def linear():
     return nn.Linear(COLUMNS, 2, bias=False)
 
 
+@pytest.mark.slow
 def test_the_operations_of_a_linear_model_are_counted_as_by_hand():
     task = make_task(linear, batch_size=16, interval=2)
     plan = mopbt.plan(task, population=4, engine="local")
@@ -44,6 +45,7 @@ def test_many_rows_are_extrapolated_from_few(monkeypatch):
     assert measured.evaluation > 0
 
 
+@pytest.mark.slow
 def test_a_metric_that_needs_more_rows_is_measured_on_all():
     def of_two_classes(outputs, y):
         if len(y.unique()) < 2 or len(y) < 64:
