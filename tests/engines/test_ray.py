@@ -637,5 +637,5 @@ def test_a_place_for_checkpoints_belongs_to_one_run_and_a_run_to_one_place(tmp_p
     with pytest.raises(ValueError, match="`storage` needs `out`"):
         mopbt.run(ToyTask(steps=4), out=None, storage=tmp_path / "elsewhere", **options)
     again = mopbt.run(ToyTask(steps=4), out=tmp_path / "a", **options)  # it knows where
-    assert again.outcome == "done"
+    assert again.outcome == "complete"
     assert all(again.load(point) for point in again.front())
