@@ -240,6 +240,7 @@ def test_a_run_whose_process_dies_is_reported_and_the_others_continue(place, tmp
         find_task(dead)[0],
         out=None,
         algorithm=MOPBT(population=6),
+        seed=task_seed(0, problem_of(find_task(dead)[0]).name),
         engine=SimulatedEngine(4, PerStep(COST)),
         progress=False,
     )
@@ -318,9 +319,7 @@ def test_an_algorithm_does_not_differ_from_itself_under_other_seeds(place, tmp_p
     assert (differences != 0).all()
     sums = [abs(np.dot(signs, differences)) for signs in product((1, -1), repeat=seeds)]
     assert np.mean(np.array(sums) >= abs(differences.sum()) - 1e-12) > 0.05
-    seeds_of = {
-        Results.open(tmp_path / "out" / run.directory).settings.seed
-        for run in check.plan()
-        if run.algorithm == "other seeds"
-    }
-    assert seeds_of == set(range(1000, 1000 + seeds))
+    others = [run for run in check.plan() if run.algorithm == "other seeds"]
+    opened = [Results.open(tmp_path / "out" / run.directory) for run in others]
+    expected = {task_seed(seed, opened[0].problem.name) for seed in range(1000, 1000 + seeds)}
+    assert {results.settings.seed for results in opened} == expected
