@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import mopbt
-from mopbt.compare.choosing import value_of_choosing
+from mopbt.compare.measures import value_of_choosing
 from mopbt.estimate import normal_quantile
 from mopbt.metrics import own_reference
 from mopbt.objectives import signed
@@ -56,7 +56,7 @@ def record(name, scale, seed):
         results = mopbt.run(task, out=Path(folder) / "run", seed=seed, progress=False)
         trained = time.perf_counter() - begin
         fronts = {"observed": results.front(observed=True), "honest": results.front()}
-        models = sorted({point.job for front in fronts.values() for point in front})
+        models = sorted({point.model for front in fronts.values() for point in front})
         tests = {e.model: e for e in results.evaluate("test", models)}
         begin = time.perf_counter()
         results.claims()
@@ -72,7 +72,7 @@ def record(name, scale, seed):
             "values": reports.objectives()[finite].tolist(),
             "stderr": reports.stderrs()[finite].tolist(),
             "bounds": reports.bounds()[finite].tolist(),
-            "rows": {k: [jobs.index(p.job) for p in front] for k, front in fronts.items()},
+            "rows": {k: [jobs.index(p.model) for p in front] for k, front in fronts.items()},
             "models": [jobs.index(model) for model in models],
             "test": [signed(results.problem.objectives, tests[m].scores) for m in models],
             "test_stderr": [[_stderr(tests[m], n) for n in names] for m in models],
