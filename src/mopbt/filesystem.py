@@ -1,12 +1,13 @@
-"""The one seam to the disk: only this module writes the files of a run.
+"""The one seam to the disk: only this module reads and writes the files of a run.
 
 What a function has written is durable when it returns, unless it says otherwise. Errors of the
-disk become a StoreError with the remedy. All calls that change files go through `Disk`, which the
-tests replace to record them, or to let one of them fail.
+disk become a StoreError with the remedy. All calls to the operating system go through `Disk`, which
+the tests replace to record them, or to let one of them fail.
 """
 
 import errno
 import fcntl
+import io
 import os
 import stat
 import sys
@@ -21,6 +22,8 @@ from mopbt.limits import SETTINGS_BYTES
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 # A link is not followed, so that no file outside of a run is changed. A pipe is not waited for.
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Bytes that are read at a time.
+_BUFFER = 2**17
 _REMEDIES = {
     errno.EIO: "check the disk",
     errno.ESTALE: "mount the file system again",
@@ -34,11 +37,23 @@ _REMEDIES = {
 
 
 class Disk:
-    """The calls to the operating system that change files."""
+    """The calls to the operating system that read or change files."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file, or create it, and return its descriptor."""
         return os.open(path, flags, 0o644)
+
+    def read(self, fd: int, size: int) -> bytes:
+        """Read at most `size` bytes from the current position."""
+        return os.read(fd, size)
+
+    def stat(self, path: Path) -> os.stat_result:
+        """Return what is known about a file or a directory."""
+        return os.stat(path)
+
+    def list(self, path: Path) -> list[str]:
+        """Return the names in a directory."""
+        return os.listdir(path)
 
     def write(self, fd: int, data: bytes, offset: int) -> int:
         """Write bytes at an offset and return how many were written."""
@@ -113,6 +128,10 @@ def create_exclusively(path: Path, data: bytes) -> None:
             disk.link(temporary, path)
         except FileExistsError:
             pass
+        except FileNotFoundError:
+            # A process that was faster may have removed the temporary file as a leftover.
+            if not _exists(path):
+                raise
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -129,11 +148,14 @@ def create_exclusively(path: Path, data: bytes) -> None:
 
 def make_directories(path: Path) -> None:
     """Create a directory and its missing parents, so that they survive a crash."""
-    missing = [place for place in (path, *path.parents) if not place.exists()]
-    for place in reversed(missing):
-        with suppress(FileExistsError):
-            disk.mkdir(place)
-        sync(place.parent)
+    try:
+        missing = [place for place in (path, *path.parents) if not _exists(place)]
+        for place in reversed(missing):
+            with suppress(FileExistsError):
+                disk.mkdir(place)
+            sync(place.parent)
+    except OSError as error:
+        raise cannot_write(error, path) from error
 
 
 def remove(path: Path) -> None:
@@ -154,17 +176,43 @@ def sync(path: Path) -> None:
         disk.close(fd)
 
 
-def open_lock_file(path: Path) -> IO[Any]:
+def open_lock_file(path: Path) -> IO[bytes]:
     """Open a lock file for reading and writing, and create it if needed."""
-    return os.fdopen(_open_plainly(path, os.O_RDWR | os.O_CREAT), "r+", errors="replace")
+    return io.BufferedReader(_Raw(_open_plainly(path, os.O_RDWR | os.O_CREAT)))
 
 
-def replace_text(file: IO[Any], text: str) -> None:
+def replace_text(file: IO[bytes], text: str) -> None:
     """Replace the content of an open lock file, without waiting for the disk."""
-    file.seek(0)
-    file.truncate(0)
-    file.write(text)
-    file.flush()
+    disk.truncate(file.fileno(), 0)
+    _write_all(file.fileno(), text.encode(), 0)
+
+
+def exists(path: Path) -> bool:
+    """Return whether a file or a directory exists; StoreError if that cannot be found out."""
+    try:
+        return _exists(path)
+    except OSError as error:
+        raise cannot_read(error, path) from error
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether a path is a directory; StoreError if that cannot be found out."""
+    try:
+        return stat.S_ISDIR(disk.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise cannot_read(error, path) from error
+
+
+def list_names(path: Path) -> list[str]:
+    """Return the sorted names in a directory; none if it does not exist."""
+    try:
+        return sorted(disk.list(path))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise cannot_read(error, path) from error
 
 
 def open_to_read(path: Path, *, follow_links: bool = True) -> IO[bytes]:
@@ -172,7 +220,7 @@ def open_to_read(path: Path, *, follow_links: bool = True) -> IO[bytes]:
     nofollow = 0 if follow_links else os.O_NOFOLLOW
     fd = disk.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | nofollow)
     _check_regular(fd, path)
-    return os.fdopen(fd, "rb")
+    return io.BufferedReader(_Raw(fd), _BUFFER)
 
 
 def read_file(path: Path, most: int | None = None, *, follow_links: bool = True) -> bytes:
@@ -193,6 +241,46 @@ def read_settings(path: Path, *, follow_links: bool = True) -> str:
     return data.decode("utf-8", "replace")
 
 
+class _Raw(io.RawIOBase):
+    """An open file that is read through `disk`."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return os.lseek(self._fd, offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        data = disk.read(self._fd, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        # In one piece, because a checkpoint may be large.
+        left = os.fstat(self._fd).st_size - os.lseek(self._fd, 0, os.SEEK_CUR)
+        parts = []
+        while data := disk.read(self._fd, max(left, _BUFFER)):
+            parts.append(data)
+            left -= len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            # What was read is complete, so an error is of no consequence.
+            with suppress(OSError):
+                disk.close(self._fd)
+
+
 class AppendOnlyFile:
     """A file that grows at its end.
 
@@ -208,8 +296,8 @@ class AppendOnlyFile:
         self._durable = durable
         self._path = path
         self._length = length
-        is_new = not path.exists()
         try:
+            is_new = not _exists(path)
             self._fd = _open_plainly(path, os.O_RDWR | os.O_CREAT)
             if is_new and durable:
                 sync(path.parent)
@@ -283,6 +371,14 @@ def _open_plainly(path: Path, flags: int) -> int:
     fd = disk.open(path, flags | _PLAIN)
     _check_regular(fd, path)
     return fd
+
+
+def _exists(path: Path) -> bool:
+    try:
+        disk.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _check_regular(fd: int, path: Path) -> None:

@@ -15,3 +15,7 @@ POPULATION = 10_000_000
 SEEDS = 100_000
 # Bytes of the header of a checkpoint.
 HEADER_BYTES = 256 * 2**20
+# Connections to the dashboard at a time, each of which takes a thread.
+CONNECTIONS = 128
+# Characters of an error message; the middle of a longer one is left out.
+MESSAGE_CHARACTERS = 4000

@@ -4,83 +4,17 @@ Only what was synced is certain. Writes to a file since its last fsync may be lo
 sectors, replaced by zeros, or applied without the ones before them. Names in a directory since its
 last fsync may be missing, in any order. The enumeration is bounded: at each moment, one file or one
 directory takes each of its states while all others keep everything, or nothing, that is uncertain;
-in addition, random combinations are drawn.
+in addition, random combinations are drawn. A remote storage keeps what it accepted; the object that
+was being written may be incomplete.
 """
 
-import os
 import random
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
-
-from mopbt.filesystem import Disk
 
 SECTOR = 512
 COMBINATIONS = 24  # random combinations at each moment
-
-
-class Recorder(Disk):
-    """A disk that records what changes the files below a directory."""
-
-    def __init__(self, root):
-        self.root = root
-        self.events = []
-        self._inodes = {}  # by path
-        self._open = {}  # inode, or the path of a directory, by descriptor
-        self._next = 0
-
-    def open(self, path, flags):
-        exists = path.exists()
-        fd = super().open(path, flags)
-        if path.is_dir():
-            self._open[fd] = path
-        elif path in self._inodes:
-            self._open[fd] = self._inodes[path]
-            if flags & os.O_TRUNC:
-                self.events.append(("truncate", self._inodes[path], 0))
-        elif not exists:
-            self._open[fd] = self._inodes[path] = self._next
-            self.events.append(("name", path.parent, path.name, self._next))
-            self._next += 1
-        return fd
-
-    def write(self, fd, data, offset):
-        written = super().write(fd, data, offset)
-        self.events.append(("write", self._open[fd], bytes(data[:written]), offset))
-        return written
-
-    def truncate(self, fd, length):
-        super().truncate(fd, length)
-        self.events.append(("truncate", self._open[fd], length))
-
-    def sync(self, fd):
-        super().sync(fd)
-        if fd in self._open:
-            self.events.append(("sync", self._open[fd]))
-
-    def close(self, fd):
-        super().close(fd)
-        self._open.pop(fd, None)
-
-    def replace(self, source, target):
-        super().replace(source, target)
-        inode = self._inodes.pop(source)
-        self._inodes[target] = inode
-        self.events.append(("rename", target.parent, source.name, target.name, inode))
-
-    def link(self, source, target):
-        super().link(source, target)
-        self._inodes[target] = self._inodes[source]
-        self.events.append(("name", target.parent, target.name, self._inodes[source]))
-
-    def unlink(self, path):
-        super().unlink(path)
-        self._inodes.pop(path, None)
-        self.events.append(("unname", path.parent, path.name))
-
-    def mkdir(self, path):
-        super().mkdir(path)
-        self.events.append(("name", path.parent, path.name, path))
+ROOT = ("folder", "")
 
 
 @dataclass
@@ -114,9 +48,9 @@ def apply_to_directory(content, operations):
                 names[name] = what
             case ("unname", _, name):
                 names.pop(name, None)
-            case ("rename", _, source, target, inode):
+            case ("rename", _, source, target, what):
                 names.pop(source, None)
-                names[target] = inode
+                names[target] = what
     return names
 
 
@@ -136,15 +70,15 @@ def file_states(file):
 
 def torn_writes(operation):
     """Yield a write as far as some of its sectors reached the disk; the others are zeros."""
-    kind, inode, data, offset = operation
+    kind, file, data, offset = operation
     end = offset + len(data)
     for cut in range((offset // SECTOR + 1) * SECTOR, end, SECTOR):
         head = data[: cut - offset]
         tail = data[cut - offset :]
-        yield kind, inode, head, offset
-        yield kind, inode, head + b"\0" * len(tail), offset
-        yield kind, inode, b"\0" * len(head) + tail, offset
-    yield kind, inode, b"\0" * len(data), offset
+        yield kind, file, head, offset
+        yield kind, file, head + b"\0" * len(tail), offset
+        yield kind, file, b"\0" * len(head) + tail, offset
+    yield kind, file, b"\0" * len(data), offset
 
 
 def directory_states(directory):
@@ -165,75 +99,122 @@ def _everything(states):
 
 
 class Machine:
-    """The disk of a machine that may lose its power at any moment."""
+    """The disk of a machine that may lose its power at any moment.
 
-    def __init__(self, root):
-        self.root = root
+    Args:
+        tree: What the disk holds durably at first: bytes by path, None for a directory.
+    """
+
+    def __init__(self, tree=None):
         self.files = {}
-        self.directories = {root: Durable({})}
+        self.folders = {ROOT: Durable({})}
+        self.remote = {}
+        self._torn = {}  # the remote object that is being written, incomplete
+        for path, content in sorted((tree or {}).items()):
+            folder, _, name = path.rpartition("/")
+            what = ("folder", path) if content is None else path
+            self.folders["folder", folder].content[name] = what
+            if content is None:
+                self.folders[what] = Durable({})
+            else:
+                self.files[what] = Durable(content)
 
     def execute(self, event):
-        kind = event[0]
-        if kind in ("write", "truncate"):
-            self.files[event[1]].pending.append(event)
-        elif kind == "sync":
-            place = event[1]
-            if place in self.files:
-                self.files[place].settle(apply_to_file)
-            elif place in self.directories:
-                self.directories[place].settle(apply_to_directory)
-        elif event[1] in self.directories:
-            self.directories[event[1]].pending.append(event)
-            if kind == "name" and isinstance(event[3], Path):
-                self.directories.setdefault(event[3], Durable({}))
-            elif kind == "name":
-                self.files.setdefault(event[3], Durable(b""))
+        """Apply an event; what it changed is uncertain until it is synced."""
+        self._torn = {}
+        match event:
+            case ("write" | "truncate", file, *_):
+                self.files[file].pending.append(event)
+            case ("sync", place):
+                if place in self.folders:
+                    self.folders[place].settle(apply_to_directory)
+                else:
+                    self.files[place].settle(apply_to_file)
+            case ("name" | "unname" | "rename", folder, *_):
+                self.folders["folder", folder].pending.append(event)
+                if event[0] == "name":
+                    group = self.folders if isinstance(event[3], tuple) else self.files
+                    group.setdefault(event[3], Durable({} if group is self.folders else b""))
+            case ("put" | "rm", path, data):
+                self._execute_remote(path, data)
+
+    def _execute_remote(self, path, data):
+        if data is None:
+            self.remote.pop(path, None)
+        else:
+            self.remote[path] = data
+            self._torn = {path: data[: len(data) // 2]}
 
     def states(self, rng):
         """Yield the trees, as dicts from paths to bytes, that a power loss may leave now."""
         files = {key: file_states(file) for key, file in self.files.items()}
-        folders = {key: directory_states(place) for key, place in self.directories.items()}
+        folders = {key: directory_states(place) for key, place in self.folders.items()}
         uncertain = [(files, key) for key in files if len(files[key]) > 1]
-        uncertain += [(folders, key) for key in folders if self.directories[key].pending]
+        uncertain += [(folders, key) for key in folders if self.folders[key].pending]
         for base in (_nothing, _everything):
+            yield self.tree(files, folders, base)
             for group, key in uncertain:
-                for state in group[key]:
-                    yield self.tree(files, folders, base, {(id(group), key): state})
+                all_states = group[key]
+                for state in all_states:
+                    group[key] = [state]
+                    yield self.tree(files, folders, base)
+                group[key] = all_states
         for _ in range(COMBINATIONS if len(uncertain) > 1 else 0):
-            yield self.tree(files, folders, rng.choice, {})
+            yield self.tree(files, folders, rng.choice)
+        if self._torn:
+            yield self.tree(files, folders, _everything) | self._torn
 
-    def tree(self, files, folders, choose, fixed):
+    def tree(self, files, folders, choose):
+        """Choose a state of each file and directory, and return the tree that they make."""
         tree = {}
-        todo = [self.root]
+        todo = [ROOT]
         while todo:
             place = todo.pop()
-            key = (id(folders), place)
-            names = fixed[key] if key in fixed else choose(folders[place])
-            for name, what in names.items():
-                if isinstance(what, Path):
-                    tree[str(what.relative_to(self.root))] = None
+            prefix = f"{place[1]}/" if place[1] else ""
+            for name, what in choose(folders[place]).items():
+                if isinstance(what, tuple):
+                    tree[what[1]] = None
                     todo.append(what)
-                    continue
-                key = (id(files), what)
-                content = fixed[key] if key in fixed else choose(files[what])
-                tree[str((place / name).relative_to(self.root))] = content
+                else:
+                    tree[prefix + name] = choose(files[what])
+        for path, content in self.remote.items():
+            tree.setdefault(path.rpartition("/")[0], None)
+            tree[path] = content
         return tree
 
 
-def crash_states(recorder, *, begin=0, seed=0):
-    """Yield each distinct state after a power loss once, with how many events preceded it."""
-    machine = Machine(recorder.root)
+class Digests:
+    """Names states by their content."""
+
+    def __init__(self):
+        self._known = {None: "-"}
+
+    def of(self, tree):
+        """Return the digest of a tree."""
+        parts = [f"{path} {self._digest(content)}" for path, content in sorted(tree.items())]
+        return blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()
+
+    def _digest(self, content):
+        if content not in self._known:
+            self._known[content] = blake2b(content, digest_size=12).hexdigest()
+        return self._known[content]
+
+
+def crash_states(events, tree=None, *, seed=0):
+    """Yield each distinct state once, with its digest and how many events preceded it."""
+    machine = Machine(tree)
     rng = random.Random(seed)
+    digests = Digests()
     seen = set()
-    for number, event in enumerate(recorder.events, 1):
+    for number, event in enumerate(events, 1):
         machine.execute(event)
-        if number <= begin:
+        if event[0] == "shown":
             continue
-        for tree in machine.states(rng):
-            digest = blake2b(repr(sorted(tree.items())).encode(), digest_size=16).digest()
+        for state in machine.states(rng):
+            digest = digests.of(state)
             if digest not in seen:
                 seen.add(digest)
-                yield number, tree
+                yield number, digest, state
 
 
 def write_tree(tree, place):
@@ -243,3 +224,12 @@ def write_tree(tree, place):
             (place / name).mkdir()
         else:
             (place / name).write_bytes(content)
+
+
+def read_tree(place):
+    """Return the files of a directory as a tree."""
+    tree = {}
+    for file in sorted(place.rglob("*")):
+        name = file.relative_to(place).as_posix()
+        tree[name] = None if file.is_dir() else file.read_bytes()
+    return tree
