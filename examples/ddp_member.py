@@ -68,7 +68,7 @@ def train_rank(rank, store, interval, model, optimizer, steps):
         store=store,
         rank=rank,
         world_size=RANKS,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(minutes=5),
     )
     distributed = None
     try:

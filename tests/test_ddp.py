@@ -1,5 +1,6 @@
 """A member that trains in two processes, and what happens when one of them dies."""
 
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ EXAMPLES = str(Path(__file__).parent.parent / "examples")
 
 
 def train(m):
-    """Train as the example does, and disturb the other rank of members with a large rate."""
+    """Train as the example does, and disturb members with a large rate in their first interval."""
     sys.path.insert(0, EXAMPLES)
     import ddp_member
 
@@ -30,7 +31,7 @@ def train(m):
     def steps_with_a_disturbance():
         for step in steps():
             if step == 1 and m.hp["lr"] > 0.5:
-                others[0].send_signal(int(os.environ["DISTURBANCE"]))
+                disturb(others[0].pid)
             yield step
 
     ddp_member.start_rank = start_and_remember
@@ -41,42 +42,75 @@ def train(m):
         ddp_member.start_rank = start
 
 
-def run(tmp_path, timeout):
+def disturb(other):
+    """Send a signal to the other rank or to this one, only once if there is a file for it."""
+    victim, number = json.loads(os.environ["DISTURBANCE"])
+    once = Path(os.environ["OWNER"]) / "disturbed"
+    if victim == "other" and number == signal.SIGKILL:
+        os.kill(other, number)
+    elif number and not once.exists():
+        once.touch()
+        os.kill(other if victim == "other" else os.getpid(), number)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that trains a population whose ranks are disturbed."""
     sys.path.insert(0, EXAMPLES)
     try:
         from ddp_member import task
     finally:
         sys.path.remove(EXAMPLES)
-    return mopbt.run(
-        train,
-        space=task.space,
-        objectives=task.objectives,
-        interval=2,
-        steps=4,
-        out=tmp_path / "run",
-        population=4,
-        seed=2,
-        engine=mopbt.PoolEngine(1, timeout=timeout),
-        progress=False,
-    )
+
+    def run_disturbed(victim, number, timeout=300):
+        folder = tmp_path / f"{victim}-{int(number)}"
+        folder.mkdir()
+        monkeypatch.setenv("DISTURBANCE", json.dumps([victim, int(number)]))
+        monkeypatch.setenv("OWNER", str(folder))
+        results = mopbt.run(
+            train,
+            space=task.space,
+            objectives=task.objectives,
+            interval=2,
+            steps=4,
+            out=folder / "run",
+            population=2,
+            seed=2,
+            engine=mopbt.PoolEngine(1, timeout=timeout),
+            progress=False,
+        )
+        assert (results.outcome, len(results)) == ("done", 4)
+        assert processes_with(f"OWNER={folder}") == []
+        return results
+
+    return run_disturbed
 
 
-def disturbed(results):
+def metrics(results):
+    return {point.model: point.scores for point in results.points()}
+
+
+def test_an_interval_whose_rank_dies_fails_and_the_run_continues(run):
+    results = run("other", signal.SIGKILL)
     first = [record for record in results.records() if record["begin"] == 0]
-    return {record["job"] for record in first if record["hp.lr"] > 0.5}
-
-
-def test_an_interval_whose_rank_dies_fails_and_the_run_continues(tmp_path, monkeypatch):
-    monkeypatch.setenv("DISTURBANCE", str(int(signal.SIGKILL)))
-    monkeypatch.setenv("OWNER", str(tmp_path))
-    results = run(tmp_path, 120)
-    assert (results.outcome, len(results)) == ("done", 8)
-    failures = results.failures
-    assert disturbed(results) == set(failures)
-    assert 0 < len(failures) < 8
-    assert all("RuntimeError" in error for error in failures.values())
+    disturbed = {record["model"] for record in first if record["hp.lr"] > 0.5}
+    assert disturbed == set(results.failures)
+    assert len(disturbed) == 1
+    assert all("RuntimeError" in error for error in results.failures.values())
     assert len(results.front()) > 0
-    assert processes_with(f"OWNER={tmp_path}") == []
+
+
+def test_an_interval_whose_rank_hangs_or_whose_worker_dies_is_repeated(run):
+    """The repetition trains as an undisturbed run does."""
+    undisturbed = run("other", 0)
+    expected = metrics(undisturbed)
+    assert len(expected) == 4
+    # The limit is far above the time of an undisturbed interval on this machine.
+    limit = max(20, 5 * max(point.duration for point in undisturbed.points()))
+    hung = run("other", signal.SIGSTOP, timeout=limit)
+    assert (hung.failures, metrics(hung)) == ({}, expected)
+    died = run("worker", signal.SIGKILL)
+    assert (died.failures, metrics(died)) == ({}, expected)
 
 
 def processes_with(variable):
