@@ -2,15 +2,16 @@
 
 import json
 import os
+import shutil
 import stat
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import mopbt
+from engines.in_workers import Placed, Tried
+from mopbt.cli import main as command_line
 from mopbt.device import assign_device, assigned_device
 from mopbt.engines import auto, devices
 from mopbt.engines.auto import EngineSpec, engine_spec
@@ -36,8 +37,6 @@ from mopbt.problem import problem_of
 from mopbt.state import Job
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.tasks.toy import ToyTask
-
-sys.path.append(str(Path(__file__).parent))  # where workers find this module
 
 UUID = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
 MIG = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
@@ -147,7 +146,9 @@ def machine(tmp_path, monkeypatch):
     def pretend(kind="cuda", total=3, listing="", build="cu128"):
         mask = devices.MASKS.get(kind, "NO_MASK")
         folder = tmp_path / "packages"
-        folder.mkdir(exist_ok=True)
+        # A stand-in of the same size and second would be taken for the compiled one.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
         (folder / "torch.py").write_text(TORCH.format(mask=mask, total=total, kind=kind))
         script = tmp_path / "nvidia-smi"
         script.write_text(f"#!/bin/sh\ncat <<'END'\n{listing}END\n")
@@ -237,21 +238,6 @@ FOUND = tuple(Device("cuda", i, entry, FREE) for i, entry in enumerate(("4", UUI
 def three(monkeypatch):
     """Pretend that this process sees three devices."""
     monkeypatch.setattr(devices, "discover", lambda refresh=False: FOUND)
-
-
-@dataclass(frozen=True)
-class Placed(ToyTask):
-    """A toy that says where it computes, and writes down what it was assigned."""
-
-    device: str = "auto"
-    folder: str = ""
-
-    def train(self, model, hp, begin, end, seed):
-        names = ("MOPBT_DEVICE", *devices.MASKS.values())
-        seen = {name: os.environ[name] for name in names if name in os.environ}
-        own = {**seen, "assigned": assigned_device(), "pid": os.getpid()}
-        (Path(self.folder) / f"{os.getpid()}.json").write_text(json.dumps(own))
-        return super().train(model, hp, begin, end, seed)
 
 
 @pytest.mark.parametrize(
@@ -402,6 +388,34 @@ def test_workers_on_the_cpu_see_no_device(three, tmp_path):
     assert (workers, received) == (1, [("-1", "cpu")])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), {("4", "cuda:0"), (UUID, "cuda:0"), (MIG, "cuda:0")}),
+        (("--devices", "1", "--workers-per-device", "2"), {(UUID, "cuda:0")}),
+        (("--devices", f"cuda:0,{MIG}"), {("4", "cuda:0"), (MIG, "cuda:0")}),
+        (("--devices", "cpu", "--workers", "2"), {("-1", "cpu")}),
+    ],
+)
+def test_options_of_the_command_line_reach_the_workers(
+    three, tmp_path, monkeypatch, options, expected
+):
+    file = tmp_path / f"{tmp_path.name}.py"  # no two modules may have one name
+    file.write_text(
+        f"from engines.in_workers import Placed\ntask = Placed(folder={str(tmp_path)!r}, steps=4)\n"
+    )
+    arguments = ["--out", str(tmp_path / "run"), "--population", "8", "--quiet", *options]
+    monkeypatch.setattr("sys.argv", ["mopbt", "run", f"{file}:task", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        command_line()
+    assert ended.value.code == 0
+    received = [json.loads(file.read_text()) for file in tmp_path.glob("*.json")]
+    seen = {(own["CUDA_VISIBLE_DEVICES"], own["assigned"]) for own in received}
+    assert seen <= expected
+    assert len(received) >= 2
+
+
 def test_a_machine_without_accelerators_assigns_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "discover", lambda refresh=False: ())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -436,59 +450,6 @@ def test_the_local_engine_assigns_the_first_device_while_it_runs(three, tmp_path
 
 
 # Checks and measurements before a run.
-
-
-@dataclass(frozen=True)
-class Tried(Placed):
-    """A toy that can be measured, and writes down where that happened."""
-
-    seconds: dict = field(default_factory=lambda: {"alone": 1.0, "stacked": 0.1})
-    size: int = 1000
-    fails: str = ""
-
-    def _note(self, what):
-        name = f"{what}-{os.getpid()}-{os.environ.get('CUDA_VISIBLE_DEVICES')}"
-        (Path(self.folder) / name).touch()
-
-    def check(self):
-        self._note("check")
-        if self.fails == "odd":
-            raise OddError(1, 2)
-        if self.fails == "exit":
-            os._exit(7)
-        if self.fails:
-            raise CannotStack(self.fails)
-
-    def check_stack(self):
-        self._note("check_stack")
-
-    def measure_update(self):
-        self._note("measure")
-        return SimpleNamespace(seconds=self.seconds["alone"], bytes=self.size)
-
-    def probe(self, members):
-        self._note("probe")
-        if "stacked" not in self.seconds:
-            raise CannotStack("the model cannot be stacked")
-        return SimpleNamespace(
-            loop=self.seconds["alone"],
-            stack=self.seconds["stacked"],
-            disagreement=0.0,
-            bytes_per_member=self.size,
-        )
-
-    def train_many(self, models, hp, begins, seeds):
-        raise NotImplementedError
-
-    def evaluate_many(self, models):
-        raise NotImplementedError
-
-
-class OddError(Exception):
-    """An error that cannot be unpickled."""
-
-    def __init__(self, one, two):
-        super().__init__(f"{one} is odd, {two} is not")
 
 
 @pytest.fixture

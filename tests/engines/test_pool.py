@@ -1,23 +1,39 @@
-import gc
+import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import mopbt
+from engines.in_workers import (
+    BrokenCheckpoints,
+    ForkingToy,
+    GarbageTask,
+    HalfSilentTask,
+    LockedTask,
+    SilentTask,
+    SlowCheckpoints,
+    ThreadCountTask,
+    UnreadableTask,
+    UnreadTask,
+    WordyTask,
+)
+from mopbt.engines import pool
 from mopbt.engines.base import RunContext
+from mopbt.engines.execution import Answer
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.simulated import SimulatedEngine
 from mopbt.engines.supervisor import available_cores
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MissingScore, StoreError, TaskError, UnreadHyperparameter, WorkerFailed
 from mopbt.problem import problem_of
-from mopbt.state import Job
+from mopbt.state import Job, Report
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.tasks.toy import ToyTask
 from mopbt.testing import EngineConformance
@@ -59,7 +75,7 @@ def collect(engine, n):
 
 
 def test_a_dead_worker_is_replaced_and_its_job_repeated(tmp_path):
-    (tmp_path / "lives").write_text("2")
+    (tmp_path / "lives").write_text("1")
     engine = start(SuicidalToy(lives=str(tmp_path / "lives")), tmp_path, workers=1, retries=2)
     engine.submit(fresh(0, 1), {})
     reports = collect(engine, 2)
@@ -69,25 +85,17 @@ def test_a_dead_worker_is_replaced_and_its_job_repeated(tmp_path):
 
 
 def test_a_job_that_keeps_killing_its_worker_is_reported_as_failed(tmp_path):
-    (tmp_path / "lives").write_text("3")
-    engine = start(SuicidalToy(lives=str(tmp_path / "lives")), tmp_path, workers=2, retries=2)
+    (tmp_path / "lives").write_text("2")
+    engine = start(SuicidalToy(lives=str(tmp_path / "lives")), tmp_path, workers=1, retries=1)
     engine.submit([*fresh(0), Job(1, 1, (0, 3), None, 0, 2)], {})
     reports = collect(engine, 2)
     engine.close()
-    assert "died 3 times" in reports[0].error
+    assert "died 2 times" in reports[0].error
     assert "-9" in reports[0].error
     assert reports[1].objectives is not None
 
 
-class SlowCheckpoints(DirectoryCheckpoints):
-    """The first checkpoint is slow to save, so that the next job trains meanwhile."""
-
-    def save(self, id, data):
-        time.sleep(0.5 if id == 0 else 0.0)
-        return super().save(id, data)
-
-
-@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("retries", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_job_that_is_being_saved_is_not_blamed_for_the_death_of_the_next_one(tmp_path, retries):
     (tmp_path / "lives").write_text("99")
     engine, task = (
@@ -104,6 +112,54 @@ def test_a_job_that_is_being_saved_is_not_blamed_for_the_death_of_the_next_one(t
         2: False,
     }
     assert f"died {max(retries + 1, 2)} times" in reports[1].error
+
+
+class ScriptedProcess:
+    popen = SimpleNamespace(pid=1)
+    deadline = math.inf
+    timed_out = False
+
+    def __init__(self):
+        self.sent = []
+        self.send = self.sent.append
+
+
+class ScriptedSupervisor:
+    """Returns events that were written down, each a function of the process that was started."""
+
+    def __init__(self, events):
+        self.events = list(events)
+        self.processes = []
+
+    def spawn(self, target, environment):
+        self.processes.append(ScriptedProcess())
+        return self.processes[-1]
+
+    def receive(self, timeout=None):
+        return self.events.pop(0)(self.processes[-1]) if self.events else None
+
+    def reap(self, process):
+        return -9
+
+
+def test_an_answer_that_was_on_its_way_when_its_worker_was_killed_counts(tmp_path, monkeypatch):
+    """The time limit passes while the answer is in the pipe, so the death comes after it."""
+
+    def answered_too_late(process):
+        process.timed_out = True
+        return process, pickle.dumps(Answer([Report(0, (1.0, 1.0))]))
+
+    supervisor = ScriptedSupervisor(
+        [lambda p: (p, pickle.dumps(None)), answered_too_late, lambda p: (p, None)]
+    )
+    monkeypatch.setattr("mopbt.engines.pool.Supervisor", lambda: supervisor)
+    engine = start(ToyTask(), tmp_path, workers=1, timeout=1.0, retries=0)
+    engine.submit(fresh(0, 1), {})
+    assert [report.job for report in engine.collect()] == [0]
+    # Job 1 was not the reason, so it is repeated, also without retries.
+    _, second = supervisor.processes
+    stack = second.sent[-1]
+    assert [job.id for job, _ in pickle.loads(stack)] == [1]
 
 
 def test_close_ends_all_workers_at_once_even_in_the_middle_of_a_job(tmp_path):
@@ -167,54 +223,13 @@ def alive(pid):
 
 
 @pytest.mark.slow
-def test_a_worker_has_one_thread_by_default(tmp_path):
+def test_a_worker_has_one_thread_by_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
     for threads, expected in ((1, 1.0), (2, 2.0)):
         engine = start(ThreadCountTask(), tmp_path, workers=1, threads=threads)
         engine.submit([Job(0, 0, (0,), None, 0, 1)], {})
         assert collect(engine, 1)[0].scores == {"omp": expected, "torch": expected}
         engine.close()
-
-
-class ThreadCountTask:
-    space = {"x": mopbt.Grid(0, 1, 2)}
-    objectives = {"omp": "max", "torch": "max"}
-    interval = steps = 1
-
-    def init(self, seed):
-        return {}
-
-    def train(self, model, hp, begin, end, seed):
-        hp["x"]
-
-    def evaluate(self, model):
-        import torch
-
-        return {
-            "omp": float(os.environ["OMP_NUM_THREADS"]),
-            "torch": float(torch.get_num_threads()),
-        }
-
-    def dump(self, model):
-        return b""
-
-    def load(self, data):
-        return {}
-
-
-class UnreadTask(ThreadCountTask):
-    def train(self, model, hp, begin, end, seed):
-        # Testing for a name does not count as reading it.
-        assert "x" in hp
-
-
-class SilentTask(ThreadCountTask):
-    def evaluate(self, model):
-        return {"torch": 1.0}
-
-
-class WordyTask(ThreadCountTask):
-    def evaluate(self, model):
-        return {"torch": "very good", "omp": 1}
 
 
 @pytest.mark.parametrize(
@@ -238,20 +253,6 @@ def test_a_task_that_cannot_be_sent_is_refused_before_anything_trains(tmp_path):
     with pytest.raises(WorkerFailed, match="cannot be sent to worker processes.*engine='local'"):
         start(LockedTask(), tmp_path, workers=1)
     assert list(tmp_path.iterdir()) == []
-
-
-class LockedTask(ThreadCountTask):
-    def __init__(self):
-        self.lock = threading.Lock()
-
-
-class UnreadableTask(ThreadCountTask):
-    def __reduce__(self):
-        return (explode, ())
-
-
-def explode():
-    raise ImportError("no such thing in a worker")
 
 
 def test_a_task_that_a_worker_cannot_read_is_an_error_that_says_so(tmp_path):
@@ -313,14 +314,6 @@ def test_refuses_wrong_sizes():
     assert PoolEngine().workers == available_cores() >= 1
 
 
-class ForkingToy(SuicidalToy):
-    def train(self, model, hp, begin, end, seed):
-        if hp["weight"] >= self.weight and os.fork() == 0:
-            time.sleep(20)
-            os._exit(0)
-        return super().train(model, hp, begin, end, seed)
-
-
 def test_the_death_of_a_worker_whose_children_survive_is_noticed_at_once(tmp_path):
     (tmp_path / "lives").write_text("1")
     began = time.monotonic()
@@ -342,15 +335,6 @@ def test_a_folder_that_cannot_be_written_ends_the_run(tmp_path):
     engine.close()
 
 
-class BrokenCheckpoints(DirectoryCheckpoints):
-    def __init__(self, path, error):
-        super().__init__(path)
-        self.error = error
-
-    def save(self, id, data):
-        raise self.error
-
-
 def saving(tmp_path, error):
     """Return an engine whose only job is trained and cannot be saved."""
     engine = PoolEngine(1)
@@ -370,14 +354,6 @@ def test_a_storage_that_refuses_a_checkpoint_stops_the_run(tmp_path, error):
     engine.close()
 
 
-class GarbageTask(ToyTask):
-    def evaluate(self, model):
-        return super().evaluate(model) | {
-            "collects": gc.isenabled(),
-            "frozen": gc.get_freeze_count(),
-        }
-
-
 def test_a_worker_collects_garbage_except_in_what_it_imported(tmp_path):
     engine = start(GarbageTask(), tmp_path, workers=1)
     engine.submit(fresh(0), {})
@@ -387,8 +363,9 @@ def test_a_worker_collects_garbage_except_in_what_it_imported(tmp_path):
     engine.close()
 
 
-def test_long_jobs_do_not_wait_behind_each_other(tmp_path):
-    engine = start(SlowToy(seconds=0.6), tmp_path, workers=2)
+def test_long_jobs_do_not_wait_behind_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "_SHORT", 0.05)
+    engine = start(SlowToy(seconds=0.1), tmp_path, workers=2)
     engine.submit(fresh(0, 1), {})
     collect(engine, 2)
     engine.submit(fresh(2, 3, 4), {})
@@ -398,16 +375,14 @@ def test_long_jobs_do_not_wait_behind_each_other(tmp_path):
     engine.close()
 
 
-class HalfSilentTask(ToyTask):
-    def evaluate(self, model):
-        scores = super().evaluate(model)
-        return scores if scores["near"] < 0.5 else {"near": scores["near"]}
-
-
 def test_finished_jobs_are_reported_before_the_error(tmp_path):
-    engine = start(HalfSilentTask(noise=0.0), tmp_path, workers=1)
+    evaluated = tmp_path / "evaluated"
+    engine = start(HalfSilentTask(noise=0.0, evaluated=str(evaluated)), tmp_path, workers=1)
     engine.submit([Job(0, 0, (0, 9), None, 0, 2), Job(1, 1, (10, 9), None, 0, 2)], {})
-    time.sleep(1.5)  # both have answered
+    deadline = time.monotonic() + 30
+    while not evaluated.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)  # both have answered
     assert [report.job for report in engine.collect()] == [0]
     with pytest.raises(MissingScore):
         engine.collect()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mopbt
+from mopbt.cli import main as command_line
 from mopbt.device import assigned_device
 from mopbt.engines.base import RunContext
 from mopbt.engines.ray import Actor, RayEngine
@@ -94,7 +95,7 @@ def collect(engine, n, seconds=60):
 def outcomes(results):
     """Return what a run ordered and measured, without times."""
     keys = (
-        "job",
+        "model",
         "trial",
         "begin",
         "end",
@@ -119,7 +120,7 @@ def test_a_run_on_ray_is_the_run_in_this_process_and_all_of_its_front_can_be_loa
         task,
         out=tmp_path / "there",
         population=8,
-        engine=RayEngine(3),
+        engine=RayEngine(2),
         storage=tmp_path / "far",
         progress=False,
     )
@@ -386,6 +387,32 @@ def test_an_actor_sees_only_the_gpus_that_ray_gave_it(cluster, tmp_path, gpus, m
         assert visible == {"-1"}
 
 
+@pytest.mark.slow
+def test_options_of_the_command_line_reach_the_actors(cluster, tmp_path, monkeypatch):
+    node = cluster.add_node(num_cpus=4, num_gpus=2, object_store_memory=MEMORY)
+    file = tmp_path / "placed_on_ray.py"
+    file.write_text(
+        "from test_ray import DeviceToy\n"
+        f"task = DeviceToy(folder={str(tmp_path)!r}, steps=4, actors=2)\n"
+    )
+    arguments = ["--engine", "ray", "--address", cluster.address, "--workers", "2"]
+    arguments += ["--num-cpus", "2", "--num-gpus", "1", "--population", "6", "--quiet"]
+    monkeypatch.setattr(
+        "sys.argv", ["mopbt", "run", f"{file}:task", "--out", str(tmp_path / "run"), *arguments]
+    )
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            command_line()
+    finally:
+        cluster.remove_node(node)
+    assert ended.value.code == 0
+    seen = [json.loads(file.read_text()) for file in tmp_path.glob("*.json")]
+    assert {own["assigned"] for own in seen} == {"cuda:0"}
+    assert len({own["CUDA_VISIBLE_DEVICES"] for own in seen}) == 2
+    assert (tmp_path / "run" / "run.toml").read_text().count("num_gpus = 1.0") == 1
+
+
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 1), ("cuda", 0), ("cuda:1", 2)])
 def test_a_device_that_actors_do_not_have_is_an_error(tmp_path, device, gpus):
     with pytest.raises(TaskError, match=f"sets device='{device}', but the actors.*`num_gpus`"):
@@ -530,7 +557,7 @@ mopbt.run(task, out=out, population=6, engine=engine, progress=False)
     )
     unbroken = mopbt.run(task, out=None, population=6, engine="local", progress=False)
     assert outcomes(results) == outcomes(unbroken)
-    assert [point.job for point in results.front()] == [point.job for point in unbroken.front()]
+    assert [point.model for point in results.front()] == [point.model for point in unbroken.front()]
     assert all(results.load(point) for point in results.front())
 
 

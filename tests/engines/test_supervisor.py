@@ -1,62 +1,13 @@
 """Worker processes: messages, deaths, deadlines, and the processes that a worker starts."""
 
-import ctypes
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from mopbt.engines.supervisor import Supervisor, exit_at_once, open_channel, receive, send
-
-sys.path.append(str(Path(__file__).parent))  # where workers find this module
-
-
-def echo():
-    source, sink = open_channel()
-    print("not a message")
-    while (message := receive(source)) is not None:
-        if message.startswith(b"exit"):
-            os._exit(int(message[4:]))
-        if message == b"session":
-            shell = "sh -c 'sleep 60 & echo $!; wait'"
-            child = subprocess.Popen(
-                ["setsid", "sh", "-c", shell], stdout=subprocess.PIPE, start_new_session=True
-            )
-            message = child.stdout.readline().strip()
-        if message == b"fork":
-            child = os.fork()
-            if child == 0:
-                time.sleep(60)
-                os._exit(0)
-            message = str(child).encode()
-        send(sink, message)
-    exit_at_once()
-
-
-def forking():
-    source, sink = open_channel()
-    child = os.fork()
-    if child == 0:
-        time.sleep(60)
-        os._exit(0)
-    send(sink, str(child).encode())
-    receive(source)
-    exit_at_once()
-
-
-def stuck():
-    _, sink = open_channel()
-    send(sink, b"stuck")
-    # Unlike other libraries, this one is called without releasing Python's lock.
-    ctypes.PyDLL(None).sleep(60)
-
-
-def variable():
-    _, sink = open_channel()
-    send(sink, os.environ["MOPBT_TEST"].encode())
+from mopbt.engines.supervisor import Supervisor
 
 
 @pytest.fixture
@@ -81,7 +32,7 @@ def wait_for_end(pid):
 
 
 def test_messages_of_any_size_arrive_in_order(supervisor):
-    worker = supervisor.spawn("test_supervisor:echo", {})
+    worker = supervisor.spawn("engines.in_workers:echo", {})
     messages = [b"", b"x", bytes(3 * 2**20), b"last"]
     for message in messages:
         worker.send(message)
@@ -90,12 +41,12 @@ def test_messages_of_any_size_arrive_in_order(supervisor):
 
 
 def test_a_worker_has_the_variables_that_it_is_given(supervisor):
-    worker = supervisor.spawn("test_supervisor:variable", {"MOPBT_TEST": "7"})
+    worker = supervisor.spawn("engines.in_workers:variable", {"MOPBT_TEST": "7"})
     assert supervisor.receive(30) == (worker, b"7")
 
 
 def test_a_death_comes_after_the_messages_with_its_exit_code(supervisor):
-    worker = supervisor.spawn("test_supervisor:echo", {})
+    worker = supervisor.spawn("engines.in_workers:echo", {})
     worker.send(b"before")
     worker.send(b"exit3")
     assert supervisor.receive(30) == (worker, b"before")
@@ -105,7 +56,7 @@ def test_a_death_comes_after_the_messages_with_its_exit_code(supervisor):
 
 
 def test_a_worker_that_dies_takes_its_children_with_it(supervisor):
-    worker = supervisor.spawn("test_supervisor:echo", {})
+    worker = supervisor.spawn("engines.in_workers:echo", {})
     worker.send(b"fork")
     child = int(supervisor.receive(30)[1])
     assert is_alive(child)
@@ -118,8 +69,8 @@ def test_a_worker_that_dies_takes_its_children_with_it(supervisor):
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are searched on Linux only")
 @pytest.mark.parametrize("end", ["dies", "is killed", "loses its supervisor"])
 def test_processes_in_sessions_of_their_own_end_with_their_worker(supervisor, end):
-    worker = supervisor.spawn("test_supervisor:echo", {})
-    other = supervisor.spawn("test_supervisor:echo", {})
+    worker = supervisor.spawn("engines.in_workers:echo", {})
+    other = supervisor.spawn("engines.in_workers:echo", {})
     for process in (worker, other):
         process.send(b"session")
     answers = dict(supervisor.receive(30) for _ in range(2))
@@ -137,7 +88,7 @@ def test_processes_in_sessions_of_their_own_end_with_their_worker(supervisor, en
 
 
 def test_close_kills_workers_and_their_children(supervisor):
-    worker = supervisor.spawn("test_supervisor:echo", {})
+    worker = supervisor.spawn("engines.in_workers:echo", {})
     worker.send(b"fork")
     child = int(supervisor.receive(30)[1])
     supervisor.close()
@@ -146,7 +97,7 @@ def test_close_kills_workers_and_their_children(supervisor):
 
 
 def test_a_worker_whose_supervisor_is_gone_ends_with_its_children(supervisor):
-    worker = supervisor.spawn("test_supervisor:forking", {})
+    worker = supervisor.spawn("engines.in_workers:forking", {})
     child = int(supervisor.receive(30)[1])
     worker.popen.stdin.close()  # as the death of this process would
     assert supervisor.receive(30) == (worker, None)
@@ -154,7 +105,7 @@ def test_a_worker_whose_supervisor_is_gone_ends_with_its_children(supervisor):
 
 
 def test_a_worker_that_keeps_the_lock_of_python_ends_with_its_supervisor(supervisor):
-    worker = supervisor.spawn("test_supervisor:stuck", {})
+    worker = supervisor.spawn("engines.in_workers:stuck", {})
     assert supervisor.receive(30) == (worker, b"stuck")
     worker.popen.stdin.close()  # as the death of this process would
     assert supervisor.receive(30) == (worker, None)
@@ -162,7 +113,7 @@ def test_a_worker_that_keeps_the_lock_of_python_ends_with_its_supervisor(supervi
 
 
 def test_a_worker_is_killed_at_its_deadline_and_others_are_not(supervisor):
-    slow, other = (supervisor.spawn("test_supervisor:echo", {}) for _ in range(2))
+    slow, other = (supervisor.spawn("engines.in_workers:echo", {}) for _ in range(2))
     slow.deadline = time.monotonic() + 0.1
     assert supervisor.receive(30) == (slow, None)
     assert slow.timed_out
@@ -173,5 +124,5 @@ def test_a_worker_is_killed_at_its_deadline_and_others_are_not(supervisor):
 
 
 def test_a_worker_is_not_in_the_group_that_a_terminal_interrupts(supervisor):
-    worker = supervisor.spawn("test_supervisor:echo", {})
+    worker = supervisor.spawn("engines.in_workers:echo", {})
     assert os.getpgid(worker.popen.pid) == worker.popen.pid != os.getpgrp()

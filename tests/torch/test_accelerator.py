@@ -138,6 +138,30 @@ class TestTraining:
         _, again = train(task, stacked)
         assert measured == again
 
+    @pytest.mark.parametrize("kind", ["tf32", "bf16", "fp16"])
+    @pytest.mark.parametrize("stacked", [False, True])
+    def test_lower_precision(self, stacked, kind):
+        seen = set()
+
+        def loss(model, batch, hp):
+            outputs = model(batch[0])
+            weights = outputs.softmax(-1)
+            normalized = F.layer_norm(weights, (2,))
+            seen.add((outputs.dtype, normalized.dtype, torch.get_float32_matmul_precision()))
+            return F.cross_entropy(outputs, batch[1]) + normalized.sum() * 0
+
+        members, measured = train(normalized_task(loss=loss, precision=kind), stacked)
+        lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind, torch.float32)
+        # Unlike a CPU, an accelerator normalizes in float32.
+        assert seen == {(lower, torch.float32, "high" if kind == "tf32" else "highest")}
+        expected, on_cpu = train(normalized_task("cpu"), stacked)
+        for own, other in zip(members, expected, strict=True):
+            assert ("scaling" in own) == (kind == "fp16")
+            here = own["model"]["first.weight"].cpu()
+            torch.testing.assert_close(here, other["model"]["first.weight"], rtol=0.1, atol=0.05)
+        for own, others in zip(measured, on_cpu, strict=True):
+            assert own["loss"] == pytest.approx(others["loss"], rel=0.05)
+
     def test_a_second_device(self):
         members, _ = train(normalized_task("sim:1"), stacked=True)
         assert {t.device.index for m in members for t in m["model"].values()} == {1}

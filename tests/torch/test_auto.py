@@ -169,7 +169,7 @@ def test_names_make_engines():
     assert engine_spec("pool", task, 2, workers=8).workers == 2
 
 
-def test_a_pool_has_the_cores_of_the_machine_that_goes_on_with_a_run(monkeypatch):
+def test_a_pool_has_the_cores_of_the_machine_that_resumes_a_run(monkeypatch):
     recorded = engine_spec("auto", ToyTask(), 8).to_dict()
     monkeypatch.setattr("mopbt.engines.pool.available_cores", lambda: 5)
     assert EngineSpec.from_dict(recorded).engine().workers == 5
@@ -222,6 +222,7 @@ def test_the_choice_is_recorded_and_a_resume_does_not_probe_again(tmp_path, monk
     assert not again.failures
 
 
+@pytest.mark.slow
 def test_a_recorded_choice_can_be_overruled(tmp_path, monkeypatch):
     monkeypatch.setattr(auto, "available_cores", lambda: 1)
     task = make_task(steps=2)

@@ -23,7 +23,7 @@ def test_the_front_is_measured_on_test_rows_and_nothing_else_is(engine, tmp_path
     test = rows(64, seed=2)
     results = run(make_task(test=test), tmp_path, engine=engine)
     fronts = [*results.front(), *results.front(observed=True)]
-    assert {e.model for e in results.evaluations} == {p.job for p in fronts}
+    assert {e.model for e in results.evaluations} == {p.model for p in fronts}
     assert not any("test" in name for p in results.points() for name in p.scores)
     reference = make_task(validation=test)
     for evaluation in results.evaluations:
@@ -62,7 +62,7 @@ def test_separate_rows_can_be_held_out_and_are_shown(tmp_path):
     assert task.rows == ("test", "holdout")
     results = run(task, tmp_path)
     found = results.evaluations.select("holdout")
-    assert {e.model for e in found} >= {p.job for p in results.front()}
+    assert {e.model for e in found} >= {p.model for p in results.front()}
     reference = make_task(validation=holdout)
     for evaluation in found:
         measured = reference.evaluate(results.load(evaluation.model))

@@ -101,6 +101,13 @@ class TestRows:
         in_parts(module, torch.rand(100, 1000))
         assert module.sizes == [8, 16, 100]
 
+    def test_few_rows_do_not_limit_later_ones(self):
+        """A check computes a few rows before a run computes all of them."""
+        module = Recorder()
+        in_parts(module, torch.rand(8, 1000))
+        in_parts(module, torch.rand(100, 1000))
+        assert module.sizes == [8, 8, 16, 100]
+
     def test_out_of_memory_halves_the_part_and_is_reported_once(self):
         x = torch.rand(100, 3)
         module = Recorder(limit=30)

@@ -104,7 +104,7 @@ MISTAKES = {
     ),
     "buffer": (Stack.of, '["model"][name].to(device)', '["model"][name].cpu()', train_stacked),
     "hyperparameter of one member": (
-        TensorHyperparameters.__getitem__,
+        TensorHyperparameters._convert,
         "torch.tensor(float(value), device=self._device)",
         "torch.tensor(float(value))",
         train_alone,

@@ -66,3 +66,17 @@ def test_a_stack_is_planned_with_its_own_speed_and_memory():
     assert (alone.engine, alone.stack) == ("pool", 1)
     assert stacked.memory_bytes > alone.memory_bytes
     assert stacked.flops == alone.flops
+
+
+@pytest.mark.slow
+def test_checkpoints_and_further_rows_are_part_of_the_plan():
+    test = (torch.randn(640, COLUMNS), torch.arange(640) % 2)
+    task = make_task(linear, test=test)
+    measured = task.measure_interval()
+    # There are ten test rows for each of the 64 validation rows.
+    assert measured.other_rows == pytest.approx(10 * measured.evaluation)
+    assert measured.saving > 0
+    plan = mopbt.plan(task, population=4, engine="local")
+    rest = plan.seconds - plan.jobs * plan.seconds_per_interval
+    assert rest > 0
+    assert plan.work_seconds == pytest.approx(plan.seconds)

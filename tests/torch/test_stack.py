@@ -416,7 +416,7 @@ def test_losses_agree_for_adam_with_dropout_off():
 
 
 def test_mixed_precision_trains_in_loop_and_stack():
-    task = make_task(autocast=torch.bfloat16)
+    task = make_task(precision="bf16")
     alone, together = alone_and_together(task, RATES)
     assert_same(alone, together, atol=0.02)
     full = make_task().train(make_task().init(0), RATES[0], 0, 1, 11)
@@ -439,7 +439,7 @@ def test_double_precision_trains_in_loop_and_stack():
 
 @pytest.mark.parametrize("model", [mlp, with_batchnorm, Attention, Conv])
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_a_member_that_turns_nan_does_not_disturb_its_neighbours(model, clip):
+def test_a_member_that_turns_nan_does_not_affect_its_neighbors(model, clip):
     task = make_task(model, clip=clip, interval=2)
     rates = [{"lr": 0.1}, {"lr": float("inf")}, {"lr": 0.05}]
     calm = [rates[0], {"lr": 0.1}, rates[2]]

@@ -71,7 +71,7 @@ def test_every_engine_gives_models_that_an_ordinary_model_loads(tmp_path, monkey
             for r in results.records()
             if r["trial"] == record["trial"] and r["begin"] == record["end"]
         ]
-        assert all(r["start"] != record["job"] for r in later)
+        assert all(r["start"] != record["model"] for r in later)
 
 
 KILLED = """
@@ -116,7 +116,7 @@ def events(out):
 @pytest.mark.slow
 def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_path):
     whole = killable(tmp_path / "whole")
-    expected = events(tmp_path / "whole"), {p.job: whole.checkpoint(p) for p in whole.front()}
+    expected = events(tmp_path / "whole"), {p.model: whole.checkpoint(p) for p in whole.front()}
     program = KILLED.format(
         path=[str(Path(__file__).parent.parent.parent), str(Path(__file__).parent.parent)]
     )
@@ -126,7 +126,7 @@ def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(tmp_pa
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
         assert after <= len(mopbt.Results.open(out)) < 36
     results = killable(out)
-    assert (events(out), {p.job: results.checkpoint(p) for p in results.front()}) == expected
+    assert (events(out), {p.model: results.checkpoint(p) for p in results.front()}) == expected
     assert any(p.hp["dropout"] > 0 for p in results.points())
 
 

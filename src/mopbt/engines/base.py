@@ -97,6 +97,15 @@ class StackingEngine(Protocol):
 
 
 @runtime_checkable
+class WorkerEngine(Protocol):
+    """An engine with worker processes or actors."""
+
+    @property
+    def workers(self) -> int | None:
+        """Return their number; None if it is not known before the run starts."""
+
+
+@runtime_checkable
 class PlacingEngine(Protocol):
     """An engine whose workers compute on devices of this machine."""
 

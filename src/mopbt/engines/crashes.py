@@ -43,7 +43,8 @@ class CrashTracker:
             id = held[0][0].id
             count = self._crashes[id]
             if count > self._retries:
-                error = f"the {who} died {count} times while it executed this job ({reason})"
+                times = "once" if count == 1 else f"{count} times"
+                error = f"the {who} died {times} while it executed this job ({reason})"
                 return [], [Report(id, error=error)]
         return [[member] for member in held], []
 

@@ -308,15 +308,19 @@ def assign_devices(task: Any, devices: DeviceNames, *, refresh: bool = False) ->
             return ()
         own = str(task.device) if isinstance(task, PlacedTask) else "auto"
         return tuple(device for device in discover(refresh=refresh) if _suits(device, own))
-    names = [str(entry) for entry in devices]
-    if not names or names == ["cpu"]:
-        chosen: tuple[Device, ...] = (CPU,)
-    else:
-        found = discover(refresh=refresh)
-        chosen = tuple(select(name, found) for name in names)
+    chosen = named_devices(devices, refresh=refresh)
     if isinstance(task, PlacedTask) and str(task.device) != "auto":
         _check_conflict(str(task.device), chosen)
     return chosen
+
+
+def named_devices(devices: Sequence[int | str], *, refresh: bool = False) -> tuple[Device, ...]:
+    """Return the devices that a list names; an empty one names the CPU."""
+    names = [str(entry) for entry in devices]
+    if not names or names == ["cpu"]:
+        return (CPU,)
+    found = discover(refresh=refresh)
+    return tuple(select(name, found) for name in names)
 
 
 def _suits(device: Device, wanted: str) -> bool:

@@ -17,6 +17,7 @@ import cloudpickle
 from mopbt.engines.base import RunContext
 from mopbt.engines.crashes import CrashTracker
 from mopbt.engines.devices import Device, DeviceNames, assign_devices, check_devices, spread
+from mopbt.engines.early import EarlyWorkers, modules_of, start_worker
 from mopbt.engines.execution import Answer, Stack, make_stacks, warn_about_stack
 from mopbt.engines.supervisor import Supervisor, WorkerProcess, available_cores
 from mopbt.errors import MopbtError, WorkerFailed
@@ -47,6 +48,8 @@ class _Worker:
     stacks: deque[Stack] = field(default_factory=deque)  # the first one is running
     cached: set[int | None] = field(default_factory=set)  # checkpoints whose models it may hold
     is_ready: bool = False
+    # Whether it was killed for a stack whose answer was already on its way.
+    is_innocent: bool = False
 
 
 class PoolEngine:
@@ -98,6 +101,8 @@ class PoolEngine:
         self._warm_bytes = warm_bytes
         self._supervisor = Supervisor()
         self._pool: dict[WorkerProcess, _Worker] = {}
+        # Workers that started before the run.
+        self.early: EarlyWorkers | None = None
 
     @property
     def stack(self) -> int:
@@ -109,6 +114,18 @@ class PoolEngine:
         """Return how many jobs the engine accepts at a time."""
         return self.workers * self.stack * _AHEAD
 
+    def start_early(self, task: Any, parallel: int) -> EarlyWorkers | None:
+        """Start workers that import what a task needs while its run is still prepared.
+
+        None if they compute on devices, which may still be measured. `parallel` is the number of
+        members that train at the same time.
+        """
+        if assign_devices(task, self.devices):
+            return None
+        workers = self._requested_workers or available_cores()
+        number = min(workers, math.ceil(parallel / self.stack))
+        return EarlyWorkers(task, self._thread_limits(), number)
+
     def start(self, context: RunContext) -> None:
         """Prepare for a run; workers start with the first jobs."""
         self._place(assign_devices(context.task, self.devices))
@@ -119,7 +136,8 @@ class PoolEngine:
         self._problem = context.problem
         self._checkpoints = context.checkpoints
         self._setup = pickle.dumps((payload, self._warm_bytes))
-        self._supervisor = Supervisor()
+        self._supervisor = Supervisor() if self.early is None else self.early.supervisor
+        self._modules = modules_of(context.task)
         self._pending: deque[Stack] = deque()
         self._crashes = CrashTracker(self._retries)
         self._false_starts = 0
@@ -177,6 +195,7 @@ class PoolEngine:
         processes = list(self._pool)
         self._pool.clear()
         self._supervisor.close()
+        self.early = None
         for process in processes:
             self._remove_leftovers(process)
 
@@ -186,13 +205,17 @@ class PoolEngine:
             self._checkpoints.remove_leftovers(process.popen.pid)
 
     def _spawn(self) -> None:
-        limits = {} if self._threads is None else dict.fromkeys(THREADS, str(self._threads))
         taken = {worker.slot for worker in self._pool.values()}
         slot = min(set(range(self.workers)) - taken)
-        environment = limits | self._environments[slot]
-        process = self._supervisor.spawn("mopbt.engines.worker:main", environment)
+        environment = self._thread_limits() | self._environments[slot]
+        process = None if self.early is None else self.early.take(environment)
+        if process is None:
+            process = start_worker(self._supervisor, environment, self._modules)
         self._pool[process] = _Worker(process, slot)
         process.send(self._setup)
+
+    def _thread_limits(self) -> dict[str, str]:
+        return {} if self._threads is None else dict.fromkeys(THREADS, str(self._threads))
 
     def _dispatch(self) -> None:
         # Every worker gets one stack before any gets a second one.
@@ -240,6 +263,7 @@ class PoolEngine:
             self._start_clock(worker)
             return []
         worker.stacks.popleft()
+        worker.is_innocent = worker.process.timed_out
         self._start_clock(worker)
         worker.cached |= {report.job for report in answer.reports}
         is_short = sum(report.duration for report in answer.reports) < _SHORT
@@ -256,7 +280,9 @@ class PoolEngine:
         self._remove_leftovers(worker.process)
         repeated = list(worker.stacks)
         reports: list[Report] = []
-        if worker.process.timed_out:
+        if worker.is_innocent:
+            pass
+        elif worker.process.timed_out:
             repeated, reports = self._crashes.record_timeout(worker.stacks, self._timeout)
         elif worker.is_ready:
             reason = f"exit code {code}"

@@ -287,7 +287,8 @@ class RayEngine:
             self._kill(actor)
         self._payload_reference = None
         self._calls.clear()
-        with suppress(OSError):
+        # The probe is tiny, and an error here would hide the one that ended the run.
+        with suppress(OSError, StoreError):
             self._checkpoints.drop([_PROBE])
         if self._connected:
             self._ray.shutdown()

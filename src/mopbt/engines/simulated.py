@@ -271,7 +271,8 @@ class SimulatedEngine:
         if id not in self._lost:
             return self._reports.pop(id)
         self._lost.discard(id)
-        return Report(id, error=f"simulated: the worker of job {id} died {self._retries + 1} times")
+        times = "once" if self._retries == 0 else f"{self._retries + 1} times"
+        return Report(id, error=f"simulated: the worker of job {id} died {times}")
 
 
 def _check(name: str, value: Any, fits: bool, allowed: str) -> None:

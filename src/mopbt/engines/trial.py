@@ -5,6 +5,7 @@ process neither initializes it nor keeps memory there.
 """
 
 import pickle
+import resource
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import methodcaller
@@ -78,6 +79,19 @@ class WorkerTrial(Trial):
             if isinstance(result, Exception):
                 raise result
         return [results[worker] for worker in workers]
+
+
+def measure_start(task: Any) -> float:
+    """Return the CPU seconds in which a worker process starts and reads a task."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    trial = WorkerTrial(task, {})
+    try:
+        # Any call is answered after the task was read.
+        trial.call("__sizeof__")
+    finally:
+        trial.close()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @contextmanager

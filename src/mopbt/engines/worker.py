@@ -5,13 +5,14 @@ When the driver dies, the worker ends at once, whatever it is doing.
 
 import ctypes
 import gc
+import importlib
 import pickle
 import queue
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import methodcaller
 from typing import IO, Any
 
@@ -67,6 +68,7 @@ def main() -> None:
     # of importing PyTorch.
     gc.disable()
     try:
+        _import_early(pickle.loads(inbox.get()))
         pickled_context, cache_bytes = pickle.loads(inbox.get())
         context = pickle.loads(pickled_context)
     except Exception as error:
@@ -76,6 +78,14 @@ def main() -> None:
     gc.enable()
     send(sink, pickle.dumps(None))
     _serve(context, ModelCache(cache_bytes), inbox, lambda answer: _answer(sink, answer))
+
+
+def _import_early(modules: list[str]) -> None:
+    """Import what a run needs while the driver prepares it."""
+    for name in modules:
+        # The context of the run raises the same error, which is then reported.
+        with suppress(Exception):
+            importlib.import_module(name)
 
 
 def _explain_unreadable(error: Exception) -> WorkerFailed:

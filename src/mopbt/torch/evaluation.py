@@ -6,9 +6,11 @@ from typing import Any
 from torch import Tensor
 from torch.func import vmap
 
+from mopbt.objectives import FRESH
 from mopbt.torch.errors import with_errors, without_errors
 from mopbt.torch.memory import attempt, map_rows
 from mopbt.torch.program import Program
+from mopbt.torch.rows import NO_PARTS, Parts
 from mopbt.torch.stack import Stack, swap_parameters
 from mopbt.torch.validation import check_metrics
 from mopbt.torch.vectorize import stacking
@@ -27,8 +29,12 @@ def evaluate_outputs(
     nan_metrics: Callable[[], dict[str, float]],
     *,
     errors: bool,
+    parts: Parts = NO_PARTS,
 ) -> list[dict[str, float]]:
     """Compute the metrics of each member from its outputs and the targets, and their errors.
+
+    They are also computed on `parts` of the rows, with names such as `fresh/accuracy`. Only fresh
+    rows have errors, because folds are for the error of a difference.
 
     A member with a NaN or infinite parameter gets `nan_metrics()`. Metrics such as the accuracy
     would turn its outputs into finite numbers, and others raise an exception.
@@ -39,10 +45,19 @@ def evaluate_outputs(
         if not stack.is_finite(i):
             measured.append(nan_metrics())
             continue
-        found = check_metrics(metrics(outputs, *targets), "metrics")
         columns = (outputs, *targets)
-        measured.append(with_errors(metrics, columns, found) if errors else without_errors(found))
+        scores = _metrics_of(metrics, columns, errors=errors)
+        for prefix, rows in parts.of(len(outputs), int(stack.updates[i])).items():
+            part = tuple(column[rows.to(column.device)] for column in columns)
+            found = _metrics_of(metrics, part, errors=errors and prefix == FRESH)
+            scores |= {prefix + name: score for name, score in found.items()}
+        measured.append(scores)
     return measured
+
+
+def _metrics_of(metrics: Metrics, columns: tuple[Tensor, ...], *, errors: bool) -> dict[str, float]:
+    found = check_metrics(metrics(*columns), "metrics")
+    return with_errors(metrics, columns, found) if errors else without_errors(found)
 
 
 def evaluate_models(

@@ -1,5 +1,7 @@
 """Use hyperparameters inside a model, also when members are stacked."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -81,9 +83,29 @@ def draw_mask(x: Tensor, p: Tensor) -> Tensor:
     # A 64-bit draw gives four elements their 16 bits. It is made from `p` and not from `x`: `p`
     # is stacked, so that members get different masks even on shared inputs.
     n = x.numel()
-    draws = p.new_empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    draws = p.new_empty((n + 3) // 4, dtype=torch.int64)
+    draws = random_bits(draws) if torch.compiler.is_compiling() else draws.random_(-(2**63), None)
     bits = draws.view(torch.int16)[:n].view(x.shape)
     # Draws up to this threshold drop their element. All are integers, so clamping to [0, 1]
     # turns their distance to the threshold into the mask.
     threshold = (p * 65536).round() - 32769
     return bits.float().sub_(threshold).clamp(0, 1).mul_(keep.reciprocal()).to(x.dtype)
+
+
+@torch.library.custom_op("mopbt::random_bits", mutates_args=())
+def random_bits(like: Tensor) -> Tensor:
+    """Draw all bits of integers at random; `torch.compile` has no such operation of its own."""
+    return torch.empty_like(like).random_(-(2**63), None)
+
+
+@random_bits.register_fake
+def _(like: Tensor) -> Tensor:
+    return torch.empty_like(like)
+
+
+@random_bits.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], like: Tensor) -> tuple[Tensor, int]:
+    # Every member gets its own draws.
+    (axis,) = in_dims
+    stacked = like.expand(info.batch_size, *like.shape) if axis is None else like.movedim(axis, 0)
+    return random_bits(stacked), 0

@@ -33,6 +33,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     on every device. Workspaces inside of operators are not counted.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # By default PyTorch imports its compiler for a mode, which takes a second.
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
@@ -136,7 +141,10 @@ def map_rows(
     def compute(begin: int, end: int) -> Tensor:
         return function(*(t[begin:end].to(device) for t in tensors))
 
-    rows = limits.find(key, lambda: _measure_rows(compute, n, device))
+    # Few rows are computed together, and say nothing about how many others fit.
+    rows = max(n, 1)
+    if n > 2 * PROBE_ROWS:
+        rows = limits.find(key, lambda: _measure_rows(compute, device))
     parts: list[Tensor] = []
     begin = 0
     while begin < n or not parts:
@@ -214,10 +222,8 @@ def attempt(
     return None
 
 
-def _measure_rows(compute: Callable[[int, int], Any], n: int, device: torch.device) -> int:
+def _measure_rows(compute: Callable[[int, int], Any], device: torch.device) -> int:
     """Return how many rows fit into the memory of one call, a power of 2."""
-    if n <= 2 * PROBE_ROWS:
-        return max(n, 1)
     peaks = []
     with global_seeds(0):
         for rows in (PROBE_ROWS, 2 * PROBE_ROWS):

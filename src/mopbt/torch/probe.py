@@ -51,6 +51,8 @@ class Interval:
         flops: Floating point operations of the interval and its evaluation.
         bytes: Memory that a process takes for one member and the data.
         checkpoint: Size of a checkpoint in bytes.
+        saving: Seconds in which a checkpoint is made and read again.
+        other_rows: Seconds of an evaluation on all rows besides those of validation.
     """
 
     updates: int
@@ -59,6 +61,8 @@ class Interval:
     flops: float
     bytes: int
     checkpoint: int
+    saving: float
+    other_rows: float
 
 
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]

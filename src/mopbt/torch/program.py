@@ -1,7 +1,7 @@
 """Build a task's model on its device, and compute its loss."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from mopbt.errors import TaskError
+from mopbt.torch.compiler import Compiler
 from mopbt.torch.data import Augment, Batch
 from mopbt.torch.hyperparameters import without_tracking
 from mopbt.torch.layers import Dropout, Hyperparameter
+from mopbt.torch.precision import autocast, matmul_precision
 from mopbt.torch.stack import Layout
 
 Loss = Callable[[Callable[..., Any], Batch, Mapping[str, Any]], Tensor]
@@ -23,27 +25,27 @@ class Program:
 
     Attributes:
         module: The model; its parameters are replaced by those of the members it computes for.
-        call: The same model, compiled if the task asks for it.
         layout: The layout of its state.
         device: Where it computes.
         loss: The task's loss.
         augment: Changes a batch by the hyperparameters before the loss sees it.
-        autocast: The type for mixed precision; None for full precision.
+        precision: The precision of training.
+        compiler: Compiles losses; None if training is not compiled.
     """
 
     module: nn.Module
-    call: Callable[..., Any]
     layout: Layout
     device: torch.device
     loss: Loss
     augment: Augment | None
-    autocast: torch.dtype | None
+    precision: str
+    compiler: Compiler | None = None
 
     def compute_loss(
         self, model: Callable[..., Any], batch: Batch, hp: Mapping[str, Any]
     ) -> Tensor:
         """Augment a batch and compute the loss of a model on it."""
-        with self._precision():
+        with autocast(self.precision, self.device):
             loss = self.loss(model, self.augmented(batch, hp), hp)
         if not isinstance(loss, Tensor):
             got = repr(loss)
@@ -59,10 +61,12 @@ class Program:
         """Return a batch as the loss sees it."""
         return batch if self.augment is None else self.augment(batch, hp)
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.autocast)
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Train in the precision of the task; the model stays in training mode."""
+        self.module.train()
+        with matmul_precision(self.precision):
+            yield
 
     def tuned_buffers(self, hp: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the members' values (N,) for the buffers of tuned modules.

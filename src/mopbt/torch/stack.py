@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mopbt.errors import TaskError
+from mopbt.torch.precision import Scaling
 
 Tree = dict[str, Any]
 
@@ -184,6 +185,7 @@ class Stack:
         others: Buffers and frozen parameters by name, each of shape (N, ...).
         updates: Number of updates of each member, shape (N,).
         averages: Moving averages of the parameters, shape (N, P), if the task keeps them.
+        scaling: The scales of the losses, if the task trains in fp16.
     """
 
     layout: Layout
@@ -192,6 +194,7 @@ class Stack:
     others: dict[str, Tensor]
     updates: Tensor
     averages: Tensor | None = None
+    scaling: Scaling | None = None
 
     @staticmethod
     def of(
@@ -201,11 +204,13 @@ class Stack:
         device: torch.device,
         *,
         averaged: bool = False,
+        scaled: bool = False,
     ) -> "Stack":
         """Copy members into a stack.
 
         With `averaged`, it continues their training: the parameters are the trained ones, and the
-        model of each member is the average of them. Otherwise, the parameters are the model's.
+        model of each member is the average of them. Otherwise, the parameters are the model's. With
+        `scaled`, the losses of the members are scaled.
         """
 
         def zeros() -> Tensor:
@@ -229,7 +234,8 @@ class Stack:
             for name in layout.others
         }
         updates = torch.tensor([float(member["updates"]) for member in members], device=device)
-        return Stack(layout, parameters, slot_rows, others, updates, averages)
+        scaling = Scaling.of(members, device) if scaled else None
+        return Stack(layout, parameters, slot_rows, others, updates, averages, scaling)
 
     def __len__(self) -> int:
         return len(self.updates)
@@ -244,14 +250,16 @@ class Stack:
         slots = [{name: rows[i] for name, rows in self.slots.items()} for i in range(len(self))]
         return list(zip(self.parameters.unbind(), slots, self.updates.unbind(), strict=True))
 
-    def update_averages(self, decay: float) -> None:
-        """Move the averages toward the parameters, after an update of all members.
+    def update_averages(self, decay: float, updated: Tensor | None) -> None:
+        """Move the averages toward the parameters, after an update of all or some members.
 
         The first values weigh as little as they would after a long training, so that a young
         average is not biased toward the weights at the start.
         """
         assert self.averages is not None
         share = (1 - decay) / (1 - decay**self.updates)
+        if updated is not None:
+            share = torch.where(updated, share, 0.0)
         self.averages.lerp_(self.parameters, share.to(self.averages.dtype)[:, None])
 
     def members(self) -> list[Tree]:
@@ -270,6 +278,8 @@ class Stack:
         member = {"model": model, "optimizer": optimizer, "updates": int(self.updates[i])}
         if self.averages is not None:
             member["trained"] = self.layout.by_name(self.parameters[i])
+        if self.scaling is not None:
+            member["scaling"] = self.scaling.state(i)
         return member
 
 

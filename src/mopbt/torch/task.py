@@ -10,14 +10,16 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar
+from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from mopbt.averaging import average_trees
+from mopbt.engines.compilation import Compilation
 from mopbt.engines.seeding import global_seeds
 from mopbt.engines.worker import memory_kept
 from mopbt.errors import MissingScore, MopbtError, TaskError
@@ -27,6 +29,8 @@ from mopbt.problem import Hyperparameters, problem_of
 from mopbt.rng import stream
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
+from mopbt.torch.compilation import check_compile, compiled_method, try_compilation
+from mopbt.torch.compiler import Compiler
 from mopbt.torch.data import Batch, Batches
 from mopbt.torch.device import find_device
 from mopbt.torch.evaluation import (
@@ -41,11 +45,19 @@ from mopbt.torch.layers import Hyperparameter
 from mopbt.torch.memory import live_bytes, map_members
 from mopbt.torch.normalization import has_batch_statistics, measure_batch_statistics
 from mopbt.torch.optimizers import AdamW, Optimizer, clip_rows, resolve_rates
+from mopbt.torch.precision import Precision, check_precision, check_supported
 from mopbt.torch.probe import FlopCounter, Interval, Probe, Update, one_thread
 from mopbt.torch.program import Loss, Program
-from mopbt.torch.rows import Rows, split_holdout
+from mopbt.torch.rows import NO_PARTS, Parts, Rows, split_holdout
 from mopbt.torch.stack import Layout, Stack, Tree
-from mopbt.torch.validation import check_evaluation, check_holdout, check_parts, check_tensors
+from mopbt.torch.validation import (
+    check_evaluation,
+    check_folds,
+    check_fresh_rows,
+    check_holdout,
+    check_parts,
+    check_tensors,
+)
 from mopbt.torch.vectorize import cannot_stack, stacking
 
 # The rows on which a model is measured before a run, to check that it can be.
@@ -75,6 +87,11 @@ class TorchTask:
             them; the metrics are in ``results.evaluations``.
         holdout: The share of the validation rows that guide no decision, such as 0.25, or separate
             tensors. Only the models on the final front are measured on them, like `test`.
+        fresh_rows: The share of the validation rows by which members are compared at a decision,
+            such as 0.5. It is drawn for each interval, the same for all members; the objectives are
+            still measured on all rows. ``MOPBT(fresh_rows=0.5)`` sets it and decides by it.
+        folds: Also measure on so many parts of the validation rows, such as 8, so that two models
+            are compared on the same rows. ``MOPBT(margin=1, folds=8)`` sets it and decides by it.
         evaluate_model: Replaces `metrics`: a function of the model in evaluation mode that returns
             metrics by name. With `validation`, it also takes the tensors to measure the model on.
         errors: Report the errors of metrics: in closed form for those of `mopbt.rates`, else by
@@ -84,10 +101,12 @@ class TorchTask:
         reference: The reference point of the hypervolume.
         clip: The largest allowed norm of a member's gradient.
         ema: Decay per update of an exponential moving average of the weights, such as 0.98. The
-            average is the model that is evaluated and kept.
-        autocast: Type for mixed precision, such as ``torch.bfloat16``.
-        compile: Use `torch.compile` for members that train one by one. It is worthwhile for large
-            models. Stacks are not compiled.
+            average is the model that is evaluated and kept. ``MOPBT(ema=0.98)`` sets it.
+        precision: What training computes in: "fp32", "tf32" (float32 with faster matrix products on
+            recent GPUs), or mixed precision in "bf16" or "fp16", whose losses are scaled for each
+            member. Weights, checkpoints and evaluation stay in float32.
+        compile: Compile the loss and its gradients, of single members and of stacks, with
+            `torch.compile`. With "auto", a run measures whether that pays.
         device: Where to train; "auto" is the device that the engine assigned, or else a GPU if
             there is one.
         population: The default population size of a run.
@@ -107,14 +126,16 @@ class TorchTask:
     validation: tuple[Tensor, ...] | None = None
     test: tuple[Tensor, ...] | None = None
     holdout: float | tuple[Tensor, ...] | None = None
+    fresh_rows: float | None = None
+    folds: int | None = None
     evaluate_model: Callable[..., Mapping[str, float]] | None = None
     errors: bool = True
     constraints: Sequence[str | Constraint] = ()
     reference: Mapping[str, float] | None = None
     clip: float | None = None
     ema: float | None = None
-    autocast: torch.dtype | None = None
-    compile: bool = False
+    precision: Precision = "fp32"
+    compile: bool | Literal["auto"] = False
     device: str = "auto"
     population: int | None = None
     name: str = "torch"
@@ -131,9 +152,13 @@ class TorchTask:
             evaluate_model=self.evaluate_model,
         )
         check_parts(self.model, self.loss, self.data, self.optimizer)
+        check_precision(self.precision)
+        check_compile(self.compile)
         check_tensors("validation", self.validation)
         check_tensors("test", self.test)
         check_holdout(self.holdout, self.validation)
+        check_fresh_rows(self.fresh_rows, self.validation, self.metrics)
+        check_folds(self.folds, self.validation, self.metrics)
         if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
             raise ValueError(f"`clip` must be a positive number or None, got {self.clip!r}")
         if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
@@ -147,6 +172,29 @@ class TorchTask:
         return {
             name: value for name, value in self.__dict__.items() if not name.startswith("_built")
         }
+
+    def adapted(
+        self,
+        *,
+        ema: float | None = None,
+        fresh_rows: float | None = None,
+        folds: int | None = None,
+    ) -> "TorchTask":
+        """Return the task with options that an algorithm asks for and that it does not have yet."""
+        asked: dict[str, Any] = {"ema": ema}
+        # Parts of the rows need a function of outputs and targets.
+        if self.metrics is not None:
+            asked |= {"fresh_rows": fresh_rows, "folds": folds}
+        own = {"ema": self.ema, "fresh_rows": self.fresh_rows, "folds": self.folds}
+        return replace(self, **{key: v for key, v in asked.items() if own[key] is None})
+
+    def with_precision(self, precision: str) -> "TorchTask":
+        """Return the same task in another precision."""
+        return replace(self, precision=precision)  # type: ignore[arg-type]
+
+    def with_compile(self, compile: bool | Literal["auto"]) -> "TorchTask":
+        """Return the same task, compiled or not."""
+        return replace(self, compile=compile)
 
     def init(self, seed: int) -> Tree:
         """Build a member with random weights."""
@@ -194,7 +242,9 @@ class TorchTask:
 
     def evaluate_many(self, models: Sequence[Tree]) -> list[Mapping[str, float]]:
         """Measure several members, whose outputs are computed together."""
-        return list(self._measure(models, self._built_rows["validation"]))
+        rows = self._built_rows["validation"]
+        parts = Parts(self.fresh_rows, self.folds)
+        return list(self._measure(models, rows, parts))
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -213,7 +263,9 @@ class TorchTask:
             )
         return self._measure([model], self._built_rows[rows])[0]
 
-    def _measure(self, models: Sequence[Tree], data: Rows | None) -> list[dict[str, float]]:
+    def _measure(
+        self, models: Sequence[Tree], data: Rows | None, parts: Parts = NO_PARTS
+    ) -> list[dict[str, float]]:
         """Measure several members on the same rows."""
         stack = self._stack(models)
         program = self._program
@@ -231,7 +283,13 @@ class TorchTask:
             assert self.metrics is not None
             assert data is not None
             return evaluate_outputs(
-                program, stack, data, self.metrics, self._nan_metrics, errors=self.errors
+                program,
+                stack,
+                data,
+                self.metrics,
+                self._nan_metrics,
+                errors=self.errors,
+                parts=parts,
             )
 
     def dump(self, model: Tree) -> bytes:
@@ -279,9 +337,9 @@ class TorchTask:
             # Stacking the members checks that their shapes are equal.
             self._stack(members)
             stack = self._stack_to_train(members[:1])
-            self._program.module.train()
             shared = self.data.is_shared([0])
-            gradients = LoopGradients(self._program, stack, hp)(batch, shared=shared)
+            with self._program.training():
+                gradients = LoopGradients(self._program, stack, hp)(batch, shared=shared)
             self._update(stack, gradients, resolve_rates(self.optimizer.rates(), hp), [0.0])
             measured = self._measure_few_rows(stack.members()[0])
         for role, names in (
@@ -353,6 +411,29 @@ class TorchTask:
             disagreement = self._compare_gradients(trees[:2], hp[:2])
             return Probe(loop, stacked / size, disagreement, bytes_per_member)
 
+    def choose_compilation(
+        self, members: int, intervals: float, seconds: float = math.inf
+    ) -> Compilation:
+        """Choose whether to compile the training of a run.
+
+        A worker trains `intervals` intervals of stacks of `members` members, or of single ones, for
+        at most `seconds`.
+        """
+        method = StackedGradients if members > 1 else LoopGradients
+        task = self.with_compile(True)
+        hp = self._sample_hp(members)
+        models = [self.init(i) for i in range(members)]
+        context = stacking(self._program.device) if members > 1 else nullcontext()
+        with global_seeds(0), one_thread(), memory_kept(), context:
+            return try_compilation(
+                partial(self._time_update, models, hp, method),
+                partial(task._time_update, models, hp, compiled_method(method)),
+                task._program,
+                updates=intervals * self.interval * self.data.updates,
+                seconds=seconds,
+                is_required=self.compile is True,
+            )
+
     def measure_update(self, seconds: float = 1.0) -> Update:
         """Measure a few updates of a member that trains alone, for about `seconds`."""
         with global_seeds(0), one_thread(), memory_kept():
@@ -378,13 +459,18 @@ class TorchTask:
             kept = [*self._built_data.tensors, *self._program.module.state_dict().values()]
             member = self._stack_to_train(members).members()[0]
             evaluation, evaluation_flops = self._measure_evaluation(member, seconds)
+            begin = self._clock()
+            checkpoint = self.dump(member)
+            self.load(checkpoint)
             return Interval(
                 updates,
                 taken,
                 evaluation,
                 updates * counter.flops + evaluation_flops,
                 counted.peak + sum(tensor.nbytes for tensor in kept),
-                len(self.dump(member)),
+                len(checkpoint),
+                self._clock() - begin,
+                evaluation * self._other_rows,
             )
 
     def _measure_evaluation(self, member: Tree, seconds: float) -> tuple[float, float]:
@@ -410,6 +496,14 @@ class TorchTask:
         """Return how many rows a member is evaluated on; None if that is unknown."""
         data = self._built_rows["validation"]
         return None if data is None else len(data[0])
+
+    @property
+    def _other_rows(self) -> float:
+        """Return how many rows besides those of validation there are for each of these."""
+        total = self._evaluated_rows
+        others = [data for name, data in self._built_rows.items() if name != "validation"]
+        # A function that has its own data is taken to measure as many rows of each kind.
+        return sum(len(data[0]) / total if data and total else 1.0 for data in others)
 
     def _time_evaluation(self, member: Tree, rows: int | None) -> tuple[float, float]:
         """Return the seconds and operations of an evaluation on the first rows, or on all."""
@@ -444,6 +538,7 @@ class TorchTask:
     @cached_property
     def _built_program(self) -> Program:
         device = find_device(self.device)
+        check_supported(self.precision, device)
         # The model may be built at any moment, so it must not draw random numbers of the run.
         with global_seeds(0):
             module = self.model().to(device)
@@ -452,12 +547,12 @@ class TorchTask:
                 self._check_number("the model", part.name, TaskError)
         return Program(
             module=module,
-            call=torch.compile(module) if self.compile else module,
             layout=Layout.of(module),
             device=device,
             loss=self.loss,
             augment=self.data.augment,
-            autocast=self.autocast,
+            precision=self.precision,
+            compiler=Compiler() if self.compile is True else None,
         )
 
     @cached_property
@@ -487,6 +582,7 @@ class TorchTask:
             self.optimizer.slots,
             self._program.device,
             averaged=self.ema is not None,
+            scaled=self.precision == "fp16",
         )
 
     def _train(
@@ -501,17 +597,17 @@ class TorchTask:
         """Train members for `n_steps` with gradients computed by `method`."""
         stack = self._stack_to_train(models)
         rates = resolve_rates(self.optimizer.rates(), hp)
+        if self._program.compiler is not None:
+            method = compiled_method(method)
         gradients_of = method(self._program, stack, hp)
-        self._program.module.train()
-        for offset in range(n_steps):
-            steps = [begin + offset for begin in begins]
-            shared = self.data.is_shared(steps)
-            for i, batch in enumerate(self._built_data.iter_batches(seeds, steps)):
-                gradients = gradients_of(batch, shared=shared)
-                if self.clip is not None:
-                    clip_rows(gradients, self.clip)
-                positions = [(step + i / self.data.updates) / self.steps for step in steps]
-                self._update(stack, gradients, rates, positions)
+        with self._program.training():
+            for offset in range(n_steps):
+                steps = [begin + offset for begin in begins]
+                shared = self.data.is_shared(steps)
+                for i, batch in enumerate(self._built_data.iter_batches(seeds, steps)):
+                    gradients = gradients_of(batch, shared=shared)
+                    positions = [(step + i / self.data.updates) / self.steps for step in steps]
+                    self._update(stack, gradients, rates, positions)
         self._program.record_reads(hp)
         return stack.members()
 
@@ -522,15 +618,24 @@ class TorchTask:
         rates: Sequence[Mapping[str, float]],
         positions: Sequence[float],
     ) -> None:
-        """Update each member at its position in training, from 0 to 1."""
-        stack.updates.add_(1)
-        for (row, slots, updates), gradient, own_rates, position in zip(
-            stack.rows, gradients.unbind(), rates, positions, strict=True
+        """Update each member at its position in training, from 0 to 1.
+
+        A member whose scaled gradient is not finite is not updated.
+        """
+        finite = None if stack.scaling is None else stack.scaling.unscale(gradients)
+        if self.clip is not None:
+            clip_rows(gradients, self.clip)
+        stack.updates.add_(1 if finite is None else finite)
+        skipped = [False] * len(stack) if finite is None else (~finite).tolist()
+        for (row, slots, updates), gradient, own_rates, position, is_skipped in zip(
+            stack.rows, gradients.unbind(), rates, positions, skipped, strict=True
         ):
+            if is_skipped:
+                continue
             lr = own_rates["lr"] * self.optimizer.schedule(position)
             self.optimizer.update(row, gradient, slots, updates, {**own_rates, "lr": lr})
         if self.ema is not None:
-            stack.update_averages(self.ema)
+            stack.update_averages(self.ema, finite)
 
     def _nan_metrics(self) -> dict[str, float]:
         """Return NaN for all objectives and constraints."""
@@ -563,18 +668,18 @@ class TorchTask:
         stack = self._stack_to_train(models)
         rates = resolve_rates(self.optimizer.rates(), hp)
         gradients_of = method(self._program, stack, hp)
-        self._program.module.train()
         clock = self._clock
         times: list[float] = []
-        for batch in self._endless_batches(len(models)):
-            begin = clock()
-            gradients = gradients_of(batch, shared=self.data.shared)
-            self._update(stack, gradients, rates, [0.0] * len(models))
-            # Reading a value waits until a GPU has finished.
-            stack.updates.tolist()
-            times.append(clock() - begin)
-            if len(times) >= min_updates and sum(times) >= min_seconds:
-                break
+        with self._program.training():
+            for batch in self._endless_batches(len(models)):
+                begin = clock()
+                gradients = gradients_of(batch, shared=self.data.shared)
+                self._update(stack, gradients, rates, [0.0] * len(models))
+                # Reading a value waits until a GPU has finished.
+                stack.updates.tolist()
+                times.append(clock() - begin)
+                if len(times) >= min_updates and sum(times) >= min_seconds:
+                    break
         return statistics.median(times)
 
     def _endless_batches(self, n_members: int) -> Iterator[Batch]:
@@ -585,9 +690,10 @@ class TorchTask:
     def _compare_gradients(self, models: Sequence[Tree], hp: Sequence[Mapping[str, Any]]) -> float:
         """Return the largest relative difference between single and stacked gradients.
 
-        The model is in evaluation mode, because random masks of dropout would differ.
+        The model is in evaluation mode, because random masks of dropout would differ, and computes
+        in full precision, because rounding would hide a difference.
         """
-        program = self._program
+        program = replace(self._program, precision="fp32")
         batch = self._built_data.head(self.data.batch_size)
         program.module.eval()
         single = []

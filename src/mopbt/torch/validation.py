@@ -83,6 +83,31 @@ def check_holdout(holdout: Any, validation: Rows | None) -> None:
         )
 
 
+def check_fresh_rows(share: Any, validation: Rows | None, metrics: Any) -> None:
+    """Raise ValueError unless `fresh_rows` is None or a share that leaves some rows."""
+    if share is None:
+        return
+    n = 0 if validation is None else len(validation[0])
+    is_share = isinstance(share, float) and 0 < share < 1 and 0 < held_rows(n, share) < n
+    if metrics is None or not is_share:
+        raise ValueError(
+            f"`fresh_rows` must be a share of the validation rows such as 0.5, for a task with "
+            f"`metrics`, got {share!r} of {n} rows"
+        )
+
+
+def check_folds(folds: Any, validation: Rows | None, metrics: Any) -> None:
+    """Raise ValueError unless `folds` is None or a number of parts with some rows each."""
+    if folds is None:
+        return
+    n = 0 if validation is None else len(validation[0])
+    if metrics is None or type(folds) is not int or not 2 <= folds <= n // 2:
+        raise ValueError(
+            f"`folds` must be a number of parts of the validation rows such as 8, for a task with "
+            f"`metrics`, got {folds!r} of {n} rows"
+        )
+
+
 def check_metrics(metrics: Any, source: str) -> dict[str, float]:
     """Convert the metrics that `source` returned to floats, or raise TaskError."""
     if not isinstance(metrics, Mapping):
