@@ -1,6 +1,7 @@
 """Fronts and decisions under noise, against brute force and simulation."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from mopbt.uncertainty import (
     inheritance_test,
     lineage_mean,
     lower_bounds,
+    paired_stderr,
     pessimistic_front,
     span_test,
 )
@@ -347,3 +349,27 @@ def test_the_error_of_a_lineage_is_the_spread_of_its_mean():
 def test_bad_arguments_are_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@given(
+    st.integers(2, 9).flatmap(
+        lambda n: st.tuples(*[st.lists(st.integers(-9, 9), min_size=n, max_size=n)] * 2)
+    )
+)
+def test_the_error_of_a_difference_is_that_of_differences_on_the_same_rows(pair):
+    one, other = (np.array(values, dtype=float)[:, None] for values in pair)
+    differences = [a - b for a, b in zip(*pair, strict=True)]
+    expected = statistics.stdev(differences) / math.sqrt(len(differences))
+    assert paired_stderr(one, other) == pytest.approx([expected])
+
+
+def test_luck_that_two_models_share_does_not_hide_that_one_is_better():
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(8, 2))
+    folds = np.array([shared, shared + 0.1])
+    values = folds.mean(axis=1)
+    errors = np.full((2, 2), shared.std() / math.sqrt(8))
+    assert clear_donors(values, errors, 0, [1], margin=1) == []
+    assert clear_donors(values, errors, 0, [1], margin=1, folds=folds) == [1]
+    with pytest.raises(ValueError, match="at least 2 folds"):
+        paired_stderr(shared[:1], shared[:1])

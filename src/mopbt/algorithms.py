@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 from mopbt.explore import Explore, Local, RandomMutation
 from mopbt.limits import POPULATION as LARGEST_POPULATION
 from mopbt.messages import did_you_mean
-from mopbt.problem import Problem
+from mopbt.problem import Problem, adapt_task
 from mopbt.proposals import botorch, nsga2
 from mopbt.proposals.base import Propose
 from mopbt.proposals.tpe import Tpe
@@ -63,6 +63,19 @@ class CheckedAlgorithm(Protocol):
 
     def check(self) -> None:
         """Raise an error, such as MissingExtra, if the algorithm cannot run here."""
+
+
+@runtime_checkable
+class AdaptingAlgorithm(Protocol):
+    """An algorithm that asks a task to train or measure in another way."""
+
+    def adapt(self, task: Any) -> Any:
+        """Return the task as it is trained, which is the same task if it cannot adapt."""
+
+
+def as_trained_by(algorithm: Algorithm, task: Any) -> Any:
+    """Return a task as an algorithm trains it."""
+    return algorithm.adapt(task) if isinstance(algorithm, AdaptingAlgorithm) else task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +155,21 @@ class MOPBT(_PopulationBased):
             random mean of their weights, optimizer states and hyperparameters. The task must be
             able to blend models, otherwise members copy single donors.
         candidates: After the training, evaluate so many means of neighbors on the front.
+        fresh_rows: Decide by the metrics on this share of the validation rows, such as 0.5, which a
+            `TorchTask` draws for each interval. Other tasks can report metrics on rows of their own
+            choice, with names such as `fresh/accuracy`; without any, all rows decide.
+        ema: Evaluate and keep a moving average of the weights, with this decay per update, such as
+            0.98. A `TorchTask` can; other tasks train as they are.
+        folds: Let a `TorchTask` measure on so many parts of the validation rows, such as 8, so that
+            `margin` takes the error of a difference on the same rows. By default, the errors of two
+            models count as independent.
+        sparse_donors: Draw donors in proportion to their distance from the nearest other donor. By
+            default, all are equally likely.
+        cooling: Replace fewer members, and resample fewer hyperparameters, toward the end.
+        lineage: How many of the last evaluations of a lineage are averaged for a decision.
+        frequencies: Divide the members into groups that decide after each so many intervals, such
+            as (1, 5): slow groups keep members that pay off later. The members of a group are
+            compared with each other, and its worst one copies one of the best of all.
     """
 
     name: ClassVar[str] = "mo-pbt"
@@ -153,6 +181,13 @@ class MOPBT(_PopulationBased):
     margin: float | None = None
     interpolate: bool = False
     candidates: int = 0
+    fresh_rows: float | None = None
+    ema: float | None = None
+    folds: int | None = None
+    sparse_donors: bool = False
+    cooling: bool = False
+    lineage: int = 1
+    frequencies: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,7 +199,17 @@ class MOPBT(_PopulationBased):
                 f"`margin` must be a number of standard errors of at least 0, got {self.margin!r}"
             )
         check_choice("interpolate", self.interpolate, (True, False))
+        check_choice("sparse_donors", self.sparse_donors, (True, False))
+        check_choice("cooling", self.cooling, (True, False))
+        if self.folds is not None:
+            check_count("folds", self.folds, 2)
+            if self.margin is None:
+                raise ValueError(f"`folds` needs a `margin`, such as 1, got folds={self.folds}")
+        check_share("fresh_rows", self.fresh_rows)
+        check_share("ema", self.ema)
         check_count("candidates", self.candidates, 0)
+        check_count("lineage", self.lineage, 1)
+        self._check_frequencies()
 
     def scheduler(self, problem: Problem) -> Pbt:
         """Build the scheduler."""
@@ -174,7 +219,37 @@ class MOPBT(_PopulationBased):
             margin=self.margin,
             interpolate=self.interpolate,
             candidates=self.candidates,
+            fresh_rows=self.fresh_rows is not None,
+            sparse_donors=self.sparse_donors,
+            cooling=self.cooling,
+            lineage=self.lineage,
+            frequencies=self.frequencies,
         )
+
+    def adapt(self, task: Any) -> Any:
+        """Return a task with the averages and fresh rows that the options ask for, if it can."""
+        return adapt_task(task, ema=self.ema, fresh_rows=self.fresh_rows, folds=self.folds)
+
+    def _check_frequencies(self) -> None:
+        frequencies = self.frequencies
+        is_list = isinstance(frequencies, tuple | list) and len(frequencies) > 0
+        if not is_list or not all(type(f) is int and f >= 1 for f in frequencies):
+            raise ValueError(
+                f"`frequencies` must be whole numbers of at least 1, such as (1, 5), got "
+                f"{frequencies!r}"
+            )
+        if len(frequencies) > 1 and self.asynchronous:
+            raise ValueError(
+                "`frequencies` need decisions of the whole population, got asynchronous=True; "
+                "leave out one of the two"
+            )
+        if 2 * len(frequencies) > self.population:
+            raise ValueError(
+                f"each of {len(frequencies)} `frequencies` needs two members, got a population of "
+                f"{self.population}"
+            )
+        # A list from a file; frozen values need a tuple.
+        object.__setattr__(self, "frequencies", tuple(frequencies))
 
     def rank(self, problem: Problem) -> Rank:
         """Rank by domination."""
@@ -282,6 +357,7 @@ class RandomSearch:
     Args:
         population: The number of configurations.
         start: `"stratified"` spreads the configurations evenly, `"iid"` draws them independently.
+        ema: Evaluate and keep a moving average of the weights, as `MOPBT` does.
     """
 
     name: ClassVar[str] = "random-search"
@@ -289,10 +365,16 @@ class RandomSearch:
 
     population: int = POPULATION
     start: Start = "stratified"
+    ema: float | None = None
 
     def __post_init__(self) -> None:
         check_count("population", self.population, 2)
         check_choice("start", self.start, get_args(Start))
+        check_share("ema", self.ema)
+
+    def adapt(self, task: Any) -> Any:
+        """Return a task with the averages that the options ask for, if it can."""
+        return adapt_task(task, ema=self.ema)
 
     @property
     def max_parallel(self) -> int:
@@ -534,7 +616,9 @@ def options_of(algorithm: Algorithm) -> dict[str, Any]:
     """Return the name and the options of an algorithm, without those that are None."""
     options = asdict(algorithm)  # type: ignore[call-overload]
     given = {key: value for key, value in options.items() if value is not None}
-    return {"name": algorithm.name, **given}
+    # As a file holds them.
+    lists = {key: list(value) for key, value in given.items() if isinstance(value, tuple)}
+    return {"name": algorithm.name, **given, **lists}
 
 
 def options_with_defaults(kind: type[Any]) -> dict[str, Any]:
@@ -545,7 +629,7 @@ def options_with_defaults(kind: type[Any]) -> dict[str, Any]:
 def algorithm_of(options: dict[str, Any]) -> Algorithm:
     """Build an algorithm from its name and options, or raise ValueError."""
     name = options.get("name")
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise ValueError(
             f"`algorithm` must be one of {', '.join(ALGORITHMS)}, "
             f"got {name!r}{did_you_mean(name, ALGORITHMS)}"
@@ -593,6 +677,12 @@ def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
         choices = ", ".join(map(repr, allowed))
         hint = did_you_mean(value, allowed)
         raise ValueError(f"`{name}` must be one of {choices}, got {value!r}{hint}")
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raise ValueError unless the value is None or a number between 0 and 1."""
+    if value is not None and not (isinstance(value, float) and 0 < value < 1):
+        raise ValueError(f"`{name}` must be between 0 and 1, or None, got {value!r}")
 
 
 def _check_order(within: Any, scale: Any) -> None:

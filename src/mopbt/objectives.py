@@ -16,6 +16,11 @@ from mopbt.state import ErrorBar
 
 Direction = Literal["max", "min", "maximize", "minimize"]
 
+# The prefix of metrics on rows that were drawn for one interval.
+FRESH = "fresh/"
+# The prefix of metrics on one of several disjoint parts of the rows, as in "fold/0/accuracy".
+FOLD = "fold/"
+
 # Only the short form is stored.
 _SHORT: dict[str, Direction] = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
 
@@ -167,6 +172,37 @@ def signed_bounds(
         else:
             bounds.append(bar.lower if objective.sign > 0 else -bar.upper)
     return tuple(bounds)
+
+
+def fresh_metrics(
+    scores: Mapping[str, float], errors: Mapping[str, ErrorBar]
+) -> tuple[Mapping[str, float], Mapping[str, ErrorBar]]:
+    """Return metrics and errors with those on fresh rows in place of those on all rows.
+
+    A task reports the metric `accuracy` on the rows that it drew for an interval as
+    `fresh/accuracy`. Without any, metrics and errors stay as they are.
+    """
+    size = len(FRESH)
+    fresh = {name[size:]: score for name, score in scores.items() if name.startswith(FRESH)}
+    if not fresh:
+        return scores, errors
+    bars = {name[size:]: bar for name, bar in errors.items() if name.startswith(FRESH)}
+    kept = {n: bar for n, bar in errors.items() if n not in fresh and not n.startswith(FRESH)}
+    return {**scores, **fresh}, {**kept, **bars}
+
+
+def signed_folds(
+    objectives: Sequence[Objective], scores: Mapping[str, float]
+) -> tuple[tuple[float, ...], ...]:
+    """Return the objectives on each fold of the rows, larger is better; empty without folds.
+
+    A task reports the metric `accuracy` on the first fold as `fold/0/accuracy`.
+    """
+    folds: list[tuple[float, ...]] = []
+    while all(f"{FOLD}{len(folds)}/{o.name}" in scores for o in objectives):
+        prefix = f"{FOLD}{len(folds)}/"
+        folds.append(tuple(o.sign * float(scores[prefix + o.name]) for o in objectives))
+    return tuple(folds)
 
 
 def unsigned(objectives: Sequence[Objective], vector: Sequence[float]) -> dict[str, float]:

@@ -127,6 +127,13 @@ class Report:
         )
 
 
+class Measurement(NamedTuple):
+    """The objectives of one evaluation, larger is better, and their standard errors."""
+
+    objectives: tuple[float, ...]
+    stderrs: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """The part of a report that decisions depend on.
@@ -134,7 +141,9 @@ class Result:
     `objectives` is None if the job failed. `is_finite` says whether the result can be ranked: the
     job did not fail and measured neither NaN nor an infinity. `stderrs` are the standard errors of
     the objectives, empty for a scheduler that does not read them. `job` is the checkpoint, `config`
-    its configuration, and `origin` the trial whose fresh weights it descends from.
+    its configuration, and `origin` the trial whose fresh weights it descends from. `recent` holds
+    the last measurements of its lineage, its own included, for a scheduler that averages them, and
+    `folds` the objectives on parts of the rows, for one that compares members on each of them.
     """
 
     objectives: tuple[float, ...] | None
@@ -143,6 +152,8 @@ class Result:
     job: int = -1
     origin: int = -1
     config: Config = ()
+    recent: tuple[Measurement, ...] = ()
+    folds: tuple[tuple[float, ...], ...] = ()
     is_finite: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,7 +170,8 @@ class Trial:
 
     `config`, `checkpoint` and `blend` are those of its next job; a checkpoint of None means fresh
     weights. `results` maps steps to results, in the order in which they came. `origin` is the trial
-    whose fresh weights its checkpoint descends from.
+    whose fresh weights its checkpoint descends from. `recent` are the last measurements of the
+    lineage of its checkpoint, if the scheduler averages them.
     """
 
     id: int
@@ -170,6 +182,7 @@ class Trial:
     results: dict[int, Result] = field(default_factory=dict)
     blend: Blend = ()
     origin: int = -1
+    recent: tuple[Measurement, ...] = ()
 
     @property
     def latest(self) -> Result | None:

@@ -202,23 +202,55 @@ def hypervolume_error(
 
 
 def clear_donors(
-    values: ArrayLike, stderr: ArrayLike, loser: int, donors: Sequence[int], *, margin: float
+    values: ArrayLike,
+    stderr: ArrayLike,
+    loser: int,
+    donors: Sequence[int],
+    *,
+    margin: float,
+    folds: ArrayLike | None = None,
 ) -> list[int]:
     """Return the donors that are better than a loser by more than noise explains.
 
     Such a donor is nowhere worse, and somewhere better by at least `margin` standard errors of the
-    difference.
+    difference. Without `folds`, the errors of two models are taken as independent.
+
+    Args:
+        values: Measured values, (n, K).
+        stderr: Their standard errors, (n, K).
+        loser: The row that would be replaced.
+        donors: The rows that it might copy.
+        margin: The number of standard errors.
+        folds: The values on F parts of the rows that all models share, (n, F, K). The error of a
+            difference then follows from the differences on the parts.
     """
     if not 0 <= margin < math.inf:
         raise ValueError(f"`margin` must be a number of at least 0, got {margin}")
     array, errors = _check_shapes(values, stderr)
+    parts = None if folds is None else np.asarray(folds, dtype=float)
     clear = []
     for donor in donors:
         lead = array[donor] - array[loser]
-        noise = np.hypot(errors[donor], errors[loser])
+        if parts is None:
+            noise = np.hypot(errors[donor], errors[loser])
+        else:
+            noise = paired_stderr(parts[donor], parts[loser])
         if (lead >= 0).all() and ((lead > 0) & (lead >= margin * noise)).any():
             clear.append(donor)
     return clear
+
+
+def paired_stderr(one: ArrayLike, other: ArrayLike) -> Floats:
+    """Return the standard error (K,) of the difference of two models measured on the same folds.
+
+    `one` and `other` are their values on the folds, (F, K). Luck that both share cancels out.
+    """
+    difference = np.asarray(one, dtype=float) - np.asarray(other, dtype=float)
+    if difference.ndim != 2 or len(difference) < 2:
+        raise ValueError(
+            f"values must have the shape (F, K) with at least 2 folds, got {difference.shape}"
+        )
+    return np.asarray(difference.std(axis=0, ddof=1) / math.sqrt(len(difference)))
 
 
 def lineage_mean(values: ArrayLike, stderr: ArrayLike, *, last: int) -> tuple[Floats, Floats]:

@@ -106,7 +106,7 @@ def test_a_resumed_run_makes_the_same_decisions(tmp_path, options, asynchronous)
         start(tmp_path / "resumed", jobs=jobs)
     resumed = start(tmp_path / "resumed")
     paths = [
-        [(r["job"], r["start"], r["score.near"]) for r in results.records()]
+        [(r["model"], r["start"], r["score.near"]) for r in results.records()]
         for results in (unbroken, resumed)
     ]
     assert paths[0] == paths[1]
@@ -117,7 +117,7 @@ def test_a_resumed_run_makes_the_same_decisions(tmp_path, options, asynchronous)
         engine="local",
         progress=False,
     )
-    assert [(r["job"], r["start"], r["score.near"]) for r in plain.records()] != paths[0]
+    assert [(r["model"], r["start"], r["score.near"]) for r in plain.records()] != paths[0]
 
 
 def test_options_that_are_off_are_not_recorded(tmp_path):

@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from mopbt.problem import Problem
 from mopbt.space import Config
-from mopbt.state import Job, Report, Result, State, Trial
+from mopbt.state import Job, Measurement, Report, Result, State, Trial
 
 
 class Scheduler(Protocol):
@@ -67,15 +67,18 @@ class ExtendableScheduler(Protocol):
 
 
 @runtime_checkable
-class ErrorAwareScheduler(Protocol):
-    """A scheduler whose decisions may depend on the errors of metrics."""
+class ReportReadingScheduler(Protocol):
+    """A scheduler whose decisions may depend on errors or further metrics of a report."""
 
     @property
-    def reads_errors(self) -> bool:
-        """Return whether decisions depend on errors."""
+    def reads_reports(self) -> bool:
+        """Return whether decisions depend on more of a report than its objectives."""
 
-    def result_of(self, report: Report) -> Result:
-        """Return the part of a report that decisions depend on."""
+    def result_of(self, report: Report, recent: tuple[Measurement, ...]) -> Result:
+        """Return the part of a report that decisions depend on.
+
+        `recent` are the last measurements of the lineage that the job continued.
+        """
 
 
 def extendable_by(scheduler: Scheduler) -> tuple[str, ...]:

@@ -12,10 +12,17 @@ from typing import Literal
 import numpy as np
 from numpy.random import Generator
 
-from mopbt.exploit import nearest_relative, neighboring_pairs, quantile_size, truncation
-from mopbt.explore import Explore, interpolate
+from mopbt.exploit import (
+    draw_donor,
+    nearest_relative,
+    neighboring_pairs,
+    quantile_size,
+    sparsity,
+    truncation,
+)
+from mopbt.explore import Explore, Local, interpolate
 from mopbt.metrics import non_dominated
-from mopbt.objectives import signed_bounds
+from mopbt.objectives import fresh_metrics, signed, signed_bounds, signed_folds
 from mopbt.problem import Problem
 from mopbt.proposals.base import Trials
 from mopbt.proposals.uniform import Stratified, Uniform
@@ -24,8 +31,8 @@ from mopbt.rng import stream
 from mopbt.schedulers.base import check_initial, next_intervals, start_with_given
 from mopbt.schedulers.views import population_ranking, statuses
 from mopbt.space import Config
-from mopbt.state import Blend, Job, Report, Result, State, Trial, updated, with_report
-from mopbt.uncertainty import clear_donors
+from mopbt.state import Blend, Job, Measurement, Report, Result, State, Trial, updated, with_report
+from mopbt.uncertainty import clear_donors, lineage_mean
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,18 @@ class Pbt:
         start: Spread the initial configurations evenly, or draw them independently.
         pessimistic: Compare members at the bounds of their metrics.
         margin: Replace a member only by donors that dominate it by this many standard errors of the
-            difference in at least one objective; None replaces it by any donor.
+            difference in at least one objective; None replaces it by any donor. If the task reports
+            metrics on folds of its rows, the error of a difference is that on shared rows.
         interpolate: A replaced member starts between its donor and the donor's nearest relative
             among the donors, if the task can blend models.
         candidates: How many blends of neighbors on the front are evaluated after the training.
+        fresh_rows: Decide by metrics on the rows that the task draws for each interval, where it
+            reports them.
+        sparse_donors: Draw donors in proportion to their distance from the nearest other donor.
+        cooling: Replace fewer members, and resample fewer hyperparameters, toward the end.
+        lineage: How many of the last evaluations of a lineage are averaged for a decision.
+        frequencies: The members are divided into as many groups. Those of a group are compared with
+            each other after each so many intervals; its worst one copies one of the best of all.
     """
 
     problem: Problem
@@ -65,6 +80,11 @@ class Pbt:
     margin: float | None = None
     interpolate: bool = False
     candidates: int = 0
+    fresh_rows: bool = False
+    sparse_donors: bool = False
+    cooling: bool = False
+    lineage: int = 1
+    frequencies: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         check_initial(self.problem, self.population)
@@ -101,21 +121,37 @@ class Pbt:
         return replace(self, problem=replace(self.problem, steps=steps), population=population)
 
     @property
-    def reads_errors(self) -> bool:
-        """Return whether decisions depend on the errors of metrics."""
-        return self.pessimistic or self.margin is not None
+    def reads_reports(self) -> bool:
+        """Return whether decisions depend on more of a report than its objectives."""
+        is_plain = not self.pessimistic and self.margin is None and self.lineage == 1
+        return not is_plain or self.fresh_rows
 
-    def result_of(self, report: Report) -> Result:
-        """Return the part of a report that decisions depend on."""
+    def result_of(self, report: Report, recent: tuple[Measurement, ...]) -> Result:
+        """Return the part of a report that decisions depend on.
+
+        `recent` are the last measurements of the lineage that the job continued.
+        """
         if report.objectives is None:
             return Result(None, report.violation)
         objectives = self.problem.objectives
         errors = report.errors
+        scores = report.scores
         values = report.objectives
+        if self.fresh_rows:
+            scores, errors = fresh_metrics(scores, errors)
+            values = signed(objectives, scores)
         if self.pessimistic:
-            values = signed_bounds(objectives, report.scores, errors)
+            values = signed_bounds(objectives, scores, errors)
         stderrs = tuple(errors[o.name].stderr if o.name in errors else 0.0 for o in objectives)
-        return Result(values, report.violation, stderrs)
+        folds = signed_folds(objectives, report.scores) if self.margin is not None else ()
+        if self.lineage == 1:
+            return Result(values, report.violation, stderrs, folds=folds)
+        window = (*recent, Measurement(values, stderrs))[-self.lineage :]
+        means, errors_of_means = lineage_mean(
+            [m.objectives for m in window], [m.stderrs for m in window], last=self.lineage
+        )
+        mean = tuple(means.tolist())
+        return Result(mean, report.violation, tuple(errors_of_means.tolist()), recent=window)
 
     def ask(self, state: State, slots: int) -> tuple[Job, ...]:
         """Order intervals of ready members, those with the fewest steps first."""
@@ -133,7 +169,9 @@ class Pbt:
     def tell(self, state: State, report: Report) -> State:
         """Record a report; exploit and explore when it is time."""
         trial = state.outstanding[report.job].trial
-        result = self.result_of(report) if self.reads_errors else None
+        result = None
+        if self.reads_reports:
+            result = self.result_of(report, state.trials[trial].recent)
         if trial >= self.population:
             return with_report(state, report, status="finished", result=result)
         state = with_report(state, report, status="waiting", result=result)
@@ -202,13 +240,39 @@ class Pbt:
         if self.asynchronous:
             (trial,) = deciding
             return self._choose_donor(state, trial)
+        members = [t for t in state.trials if t.status != "finished" and t.results]
+        if len(self.frequencies) == 1:
+            return self._exploit_within(state, members, deciding)
+        donors: list[Trial] = []
+        chosen: dict[int, Trial] = {}
+        best, _ = self._exploit_within(state, members, deciding)
+        for group, frequency in enumerate(self.frequencies):
+            if deciding[0].step // self.problem.interval % frequency:
+                continue
+            own = [t for t in members if t.id % len(self.frequencies) == group]
+            group_donors, replaced = self._exploit_within(state, own, deciding)
+            donors += group_donors
+            if replaced and best:
+                # Migration: the worst of a group copies one of the best of all.
+                worst = next(reversed(replaced))
+                rng = self._stream(state, "migrate", state.trials[worst])
+                replaced[worst] = best[int(rng.integers(len(best)))]
+            chosen |= replaced
+        ids = {trial.id for trial in donors}
+        return [*donors, *(trial for trial in best if trial.id not in ids)], chosen
+
+    def _exploit_within(
+        self, state: State, members: Sequence[Trial], deciding: Sequence[Trial]
+    ) -> tuple[Sequence[Trial], dict[int, Trial]]:
+        """Return the donors among some members, and that of each one that is replaced.
+
+        The replaced members are in the order of the ranking, the worst last.
+        """
         finite: list[tuple[Trial, Result]] = []
         failed: list[Trial] = []
-        for trial in state.trials:
+        for trial in members:
             latest = trial.latest
-            if trial.status == "finished" or latest is None:
-                continue
-            if latest.is_finite:
+            if latest is not None and latest.is_finite:
                 finite.append((trial, latest))
             else:
                 failed.append(trial)
@@ -216,14 +280,16 @@ class Pbt:
             return (), {}
         n = len(finite) + len(failed)
         size = quantile_size(n, self.fraction)
+        share = self._remaining(deciding[0].step) if self.cooling else 1.0
         order = self.rank(
             np.array([result.objectives for _, result in finite]),
             np.array([result.violation for _, result in finite]),
             stream(state.seed, "rank", deciding[0].step),
-            (size, n - size),
+            (size, n - round(share * size)),
         )
         # Failed members rank below all others.
         ranked = {t.id: t for t in [*(finite[i][0] for i in order), *failed]}
+        donors = [finite[i][0] for i in order[:size]]
         replaced = truncation(
             list(ranked),
             lambda id: self._stream(state, "exploit", ranked[id]),
@@ -231,8 +297,9 @@ class Pbt:
             failed={t.id for t in failed},
             deciding={t.id for t in deciding},
             eligible=self._eligible(state),
+            share=share,
+            weights=self._donor_weights(donors),
         )
-        donors = [finite[i][0] for i in order[:size]]
         return donors, {loser: ranked[donor] for loser, donor in replaced.items()}
 
     def _choose_donor(self, state: State, trial: Trial) -> tuple[Sequence[Trial], dict[int, Trial]]:
@@ -247,18 +314,34 @@ class Pbt:
         donors = min(size, ranking.finite)
         if not donors:
             return (), {}
-        order = ranking.order((size, n - size), lambda: self._stream(state, "rank", trial))
-        if trial.is_finite and order.precedes(trial.id, n - size):
+        share = self._remaining(trial.step) if self.cooling else 1.0
+        bottom = n - round(share * size)
+        order = ranking.order((size, bottom), lambda: self._stream(state, "rank", trial))
+        if trial.is_finite and order.precedes(trial.id, bottom):
             return (), {}
         rng = self._stream(state, "exploit", trial)
         eligible = self._eligible(state)
         # Listing all donors is only worth its time if they are needed.
-        ids = sorted(order.first(donors).tolist()) if self.interpolate else []
-        others = [state.trials[id] for id in ids]
-        if eligible is None or not trial.is_finite:
-            return others, {trial.id: state.trials[order.at(int(rng.integers(donors)))]}
-        own = eligible(trial.id, [order.at(place) for place in range(donors)])
-        return others, {trial.id: state.trials[own[rng.integers(len(own))]]} if own else {}
+        if not self.interpolate and not self.sparse_donors and eligible is None:
+            return (), {trial.id: state.trials[order.at(int(rng.integers(donors)))]}
+        ids = [order.at(place) for place in range(donors)]
+        others = [state.trials[id] for id in sorted(ids)]
+        own = ids if eligible is None or not trial.is_finite else eligible(trial.id, ids)
+        if not own:
+            return others, {}
+        return others, {trial.id: state.trials[draw_donor(own, rng, self._donor_weights(others))]}
+
+    def _remaining(self, step: int) -> float:
+        """Return the share of the training that is left at a step."""
+        return 1 - step / self.problem.steps
+
+    def _donor_weights(self, donors: Sequence[Trial]) -> dict[int, float] | None:
+        """Return how likely each donor is drawn, by its id; None if all are equally likely."""
+        if not self.sparse_donors:
+            return None
+        objectives = np.array([trial.latest.objectives for trial in donors if trial.latest])
+        ids = [trial.id for trial in donors]
+        return dict(zip(ids, sparsity(objectives).tolist(), strict=True))
 
     def _eligible(self, state: State) -> Callable[[int, list[int]], list[int]] | None:
         """Return how the donors are found that are better by more than noise explains."""
@@ -276,7 +359,10 @@ class Pbt:
             values = np.array([result.objectives for result in (own, *others)])
             stderrs = np.array([result.stderrs for result in (own, *others)])
             places = range(1, len(values))
-            clear = clear_donors(values, stderrs, 0, places, margin=margin)
+            parts = [result.folds for result in (own, *others)]
+            # A task without folds has none for any member.
+            folds = np.array(parts) if all(parts) else None
+            clear = clear_donors(values, stderrs, 0, places, margin=margin, folds=folds)
             return [donors[place - 1] for place in clear]
 
         return clearly_better
@@ -285,7 +371,7 @@ class Pbt:
         self, state: State, trial: Trial, donor: Trial | None, donors: Sequence[Trial]
     ) -> Trial:
         if donor is None and trial.is_finite:
-            return replace(trial, status="ready")
+            return replace(trial, status="ready", recent=_recent_of(trial))
         # Without a donor all members have failed. This one retries from its last checkpoint with
         # another configuration.
         source = donor or trial
@@ -298,7 +384,7 @@ class Pbt:
             assert relative.checkpoint is not None
             blend = ((relative.checkpoint, weight),)
         rng = self._stream(state, "explore", trial)
-        config = self.explore(self.problem.space, config, rng)
+        config = self._explore_at(trial.step)(self.problem.space, config, rng)
         # A member never falls back to an earlier step; otherwise a run might not end.
         step = max(source.step, trial.step) if self.inherit_step else trial.step
         return replace(
@@ -309,7 +395,13 @@ class Pbt:
             blend=blend,
             origin=source.origin,
             step=step,
+            recent=_recent_of(source),
         )
+
+    def _explore_at(self, step: int) -> Explore:
+        if not self.cooling or not isinstance(self.explore, Local):
+            return self.explore
+        return Local(self.explore.resample * self._remaining(step))
 
     def _nearest_relative(self, donor: Trial, donors: Sequence[Trial]) -> Trial | None:
         """Return the donor closest to a donor that shares its origin, if blending is possible."""
@@ -324,6 +416,13 @@ class Pbt:
     @staticmethod
     def _stream(state: State, decision: str, trial: Trial) -> Generator:
         return stream(state.seed, decision, trial.id, trial.step)
+
+
+def _recent_of(trial: Trial) -> tuple[Measurement, ...]:
+    """Return the last measurements of the lineage of a trial's checkpoint."""
+    latest = trial.latest
+    # A failed interval leaves the trial at the checkpoint before it.
+    return latest.recent if latest is not None and latest.is_finite else trial.recent
 
 
 def _front_of(members: Iterable[Trial]) -> list[Result]:
