@@ -102,6 +102,14 @@ def experiment(place, *tasks, **fields):
     return Experiment(tasks=tuple(task(place, name) for name in tasks), **(usual | fields))
 
 
+# The fields of an experiment with a single run.
+ONE_RUN = {
+    "seeds": 1,
+    "time_of": None,
+    "algorithms": {"MO-PBT": {"name": "mo-pbt", "population": 4}},
+}
+
+
 def plain(results):
     """Return the records of a run without real times."""
     # A journal rounds times to microseconds.

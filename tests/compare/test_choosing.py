@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mopbt.compare.choosing import Choice, preferences, utilities, value_of_choosing
+from mopbt.compare.measures import Choice, preferences, utilities, value_of_choosing
 
 
 def test_preferences_are_all_multiples_of_a_fraction():

@@ -24,13 +24,12 @@ from mopbt.compare import (
     recompute,
 )
 from mopbt.compare.measures import measure
-from mopbt.compare.report import write_report
+from mopbt.compare.report import draw, write_report
 from mopbt.errors import (
     MissingExtra,
     StoreError,
 )
 from mopbt.metrics import hypervolume
-from mopbt.plots.progress import generalization
 from mopbt.stores.journal import read_journal
 
 
@@ -54,14 +53,15 @@ def test_the_table_has_what_the_runs_have(small):
                 "task": run.task,
                 "algorithm": run.algorithm,
                 "seed": run.seed,
+                "job": record["model"],
                 "step": record["end"],
             }
-            row |= {key: record[key] for key in ("job", "trial", "seconds", "duration", "error")}
+            row |= {key: record[key] for key in ("trial", "seconds", "duration", "error")}
             row |= {"violation": math.inf if failed else record["violation"]}
             row |= {
                 key: value for key, value in record.items() if key.startswith(("score.", "hp."))
             }
-            expected[run.task, run.algorithm, run.seed, record["job"]] = row
+            expected[run.task, run.algorithm, run.seed, record["model"]] = row
     columns = list(rows[0])
     assert len(rows) == len(expected) == sum(map(len, comparison.runs))
     assert any(row["error"] for row in rows)
@@ -118,7 +118,7 @@ def test_arrays_are_larger_is_better_and_in_the_order_of_completion(small, place
         assert np.isnan(run.objectives[list(run.errors)]).all()
         positions = dict(zip(run.jobs.tolist(), run.positions.tolist(), strict=True))
         for point in results.points():
-            assert results.problem.space.encode(point.hp) == tuple(positions[point.job])
+            assert results.problem.space.encode(point.hp) == tuple(positions[point.model])
     assert any(run.errors for run in comparison.runs)
     assert any(
         (np.isnan(run.objectives).any(axis=1) & np.isfinite(run.violations)).any()
@@ -345,7 +345,7 @@ def test_final_fronts_are_measured_on_the_rows_of_a_task(place, tmp_path):
         assert run.test_hypervolumes[-1] == pytest.approx(expected)
         # Models that left the front are not measured, so their hypervolume is not known.
         assert np.isnan(run.test_hypervolumes[0])
-    assert not generalization([measured])
+    assert not draw("generalization", [measured])
     columns = comparison.evaluations()
     assert np.isnan(columns["score.test/near"]).any()
     again = compare(made, out=tmp_path / "again", jobs=1, progress=False, reuse=[tmp_path / "out"])

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from compare.helpers import COMMAND, GOOD, experiment
+from command_line import mopbt_command
+from compare.helpers import GOOD, experiment
 from mopbt.cli import app
 from mopbt.compare.directory import read_about
 
@@ -21,14 +21,7 @@ def test_the_command_runs_and_its_report_can_be_made_again(place, tmp_path, monk
     pytest.importorskip("matplotlib")
     small = experiment(place, "quick", name="quick", figures=("final",))
     (tmp_path / "quick.toml").write_text(small.to_toml())
-    done = subprocess.run(
-        [*COMMAND, "quick.toml", "--jobs", "2"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = mopbt_command("compare", "quick.toml", "--jobs", 2, cwd=tmp_path)
     out = tmp_path / "comparisons" / "quick"
     assert (
         "Tables of 4 runs are in comparisons/quick/tables.md, figures in comparisons/quick/figures."
@@ -69,10 +62,20 @@ def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, m
     assert "elsewhere is not a comparison" in str(
         invoked("good.toml", "--only-report", "--out", "elsewhere").exception
     )
-    for option in (("--task", "annealing"), ("--reuse", "."), ("--jobs", "2")):
+    for option in (
+        *(("--task", "annealing"), ("--reuse", "."), ("--jobs", "2")),
+        *(("--devices", "cpu"), ("--num-gpus", "1"), ("--workers-per-device", "2")),
+    ):
         assert f"leave out {option[0]}" in str(
             invoked("good.toml", "--only-report", *option).exception
         )
+    for options, message in (
+        (("--devices", "0,0"), "`devices` must name each device once, got ['0', '0']"),
+        (("--num-gpus", "1"), "`num_gpus` is for the engines 'ray', got 1.0 for 'auto'"),
+        (("--engine", "ray", "--jobs", "2"), "`jobs` above 1 on Ray needs `workers`"),
+        (("--engine", "pool"), "`engine` of a comparison must be 'auto' or 'ray', got 'pool'"),
+    ):
+        assert message in str(invoked("good.toml", *options).exception)
     broken = experiment(
         place,
         "Broken",

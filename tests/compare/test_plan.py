@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compare.helpers import EXPERIMENTS, GOOD, TESTS, by_run, experiment, task
+from compare.helpers import EXPERIMENTS, GOOD, ONE_RUN, TESTS, by_run, experiment, task
 from mopbt.algorithms import MOPBT, NSGA2, ParEGO, RandomSearch
 from mopbt.compare import (
     AlgorithmEntry,
@@ -18,10 +18,10 @@ from mopbt.compare import (
     Experiment,
     PlannedRun,
     compare,
-    prepare,
     recompute,
 )
 from mopbt.compare.report import FIGURES, write_report
+from mopbt.compare.worker import check_algorithms, task_at_scale
 from mopbt.errors import (
     RunMismatch,
     StoreError,
@@ -280,9 +280,7 @@ def test_an_experiment_that_changed_since_it_was_read_is_written_with_its_change
 
 
 def test_the_papers_scale_is_the_default(place, tmp_path):
-    one = experiment(
-        place, "short", seeds=1, algorithms={"MO-PBT": {"name": "mo-pbt", "population": 6}}
-    )
+    one = experiment(place, "short", **ONE_RUN)
     compare(one, out=tmp_path, jobs=1, progress=False)
     assert compare(one, out=tmp_path, scale="paper", progress=False).runs
     assert recompute(one, out=tmp_path, scale="paper").runs
@@ -290,10 +288,9 @@ def test_the_papers_scale_is_the_default(place, tmp_path):
 
 def test_a_scale_of_the_experiment_alone_leaves_tasks_as_they_are(place, tmp_path):
     """A task of a user's file has one size, and must run in any scale of the experiment."""
-    quick = experiment(place, "quick", scales={"quick": {"seeds": 1}})
-    assert (
-        len(compare(quick, out=tmp_path / "quick", scale="quick", jobs=1, progress=False).runs) == 2
-    )
+    quick = experiment(place, "quick", scales={"quick": {"seeds": 1}}, **ONE_RUN | {"seeds": 2})
+    done = compare(quick, out=tmp_path / "quick", scale="quick", jobs=1, progress=False)
+    assert len(done.runs) == 1
     with pytest.raises(
         ValueError,
         match=r"`scale` must be one of 'paper', 'quick', or left out, got 'quik'; .*'quick'",
@@ -301,11 +298,9 @@ def test_a_scale_of_the_experiment_alone_leaves_tasks_as_they_are(place, tmp_pat
         compare(quick, out=tmp_path / "quik", scale="quik", jobs=1, progress=False)
     with pytest.raises(RunMismatch, match="another scale: it is None, it was quick"):
         recompute(quick, out=tmp_path / "quick", scale="paper")
-    assert prepare.task_at_scale(quick, "adult-fairness", "quick")[0] == "adult-fairness"
-    assert prepare.task_at_scale(quick, "adult-fairness", "small")[0] == "adult-fairness@small"
-    assert (
-        prepare.task_at_scale(quick, "adult-fairness@smoke", "small")[0] == "adult-fairness@smoke"
-    )
+    assert task_at_scale(quick, "adult-fairness", "quick")[0] == "adult-fairness"
+    assert task_at_scale(quick, "adult-fairness", "small")[0] == "adult-fairness@small"
+    assert task_at_scale(quick, "adult-fairness@smoke", "small")[0] == "adult-fairness@smoke"
 
 
 def test_runs_that_give_others_their_time_come_first_on_each_task():
@@ -336,20 +331,16 @@ def test_the_population_of_a_scale_is_the_default_of_all_algorithms():
     assert made(name="random-search") == RandomSearch(population=16)
     assert made(name="nsga2") == NSGA2(population=8, trainings=16)
     assert made(name="parego") == ParEGO(trainings=16)
-    assert prepare.task_at_scale(Experiment.read(EXPERIMENTS[0]), "toy", "small") == ("toy", 32)
-    assert prepare.task_at_scale(
-        Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", "small"
-    ) == (
+    assert task_at_scale(Experiment.read(EXPERIMENTS[0]), "toy", "small") == ("toy", 32)
+    assert task_at_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", "small") == (
         "cifar10-robustness@small",
         16,
     )
-    assert prepare.task_at_scale(
-        Experiment.read(EXPERIMENTS[0]), "cifar10-robustness@smoke", "small"
-    ) == (
+    assert task_at_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness@smoke", "small") == (
         "cifar10-robustness@smoke",
         4,
     )
-    assert prepare.task_at_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", None) == (
+    assert task_at_scale(Experiment.read(EXPERIMENTS[0]), "cifar10-robustness", None) == (
         "cifar10-robustness",
         32,
     )
@@ -375,7 +366,7 @@ def test_the_experiments_of_the_paper_can_be_run(file, scale):
             interval=1,
             steps=50,
         )
-        prepare.check_algorithms(here, name, problem, 32)
+        check_algorithms(here, name, problem, 32)
 
 
 def test_the_rows_of_the_papers_tables_are_there():
@@ -473,3 +464,9 @@ def test_constraints_of_an_entry_are_added_to_those_of_the_task(place, tmp_path)
     finite = np.isfinite(bound.objectives[:, 0])
     np.testing.assert_allclose(bound.violations[finite], (100 - bound.objectives[finite, 0]) / 100)
     assert set(free.violations.tolist()) <= {0.0, math.inf}
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("tables-5-7-tabular", 10), ("tables-5-7-images", 5)])
+def test_the_tables_have_the_papers_seeds(name, seeds):
+    file = next(file for file in EXPERIMENTS if file.stem == name)
+    assert len(Experiment.read(file).seeds) == seeds

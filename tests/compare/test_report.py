@@ -89,7 +89,7 @@ class TestReport:
         for a, b in zip(first, second, strict=True):
             assert a.read_bytes() == b.read_bytes(), a.name
 
-    def test_missing_runs_are_told(self, tmp_path):
+    def test_missing_runs_are_reported(self, tmp_path):
         comparison = replace(
             random_comparison(figures=("final",)), missing=(PlannedRun("a", "MO-ASHA", 7),)
         )
@@ -126,7 +126,14 @@ class TestReport:
         (drawn,) = (text for text in figure.legends[0].get_texts() if text.get_text() != "MO-PBT")
         assert (drawn.get_text(), drawn.get_parse_math()) == (label, False)
 
-    @pytest.mark.parametrize(("n", "seeds"), [(3, 1), (40, 3), (3000, 2)])
+    @pytest.mark.parametrize(
+        ("n", "seeds"),
+        [
+            (3, 1),
+            pytest.param(40, 3, marks=pytest.mark.slow),
+            pytest.param(3000, 2, marks=pytest.mark.slow),
+        ],
+    )
     def test_numbers_on_axes_are_plain(self, n, seeds):
         """Labels are plain text, even if they look like mathematics."""
         measured = measure(random_comparison(seeds=seeds, n=n))
@@ -190,12 +197,13 @@ class TestReport:
         ):
             write_report(random_comparison(), tmp_path)
 
-    def test_an_unknown_figure_is_told(self):
+    def test_an_unknown_figure_is_an_error(self):
         with pytest.raises(
             ValueError, match=r"`figures` must be one of 'progress', 'fronts', .*, got 'pie'"
         ):
             draw("pie", ())
 
+    @pytest.mark.slow
     def test_letters_have_eight_points_and_the_sheet_fits_a_page(self):
         from matplotlib.text import Text
 
@@ -244,6 +252,7 @@ class TestReport:
         assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
+@pytest.mark.slow
 def test_real_runs_make_a_whole_report(tmp_path):
     """MO-PBT leads on a problem made for it, and the table has the numbers of the runs."""
     algorithms = {
@@ -263,7 +272,7 @@ def test_real_runs_make_a_whole_report(tmp_path):
             "budget": budget,
         }
         results = run(TradeOff(steps=20), out=None, progress=False, **options)
-        points = sorted(results.points(), key=lambda point: (point.seconds, point.job))
+        points = sorted(results.points(), key=lambda point: (point.seconds, point.model))
         names = [objective.name for objective in results.problem.objectives]
         objectives = np.array([[point.scores[name] for name in names] for point in points])
         shape = {

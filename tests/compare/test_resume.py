@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compare.helpers import COMMAND, COST, changed, experiment, plain, task
+from compare.helpers import COMMAND, COST, ONE_RUN, changed, experiment, plain, task
 from mopbt import Results
 from mopbt.compare import (
     compare,
@@ -108,7 +108,7 @@ def test_a_run_with_missing_checkpoints_restarts(place, tmp_path):
     assert plain(Results.open(tmp_path / "run")) == plain(Results.open(tmp_path / "uninterrupted"))
 
 
-def test_files_left_by_a_kill_do_no_harm(place, tmp_path):
+def test_files_left_by_a_kill_do_no_harm(small, place, tmp_path):
     (tmp_path / "experiment.toml.123.tmp").touch()
     one = experiment(
         place, "short", seeds=1, algorithms={"MO-PBT": {"name": "mo-pbt", "population": 6}}
@@ -118,14 +118,14 @@ def test_files_left_by_a_kill_do_no_harm(place, tmp_path):
     half.mkdir()
     (half / "run.toml").touch()
     shutil.rmtree(tmp_path / one.plan()[0].directory)
-    compare(replace(one, name="other"), out=tmp_path.with_name("other"), jobs=1, progress=False)
-    again = compare(one, out=tmp_path, jobs=1, progress=False, reuse=[tmp_path.with_name("other")])
+    again = compare(one, out=tmp_path, jobs=1, progress=False, reuse=[small[1]])
     assert not again.missing
     assert not half.exists()
 
 
 def test_runs_with_different_costs_are_not_compared(place, tmp_path):
-    out, quick = tmp_path / "out", experiment(place, "quick", cost="measured")
+    two_runs = ONE_RUN | {"seeds": 2}
+    out, quick = tmp_path / "out", experiment(place, "quick", cost="measured", **two_runs)
     compare(quick, out=out, jobs=1, progress=False)
     about = read_about(out)
     about["tasks"][quick.tasks[0]]["cost"] = 123.0
@@ -139,7 +139,7 @@ def test_runs_with_different_costs_are_not_compared(place, tmp_path):
 
 
 def test_an_unfinished_run_with_another_cost_restarts(place, tmp_path):
-    out, quick = tmp_path / "out", experiment(place, "quick", seeds=1)
+    out, quick = tmp_path / "out", experiment(place, "quick", **ONE_RUN)
     compare(quick, out=out, jobs=1, progress=False)
     first = out / quick.plan()[0].directory
     changed(first, "0.49", "0.4")

@@ -102,22 +102,22 @@ def test_runs_that_differ_in_anything_are_run(small, place, tmp_path):
 @pytest.mark.parametrize(
     "change", [('task_fingerprint = "', 'task_fingerprint = "x'), ("steps = 6", "steps = 5")]
 )
-def test_runs_of_a_changed_task_are_not_reused(place, tmp_path, change):
+def test_runs_of_a_changed_task_are_not_reused(small, place, tmp_path, change):
     one = experiment(
         place, "short", seeds=1, algorithms={"MO-PBT": {"name": "mo-pbt", "population": 6}}
     )
     directory = one.plan()[0].directory
-    compare(one, out=tmp_path / "one", jobs=1, progress=False)
+    shutil.copytree(small[1], tmp_path / "one")
     changed(tmp_path / "one" / directory, *change)
     compare(one, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
     assert change[1] in (tmp_path / "one" / directory / "run.toml").read_text()
     assert change[1] not in (tmp_path / "two" / directory / "run.toml").read_text()
 
 
-def test_runs_of_another_version_are_not_reused(place, tmp_path):
+def test_runs_of_another_version_are_not_reused(small, place, tmp_path):
     """The schedulers of another version may decide differently."""
-    one = experiment(place, "quick", seeds=1)
-    compare(one, out=tmp_path / "one", jobs=1, progress=False)
+    one = experiment(place, "short", seeds=1)
+    shutil.copytree(small[1], tmp_path / "one")
     first, second = (tmp_path / "one" / run.directory for run in one.plan())
     changed(
         first,
@@ -136,15 +136,14 @@ def test_runs_of_another_version_are_not_reused(place, tmp_path):
     assert is_copy == [False, True]
 
 
-def test_a_given_cost_is_not_reused_as_a_measured_one(place, tmp_path):
-    given = experiment(place, "quick", seeds=1)
-    compare(given, out=tmp_path / "given", jobs=1, progress=False)
+def test_a_given_cost_is_not_reused_as_a_measured_one(small, place, tmp_path):
+    given = experiment(place, "short", seeds=1)
     compare(
         replace(given, cost="measured"),
         out=tmp_path / "out",
         jobs=1,
         progress=False,
-        reuse=[tmp_path / "given"],
+        reuse=[small[1]],
     )
     assert read_about(tmp_path / "out")["tasks"][given.tasks[0]]["cost"] != COST
 

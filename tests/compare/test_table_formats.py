@@ -71,7 +71,7 @@ class TestRenderings:
                     continue
                 cell = table.cells[task, label]
                 numbers = f"{100 * cell.mean:.2f} ± {100 * cell.deviation:.2f}"
-                star = "*" if table.is_best(task, label) else ""
+                star = "*" if cell.is_best else ""
                 sign = rf" +\({re.escape(cell.sign)}\)" if cell.sign else r"(  |$)"
                 assert re.search(re.escape(numbers + star) + sign, text)
             if not math.isnan(table.overall[label].rank):
@@ -117,7 +117,7 @@ class TestRenderings:
             pytest.approx(100 * cell.mean, abs=0.005),
             pytest.approx(100 * cell.deviation, abs=0.005),
         )
-        assert bool(re.search(bold, text)) == table.is_best(task, label)
+        assert bool(re.search(bold, text)) == cell.is_best
         found = re.search(sign, text)
         assert (found[1].replace("-", "−") if found else "") == cell.sign
 
@@ -136,7 +136,7 @@ class TestRenderings:
                     cell.p,
                     cell.corrected,
                 )
-                assert int(row["best"]) == table.is_best(row["task"], row["algorithm"])
+                assert int(row["best"]) == table.cells[row["task"], row["algorithm"]].is_best
                 assert int(row["runs"]) == 8
             else:
                 overall = table.overall[row["algorithm"]]

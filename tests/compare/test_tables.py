@@ -10,10 +10,10 @@ import pytest
 
 from compare.builders import comparison_of, problem_of, run_of, seeds, table_of
 from mopbt.compare import PlannedRun
-from mopbt.compare.choosing import value_of_choosing
 from mopbt.compare.measures import (
     baseline_of,
     measure,
+    value_of_choosing,
 )
 from mopbt.compare.significance import (
     sign_flip_test,
@@ -41,8 +41,9 @@ class TestTables:
 
     def test_equal_means_are_both_best_and_share_a_rank(self):
         table = table_of(self.VALUES)
-        assert [table.is_best("easy", label) for label in table.algorithms] == [True, False, True]
-        assert [table.cells["easy", label].rank for label in table.algorithms] == [1.5, 3, 1.5]
+        cells = [table.cells["easy", label] for label in table.algorithms]
+        assert [cell.is_best for cell in cells] == [True, False, True]
+        assert [cell.rank for cell in cells] == [1.5, 3, 1.5]
 
     def test_an_algorithm_that_is_not_on_all_tasks_has_no_average_rank(self):
         overall = table_of(self.VALUES, only={"slow": ["easy"]}).overall
@@ -319,6 +320,7 @@ class TestChance:
         assert (p <= LEVEL).mean() <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / 3000)
         assert (p <= LEVEL).mean() >= 0.02  # and the test is not too conservative
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("tasks", [1, 2])
     def test_whole_tables_of_the_same_algorithm_under_other_seeds(self, tasks):
         rng, found, found_overall, repeats = np.random.default_rng(tasks), 0, 0, 400
@@ -336,6 +338,7 @@ class TestChance:
         assert found / repeats <= most
         assert found_overall / repeats <= most
 
+    @pytest.mark.slow
     def test_tasks_that_train_the_same_networks(self):
         """Counted as independent, 17 of a hundred tables would be significant."""
         rng, repeats, found = np.random.default_rng(3), 1000, 0
@@ -361,8 +364,8 @@ class TestMarks:
 
     def marks(self, values):
         table = table_of({"a": values})
-        bold = [label for label in values if table.leads("a", label)]
-        level = [label for label in values if table.shares_lead("a", label)]
+        bold = [label for label in values if table.cells["a", label].mark == "best"]
+        level = [label for label in values if table.cells["a", label].mark == "level"]
         return bold, level
 
     def test_a_clear_lead_is_bold(self):

@@ -3,15 +3,13 @@
 import os
 import signal
 import sys
-from unittest.mock import Mock
 
 import pytest
 
 from compare.helpers import experiment, task
-from mopbt.compare import Experiment, execute
+from mopbt.compare import Experiment
 from mopbt.compare.execute import WorkerPool
-from mopbt.engines.devices import Device
-from mopbt.engines.supervisor import Supervisor
+from mopbt.compare.resources import Resources
 from mopbt.errors import CannotStack, TaskFailed
 from mopbt.registry import task_fingerprint
 from mopbt.run_config import RunConfig
@@ -19,7 +17,7 @@ from mopbt.run_config import RunConfig
 
 @pytest.fixture
 def pool():
-    with WorkerPool() as pool:
+    with WorkerPool(Resources(1)) as pool:
         yield pool
 
 
@@ -47,7 +45,7 @@ def test_an_idle_process_is_used_again(place, pool):
 
 
 def test_closing_the_pool_ends_all_processes(place):
-    with WorkerPool() as pool:
+    with WorkerPool(Resources(1)) as pool:
         pool.measure(**options(place, "quick"))
         (worker,) = pool._idle
     assert worker.popen.returncode == -signal.SIGKILL
@@ -96,19 +94,3 @@ def test_a_prepared_task_has_the_settings_of_its_runs(place, pool):
     needs_budget = {label: own["needs_budget"] for label, own in prepared["algorithms"].items()}
     assert needs_budget == {"A": False, "B": True}
     assert not prepared["may_stack"]
-
-
-def test_each_process_sees_one_accelerator_in_turn_and_the_task_decides(monkeypatch):
-    found = tuple(Device("cuda", i, name) for i, name in enumerate(("3", "GPU-x")))
-    monkeypatch.setattr(execute, "discover", lambda: (*found, Device("mps")))
-    spawned = []
-    spawn = lambda self, target, environment: spawned.append(environment) or Mock()  # noqa: E731
-    monkeypatch.setattr(Supervisor, "spawn", spawn)
-    pool = WorkerPool()
-    for _ in range(3):
-        pool._send({}, None)
-    assert [env["CUDA_VISIBLE_DEVICES"] for env in spawned] == ["3", "GPU-x", "3"]
-    assert all("MOPBT_DEVICE" not in env for env in spawned)
-    monkeypatch.setattr(execute, "discover", lambda: ())
-    pool._send({}, None)
-    assert "CUDA_VISIBLE_DEVICES" not in spawned[3]

@@ -10,9 +10,9 @@ core.
 The modules in the order of reading:
 
 - `plan` reads and checks an experiment, and lists its runs.
-- `execute` executes those that are missing, in processes that run `worker`. `prepare` loads a task
-  there. `directory` reads and writes the files of a comparison, `reuse` those of others.
-- `collect` reads the finished runs.
+- `execute` executes those that are missing, in processes that run `worker`. `directory` reads and
+  writes the files of a comparison, `reuse` copies runs of others, `progress` shows what is done.
+- `collect` reads the finished runs, and writes the table of their evaluations.
 - `measures`, `significance` and `tables` compute the numbers, `table_formats` and `report` write
   them.
 """

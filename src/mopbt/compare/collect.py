@@ -19,6 +19,7 @@ from mopbt.compare.directory import REMEDY, Marker, finished_runs, recorded_expe
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
 from mopbt.evaluations import Evaluations, read_evaluations
+from mopbt.filesystem import write_atomically
 from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.registry import task_fingerprint
@@ -131,7 +132,9 @@ class Comparison:
     @staticmethod
     def open(out: Path | str) -> "Comparison":
         """Read a comparison from the journals of its runs, without loading tasks or data."""
-        return collect(Path(out), recorded_experiment(Path(out)))
+        out = Path(out)
+        experiment = recorded_experiment(out)
+        return collect(out, experiment, finished_runs(out, experiment.plan()))
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -148,19 +151,18 @@ class Comparison:
         return {name: _join_column(name, tables) for name in _header(tables)}
 
 
-def collect(out: Path, experiment: Experiment) -> Comparison:
+def collect(out: Path, experiment: Experiment, finished: Mapping[PlannedRun, Marker]) -> Comparison:
     """Read the finished runs of an experiment from a comparison's directory."""
     tasks = list(experiment.tasks)
     labels = list(experiment.algorithms)
     plan = sorted(
         experiment.plan(), key=lambda run: (tasks.index(run.task), labels.index(run.algorithm))
     )
-    finished = finished_runs(out, plan)
     problems: dict[str, Problem] = {}
     fingerprints: dict[str, set[str]] = {}
     runs = []
-    for run, marker in finished.items():
-        settings, history = _read_history(out / run.directory, marker)
+    for run in filter(finished.__contains__, plan):
+        settings, history = _read_history(out / run.directory, finished[run])
         problem = experiment.entries[run.algorithm].shared_problem(settings.problem)
         if problems.setdefault(run.task, problem) != problem:
             raise RunMismatch(
@@ -254,6 +256,24 @@ def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats |
 
 
 # The table of evaluations
+
+
+def wants_parquet(out: Path, asked: bool) -> bool:
+    """Return whether to write Parquet: if asked, or if the file already exists.
+
+    Raises MissingExtra if it is wanted and cannot be written.
+    """
+    wanted = asked or (out / "evaluations.parquet").exists()
+    if wanted:
+        import_parquet()
+    return wanted
+
+
+def write_evaluations(comparison: Comparison, out: Path, *, parquet: bool) -> None:
+    """Write the table of evaluations to the directory of a comparison."""
+    write_atomically(out / "evaluations.csv.gz", evaluations_to_csv(comparison))
+    if parquet:
+        write_atomically(out / "evaluations.parquet", evaluations_to_parquet(comparison))
 
 
 def evaluations_to_parquet(comparison: Comparison) -> bytes:

@@ -154,6 +154,11 @@ def problem_differences(path: Path, problem: Problem) -> list[str]:
     return recorded.differences(replace(recorded, problem=problem))
 
 
+def write_experiment(out: Path, experiment: Experiment) -> None:
+    """Record an experiment, which makes a directory that of a comparison."""
+    write_atomically(out / "experiment.toml", experiment.to_toml().encode())
+
+
 def recorded_experiment(out: Path) -> Experiment:
     """Read the experiment of a comparison's directory, with the values of its scale."""
     if not (out / "experiment.toml").is_file():

@@ -1,20 +1,13 @@
 """Execute the missing runs of a comparison, each as soon as its time is known."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, cast
 
-from mopbt.compare.collect import (
-    Comparison,
-    collect,
-    evaluations_to_csv,
-    evaluations_to_parquet,
-    import_parquet,
-)
+from mopbt.compare.collect import Comparison, collect, wants_parquet, write_evaluations
 from mopbt.compare.directory import (
     Marker,
     Record,
@@ -24,6 +17,7 @@ from mopbt.compare.directory import (
     locked,
     problem_differences,
     recorded_scale,
+    write_experiment,
 )
 from mopbt.compare.plan import (
     ComparisonPlan,
@@ -34,13 +28,12 @@ from mopbt.compare.plan import (
     task_seed,
 )
 from mopbt.compare.progress import ProgressView
+from mopbt.compare.resources import Resources, check_stack, find_resources
 from mopbt.compare.reuse import ReusableRuns
 from mopbt.compare.worker import Answer, RunSpec
-from mopbt.engines.devices import MASKS, VARIABLE, discover
 from mopbt.engines.pool import THREADS
-from mopbt.engines.supervisor import Supervisor, WorkerProcess, available_cores
+from mopbt.engines.supervisor import Supervisor, WorkerProcess
 from mopbt.errors import RunMismatch, StoreError, TaskFailed, all_errors
-from mopbt.filesystem import write_atomically
 from mopbt.run_config import RunConfig
 
 # Seconds added to a time budget. Sums of costs are inexact, which must not cut off an interval.
@@ -54,6 +47,8 @@ def compare(
     scale: str | None = None,
     tasks: Sequence[str] = (),
     jobs: int | None = None,
+    engine: str = "auto",
+    engine_options: Mapping[str, Any] | None = None,
     progress: bool = True,
     parquet: bool = False,
     reuse: Sequence[Path | str] = (),
@@ -66,21 +61,30 @@ def compare(
         scale: Size of the tasks that have several, such as "small".
         tasks: Tasks of the experiment to run now. Only their data are needed. The others stay
             missing. Empty means all.
-        jobs: Number of parallel runs. The default is one for each core.
+        jobs: Number of parallel runs. The default is one for each accelerator, or for each core if
+            there is none. On Ray it is 1.
+        engine: Where the runs train: "auto" for this machine, or "ray" for a Ray cluster.
+        engine_options: For "auto" `devices` and `workers_per_device`. For "ray" `workers` of each
+            run, `address`, `num_cpus` and `num_gpus`. For both `timeout`, and `stack`, the number
+            of members in a stack.
         progress: Whether to show progress on standard error.
         parquet: Whether to write the table as Parquet too. This needs pyarrow.
         reuse: Directories with other comparisons in or below them. Their runs that are identical
             to ours are not repeated.
     """
-    jobs = available_cores() if jobs is None else jobs
+    resources = find_resources(engine, engine_options or {}, jobs)
     out = Path(out).absolute()
-    parquet = _wants_parquet(out, parquet)
-    plan = plan_comparison(_read(experiment), out, scale, tasks, jobs)
+    parquet = wants_parquet(out, parquet)
+    plan = plan_comparison(_read(experiment), out, scale, tasks, resources.jobs)
+    check_stack(resources, plan.scaled.engine)
     check_directory(out, plan.experiment, plan.scale)
     check_runs_exist(out)
-    failures = _execute_missing(plan, [Path(place) for place in reuse], progress=progress)
-    comparison = replace(collect(out, plan.scaled), failures=failures)
-    _write(comparison, plan.experiment, out, parquet=parquet)
+    places = [Path(place) for place in reuse]
+    finished, failures = _execute_missing(plan, resources, places, progress=progress)
+    comparison = replace(collect(out, plan.scaled, finished), failures=failures)
+    # The figures and the description may have changed.
+    write_experiment(out, plan.experiment)
+    write_evaluations(comparison, out, parquet=parquet)
     return comparison
 
 
@@ -95,7 +99,7 @@ def recompute(
     experiment = _read(experiment)
     out = Path(out)
     scale = recorded_scale(out) if scale is None else normalize_scale(experiment, scale)
-    parquet = _wants_parquet(out, parquet)
+    parquet = wants_parquet(out, parquet)
     check_directory(out, experiment, scale)
     comparison = replace(Comparison.open(out), experiment=experiment.at(scale))
     if not comparison.runs:
@@ -103,29 +107,13 @@ def recompute(
             f"{out} has no finished runs to compute from; rerun the same command without "
             f"--only-report to execute them"
         )
-    _write(comparison, experiment, out, parquet=parquet)
+    write_experiment(out, experiment)
+    write_evaluations(comparison, out, parquet=parquet)
     return comparison
 
 
 def _read(experiment: Experiment | Path | str) -> Experiment:
     return experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-
-
-def _wants_parquet(out: Path, asked: bool) -> bool:
-    """Return whether to write Parquet: if asked, or if the file already exists."""
-    wanted = asked or (out / "evaluations.parquet").exists()
-    if wanted:
-        # Raise MissingExtra before anything is run.
-        import_parquet()
-    return wanted
-
-
-def _write(comparison: Comparison, experiment: Experiment, out: Path, *, parquet: bool) -> None:
-    # The figures and the description may have changed.
-    write_atomically(out / "experiment.toml", experiment.to_toml().encode())
-    write_atomically(out / "evaluations.csv.gz", evaluations_to_csv(comparison))
-    if parquet:
-        write_atomically(out / "evaluations.parquet", evaluations_to_parquet(comparison))
 
 
 @dataclass(frozen=True)
@@ -150,18 +138,21 @@ _Prepared = Mapping[str, Mapping[str, _PreparedAlgorithm]]
 
 
 def _execute_missing(
-    plan: ComparisonPlan, reuse: Sequence[Path], *, progress: bool
-) -> dict[PlannedRun, str]:
-    """Execute the runs of a plan that are not finished, and return those that failed."""
+    plan: ComparisonPlan, resources: Resources, reuse: Sequence[Path], *, progress: bool
+) -> tuple[Mapping[PlannedRun, Marker], Mapping[PlannedRun, str]]:
+    """Execute the runs of a plan that are not finished.
+
+    Returns all finished runs of the experiment, and those that failed, with the reasons.
+    """
     out = plan.out
     finished = finished_runs(out, plan.scaled.plan())
     missing = dict.fromkeys(run.task for run in plan.runs if run not in finished)
     if not missing:
-        return {}
+        return finished, {}
     reusable = None
     if reuse:
         reusable = ReusableRuns.below(reuse, out, plan.scale, with_models=plan.scaled.keep_models)
-    with WorkerPool() as pool:
+    with WorkerPool(resources) as pool:
         prepared = {task: _prepare(pool, plan, task) for task in missing}
         with locked(out):
             # Another process may have changed the directory before it was locked.
@@ -170,10 +161,10 @@ def _execute_missing(
             _check_unchanged(out, finished, prepared)
             record = Record(plan, finished)
             # This file makes the directory a comparison, so it is written last.
-            write_atomically(out / "experiment.toml", plan.experiment.to_toml().encode())
+            write_experiment(out, plan.experiment)
             with ProgressView(plan, finished, shown=progress) as view:
                 execution = _Execution(plan, prepared, finished, reusable, record, view, pool)
-                return execution.execute()
+                return finished, execution.execute()
 
 
 def _prepare(pool: "WorkerPool", plan: ComparisonPlan, task: str) -> dict[str, _PreparedAlgorithm]:
@@ -216,8 +207,11 @@ class _Execution:
     pool: "WorkerPool"
     failures: dict[PlannedRun, str] = field(default_factory=dict)
 
-    def execute(self) -> dict[PlannedRun, str]:
-        """Measure the tasks, execute all missing runs, and return those that failed."""
+    def execute(self) -> Mapping[PlannedRun, str]:
+        """Measure the tasks, execute all missing runs, and return those that failed.
+
+        Runs that finish are added to `finished`.
+        """
         self._measure_tasks()
         try:
             self._execute_runs()
@@ -333,6 +327,8 @@ class _Execution:
         measured = self.record.tasks[run.task]
         is_stacked = measured["engine"] == "vectorized"
         times = [self.finished[timer]["seconds"] for timer in self._timers(run)]
+        resources = self.pool.resources
+        stack = resources.stack or experiment.workers
         return RunSpec(
             path=str(self.plan.out / run.directory),
             task=prepared.settings.task_reference,
@@ -341,10 +337,12 @@ class _Execution:
             seed=task_seed(run.seed + entry.seed_offset, prepared.settings.problem.name),
             workers=experiment.workers,
             cost=float(measured["cost"]),
-            stack=min(experiment.workers, prepared.max_parallel) if is_stacked else 1,
+            stack=min(stack, prepared.max_parallel) if is_stacked else 1,
             seconds=round(max(times) + SLACK, 6) if times else None,
             keep_models=experiment.keep_models,
             task_fingerprint=prepared.settings.task_fingerprint,
+            timeout=resources.timeout,
+            cluster=resources.cluster,
         )
 
 
@@ -354,7 +352,8 @@ class WorkerPool:
     A worker that dies is replaced. Use the pool as a context manager.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
         self._supervisor = Supervisor()
         self._idle: list[WorkerProcess] = []
         self._spawned = 0
@@ -421,21 +420,11 @@ class WorkerPool:
         if self._idle:
             worker = self._idle.pop()
         else:
-            environment = dict.fromkeys(THREADS, "1") | self._mask_of_next()
+            environment = dict.fromkeys(THREADS, "1") | self.resources.environment(self._spawned)
+            self._spawned += 1
             worker = self._supervisor.spawn("mopbt.compare.worker:serve", environment)
         self._busy[worker] = spec
         worker.send(json.dumps(message).encode())
-
-    def _mask_of_next(self) -> dict[str, str]:
-        """Return the variables that leave one accelerator visible to the next process, in turn."""
-        found = [device for device in discover() if device.kind in MASKS]
-        if not found:
-            return {}
-        self._spawned += 1
-        device = found[(self._spawned - 1) % len(found)]
-        # The task decides whether to use it.
-        variables = device.environment(os.environ)
-        return {name: value for name, value in variables.items() if name != VARIABLE}
 
     def _receive(self) -> tuple[RunSpec | None, Answer]:
         """Wait for the next answer or the death of a busy process, and say of which run."""

@@ -202,7 +202,7 @@ class Experiment:
             raise _not_toml(file, error) from None
         try:
             return Experiment.parse(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise _not_toml(file, error) from None
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None

@@ -1,6 +1,7 @@
 """Write the report of a comparison: its tables, the paper's figures and two more."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from mopbt.algorithms import check_choice
 from mopbt.compare.collect import Comparison, evaluations_to_csv
-from mopbt.compare.measures import MeasuredTask, keep_fronts, measure
+from mopbt.compare.measures import MeasuredTask, keep_fronts, labels_of, measure
 from mopbt.compare.table_formats import (
     runs_to_csv,
     tasks_to_csv,
@@ -17,12 +18,12 @@ from mopbt.compare.table_formats import (
     to_markdown,
     to_text,
 )
-from mopbt.compare.tables import build_tables
+from mopbt.compare.tables import Table, build_tables
 from mopbt.filesystem import cannot_write, write_atomically
 from mopbt.plots.final import final, populations, spaces
 from mopbt.plots.objective_space import attainment, fronts, searched
 from mopbt.plots.progress import generalization, progress, transfer, trivial
-from mopbt.plots.style import styled
+from mopbt.plots.style import Styles, styled, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,13 +32,43 @@ DPI = 200
 COLORS = 256
 
 
-def write_report(
-    comparison: Comparison,
-    out: Path | str,
-    *,
-    figures: bool = True,
-    measured: Sequence[MeasuredTask] | None = None,
-) -> list[Path]:
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The measures and tables of a comparison, computed once to be shown and written.
+
+    Attributes:
+        comparison: The comparison, complete or not.
+        measured: The measures of its tasks.
+        tables: A table for each measure.
+    """
+
+    comparison: Comparison
+    measured: tuple[MeasuredTask, ...]
+    tables: tuple[Table, ...]
+
+    def text(self, width: int) -> str:
+        """Format all tables for a terminal of `width` columns."""
+        return "\n\n".join(to_text(table, width) for table in self.tables)
+
+    def write(self, out: Path | str, *, figures: bool = True) -> list[Path]:
+        """Write the tables and figures, and return the files; see `write_report`."""
+        out = Path(out)
+        files = _write_tables(self, out)
+        if figures:
+            for name in self.comparison.experiment.figures or DEFAULT_FIGURES:
+                for stem, figure in draw(name, self.measured).items():
+                    files += _save(figure, out / "figures" / stem)
+        _remove_stale_figures(out / "figures", files)
+        return files
+
+
+def build_report(comparison: Comparison) -> Report:
+    """Measure the runs of a comparison, and build its tables."""
+    measured = measure(comparison)
+    return Report(comparison, measured, build_tables(measured))
+
+
+def write_report(comparison: Comparison, out: Path | str, *, figures: bool = True) -> list[Path]:
     """Write the tables and figures of a comparison, and return the files.
 
     The files are tables.md, tables.tex, tables.csv, runs.csv, tasks.csv, fronts.csv.gz and
@@ -49,17 +80,8 @@ def write_report(
         comparison: The comparison, complete or not.
         out: Directory of the report.
         figures: Whether to draw figures, which needs matplotlib.
-        measured: The measures of the comparison, if they are already known.
     """
-    out = Path(out)
-    measured = measure(comparison) if measured is None else measured
-    files = _write_tables(comparison, measured, out)
-    if figures:
-        for name in comparison.experiment.figures or DEFAULT_FIGURES:
-            for stem, figure in _draw(name, measured).items():
-                files += _save(figure, out / "figures" / stem)
-    _remove_stale_figures(out / "figures", files)
-    return files
+    return build_report(comparison).write(out, figures=figures)
 
 
 def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
@@ -68,33 +90,22 @@ def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     The result is empty if the comparison has no data for them.
     """
     check_choice("figures", name, tuple(FIGURES))
-    return _draw(name, measured)
-
-
-def _draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     with styled():
-        return FIGURES[name](measured)
+        return FIGURES[name](measured, styles_of(labels_of(measured)))
 
 
-def tables_as_text(measured: Sequence[MeasuredTask], width: int) -> str:
-    """Format all tables of a comparison for a terminal of `width` columns."""
-    return "\n\n".join(to_text(table, width) for table in build_tables(measured))
-
-
-def _write_tables(
-    comparison: Comparison, measured: Sequence[MeasuredTask], out: Path
-) -> list[Path]:
-    tables = build_tables(measured)
+def _write_tables(report: Report, out: Path) -> list[Path]:
+    tables = report.tables
     sections = [f"## {table.measure}\n\n{to_markdown(table)}" for table in tables]
     texts = {
-        "tables.md": "\n".join([_introduction(comparison, measured), *sections]),
+        "tables.md": "\n".join([_introduction(report), *sections]),
         "tables.tex": "\n".join(map(to_latex, tables)),
         "tables.csv": to_csv(tables),
-        "runs.csv": runs_to_csv(measured),
-        "tasks.csv": tasks_to_csv(measured),
+        "runs.csv": runs_to_csv(report.measured),
+        "tasks.csv": tasks_to_csv(report.measured),
     }
     files = {name: text.encode() for name, text in texts.items()}
-    files["fronts.csv.gz"] = evaluations_to_csv(keep_fronts(comparison, measured))
+    files["fronts.csv.gz"] = evaluations_to_csv(keep_fronts(report.comparison, report.measured))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -104,8 +115,9 @@ def _write_tables(
     return [out / name for name in files]
 
 
-def _introduction(comparison: Comparison, measured: Sequence[MeasuredTask]) -> str:
+def _introduction(report: Report) -> str:
     """Describe the comparison, and what is missing or invalid in it."""
+    comparison = report.comparison
     lines = [f"# {comparison.experiment.name}"]
     if comparison.experiment.about:
         lines.append(comparison.experiment.about)
@@ -127,13 +139,13 @@ def _introduction(comparison: Comparison, measured: Sequence[MeasuredTask]) -> s
         lines.append(
             f"{diverged:,} of {intervals:,} intervals ended with an objective that is not finite."
         )
-    untested = _count_untested(measured)
+    untested = _count_untested(report.measured)
     if untested:
         lines.append(
             f"{untested:,} models of the fronts have no test scores, so they do not count on test "
             f"data."
         )
-    shown = {task.name for task in measured}
+    shown = {task.name for task in report.measured}
     for task in comparison.problems:
         if task not in shown:
             lines.append(
@@ -209,7 +221,7 @@ def _remove_stale_figures(folder: Path, written: Sequence[Path]) -> None:
             file.unlink()
 
 
-FIGURES: Mapping[str, Callable[[Sequence[MeasuredTask]], dict[str, "Figure"]]] = {
+FIGURES: Mapping[str, Callable[[Sequence[MeasuredTask], Styles], dict[str, "Figure"]]] = {
     kind.__name__: kind
     for kind in (
         progress,

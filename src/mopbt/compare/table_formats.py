@@ -114,9 +114,9 @@ def _markdown_cell(table: Table, task: str, label: str) -> str:
         return "–"
     cell = table.cells[task, label]
     text = " ± ".join(_format_numbers(table, task, cell))
-    if table.leads(task, label):
+    if cell.mark == "best":
         text = f"**{text}**"
-    elif table.shares_lead(task, label):
+    elif cell.mark == "level":
         text = f"*{text}*"
     if cell.sign:
         text += f" ({cell.sign})"
@@ -128,9 +128,9 @@ def _latex_cell(table: Table, task: str, label: str) -> str:
         return "--"
     cell = table.cells[task, label]
     text = r" \pm ".join(_format_numbers(table, task, cell))
-    if table.leads(task, label):
+    if cell.mark == "best":
         text = rf"\mathbf{{{text}}}"
-    elif table.shares_lead(task, label):
+    elif cell.mark == "level":
         text = rf"\mathit{{{text}}}"
     if cell.sign:
         text += f"^{{({cell.sign.replace('−', '-')})}}"
@@ -206,7 +206,7 @@ def _overall_cells(table: Table, label: str, bold: str) -> list[str]:
     cells = []
     if len(table.tasks) > 1:
         rank = "–" if math.isnan(overall.rank) else f"{overall.rank:.2f}"
-        cells.append(bold.format(rank) if table.leads_overall(label) else rank)
+        cells.append(bold.format(rank) if overall.leads else rank)
     if len(table.algorithms) > 1:
         p = "" if math.isnan(overall.corrected) else f"{overall.corrected:.2g}"
         if overall.sign:
@@ -272,26 +272,21 @@ def _text_cell(table: Table, task: str, label: str) -> str:
     cell = table.cells[task, label]
     text = " ± ".join(_format_numbers(table, task, cell))
     # Marks that other cells of the column have are left blank, so that numbers are aligned.
-    others = {other: cell for (place, other), cell in table.cells.items() if place == task}
-    if table.level_with_best(task):
-        text += _text_mark(table, task, label)
-    if any(other.sign for other in others.values()):
+    others = [other for (place, _), other in table.cells.items() if place == task]
+    if any(other.mark for other in others):
+        text += {"best": "*", "level": "~", "": " "}[cell.mark]
+    if any(other.sign for other in others):
         text += f" ({cell.sign})" if cell.sign else "    "
     return text + _remarks(table, task, label)
-
-
-def _text_mark(table: Table, task: str, label: str) -> str:
-    if table.leads(task, label):
-        return "*"
-    return "~" if table.shares_lead(task, label) else " "
 
 
 def _text_caption(table: Table) -> str:
     runs = counted(_most_runs(table), "run")
     sentences = [f"{table.measure}: mean ± standard deviation over {runs}."]
-    if any(table.leads(task, label) for task, label in table.cells):
+    marks = {cell.mark for cell in table.cells.values()}
+    if "best" in marks:
         sentences.append("A star marks what is probably better than all others.")
-    if any(table.shares_lead(task, label) for task, label in table.cells):
+    if "level" in marks:
         sentences.append("~ marks those that may be the best.")
     if any(cell.sign for cell in table.cells.values()):
         sentences.append(f"(−) and (+): significantly worse or better than {table.baseline}.")
@@ -336,7 +331,7 @@ def caption(table: Table) -> str:
 def _explain_marks(table: Table) -> str:
     """Explain bold and italic cells."""
     equal = [task for task in table.tasks if task not in table.unequal_seconds]
-    if equal and not any(table.level_with_best(task) for task in equal):
+    if equal and not any(cell.mark for cell in table.cells.values()):
         return f"With fewer than {FEWEST_PAIRS} runs per algorithm, no cell is marked as the best."
     return (
         "Bold: probably better than all others, because the 95 % bootstrap interval of the paired "
@@ -405,31 +400,12 @@ def to_csv(tables: Iterable[Table]) -> str:
     write(TABLE_COLUMNS)
     for table in tables:
         for (task, label), cell in table.cells.items():
-            best = int(table.is_best(task, label))
-            row = [table.name, task, label, len(cell.values), cell.mean, cell.deviation, best]
-            tested = map(_blank_if_nan, (cell.difference, cell.p, cell.corrected))
-            mark = "best" if table.leads(task, label) else ""
-            if table.shares_lead(task, label):
-                mark = "level"
-            write([*row, cell.rank, *tested, *map(_blank_if_nan, cell.interval), mark])
+            row = [table.name, task, label, len(cell.values), cell.mean, cell.deviation]
+            tested = (cell.difference, cell.p, cell.corrected, *cell.interval)
+            write([*row, int(cell.is_best), cell.rank, *map(_blank_if_nan, tested), cell.mark])
         for label, overall in table.overall.items():
-            tested = map(_blank_if_nan, (overall.difference, overall.p, overall.corrected))
-            write(
-                [
-                    table.name,
-                    "",
-                    label,
-                    "",
-                    "",
-                    "",
-                    "",
-                    _blank_if_nan(overall.rank),
-                    *tested,
-                    "",
-                    "",
-                    "",
-                ]
-            )
+            numbers = (overall.rank, overall.difference, overall.p, overall.corrected)
+            write([table.name, "", label, *[""] * 4, *map(_blank_if_nan, numbers), *[""] * 3])
     return text.getvalue()
 
 

@@ -5,12 +5,13 @@ the significance tests of `mopbt.compare.significance`. `mopbt.compare.table_for
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from mopbt.compare.measures import MeasuredRun, MeasuredTask, baseline_of, labels_of, unequal_times
+from mopbt.compare.measures import MeasuredRun, MeasuredTask, baseline_of, labels_of
 from mopbt.compare.significance import (
     average_ranks,
     bootstrap_interval,
@@ -22,6 +23,8 @@ from mopbt.compare.significance import (
 from mopbt.metrics import mean_and_deviation
 
 LEVEL = 0.05
+# Times of algorithms that differ by a smaller share count as equal.
+TIME_TOLERANCE = 0.05
 
 # Values of one task, by algorithm and seed.
 Values = Mapping[str, Mapping[int, float]]
@@ -40,6 +43,10 @@ class Cell:
         p: p-value of the difference.
         corrected: p-value after Holm's correction over the algorithms of the task.
         interval: Bootstrap interval of the difference, over seeds. NaN from fewer than 5 pairs.
+        sign: "+" or "−" if significantly better or worse than the baseline, else "".
+        is_best: Whether no algorithm has a larger mean on the task.
+        mark: "best" if probably better than all others on the task. "level" if there is no such
+            algorithm, and this one is not probably worse than the best mean. Both need equal times.
     """
 
     values: Mapping[int, float]
@@ -50,11 +57,9 @@ class Cell:
     p: float = math.nan
     corrected: float = math.nan
     interval: tuple[float, float] = (math.nan, math.nan)
-
-    @property
-    def sign(self) -> str:
-        """Return "+" or "−" if significantly better or worse than the baseline, else ""."""
-        return _significance_sign(self.difference, self.corrected)
+    sign: str = ""
+    is_best: bool = False
+    mark: Literal["", "best", "level"] = ""
 
 
 @dataclass(frozen=True)
@@ -67,17 +72,17 @@ class Overall:
             (better in every pair), weighted by the size of the differences.
         p: p-value of the difference.
         corrected: p-value after Holm's correction over the algorithms.
+        sign: "+" or "−" if significantly better or worse than the baseline, else "".
+        leads: Whether the rank is better than all others by the critical difference, and all
+            algorithms had the same time on all ranked tasks.
     """
 
     rank: float
     difference: float = math.nan
     p: float = math.nan
     corrected: float = math.nan
-
-    @property
-    def sign(self) -> str:
-        """Return "+" or "−" if significantly better or worse than the baseline, else ""."""
-        return _significance_sign(self.difference, self.corrected)
+    sign: str = ""
+    leads: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class Table:
             algorithms that run first.
         related: For each task, the first task whose runs have the same initial models.
         unequal_seconds: Virtual seconds by algorithm, for the tasks on which they differ.
+        critical_difference: How far average ranks must differ to be distinguishable. NaN if
+            unknown.
         note: Another sentence for the caption.
     """
 
@@ -111,66 +118,8 @@ class Table:
     ranked: tuple[str, ...]
     related: Mapping[str, str]
     unequal_seconds: Mapping[str, Mapping[str, float]]
+    critical_difference: float
     note: str = ""
-
-    def is_best(self, task: str, algorithm: str) -> bool:
-        """Return whether no algorithm has a larger mean on the task."""
-        means = [cell.mean for (other, _), cell in self.cells.items() if other == task]
-        return self.cells[task, algorithm].mean == max(means)
-
-    def leads(self, task: str, algorithm: str) -> bool:
-        """Return whether an algorithm is probably better than all others on a task.
-
-        The interval of its paired differences from the runner-up is above 0, and all had the same
-        time. An algorithm without rivals leads.
-        """
-        return self.level_with_best(task) == (algorithm,)
-
-    def shares_lead(self, task: str, algorithm: str) -> bool:
-        """Return whether several algorithms may be the best on a task, and this is one of them."""
-        level = self.level_with_best(task)
-        return len(level) > 1 and algorithm in level
-
-    def level_with_best(self, task: str) -> tuple[str, ...]:
-        """Return the algorithms that are not probably worse than the best one on a task.
-
-        It is empty if algorithms had unequal times, or too few runs to tell.
-        """
-        cells = {label: cell for (place, label), cell in self.cells.items() if place == task}
-        if task in self.unequal_seconds:
-            return ()
-        ordered = sorted(cells, key=lambda label: -cells[label].mean)
-        level = ordered[:1]
-        for label in ordered[1:]:
-            differences = paired_differences(cells[ordered[0]].values, cells[label].values)
-            lower, _ = bootstrap_interval(list(differences.values()))
-            if math.isnan(lower):
-                return ()
-            if lower <= 0:
-                level.append(label)
-        # Only an algorithm that beats the runner-up leads.
-        is_clear = len(ordered) == 1 or ordered[1] not in level
-        return tuple(level[:1]) if is_clear else tuple(level)
-
-    @property
-    def critical_difference(self) -> float:
-        """Return how far average ranks must differ to be distinguishable; NaN if unknown."""
-        ranked = {self.related[task] for task in self.ranked}
-        compared = [x for x in self.overall.values() if not math.isnan(x.rank)]
-        return critical_difference(len(compared), len(ranked))
-
-    def leads_overall(self, algorithm: str) -> bool:
-        """Return whether an average rank is better than all others by the critical difference.
-
-        All algorithms must have had the same time on all tasks.
-        """
-        if not self.unequal_seconds.keys().isdisjoint(self.ranked):
-            return False
-        own = self.overall[algorithm].rank
-        others = [x.rank for label, x in self.overall.items() if label != algorithm]
-        ranks = [rank for rank in others if not math.isnan(rank)]
-        # A comparison with NaN is False.
-        return bool(ranks) and min(ranks) - own >= self.critical_difference
 
 
 def build_tables(measured: Sequence[MeasuredTask]) -> tuple[Table, ...]:
@@ -277,12 +226,19 @@ def build_table(
     with_values = {label for task in present for label in values[task.name]}
     algorithms = tuple(label for label in labels_of(measured) if label in with_values)
     baseline = baseline_of(algorithms)
+    unequal = unequal_times(present)
     cells: dict[tuple[str, str], Cell] = {}
     for task in present:
-        for label, cell in _build_cells(values[task.name], baseline).items():
-            cells[task.name, label] = cell
+        of_task = _build_cells(values[task.name], baseline)
+        if task.name not in unequal:
+            of_task = _mark_best(of_task)
+        cells |= {(task.name, label): cell for label, cell in of_task.items()}
     ranked = tuple(task.name for task in present if _is_complete(task, values[task.name]))
     related = find_related_tasks(present)
+    overall = _compare_overall(cells, algorithms, baseline, ranked, related)
+    distance = _critical_difference(overall, {related[task] for task in ranked})
+    if unequal.keys().isdisjoint(ranked):
+        overall = _mark_leader(overall, distance)
     return Table(
         name=name,
         measure=measure,
@@ -291,11 +247,28 @@ def build_table(
         titles={task.name: task.title for task in present},
         algorithms=algorithms,
         cells=cells,
-        overall=_compare_overall(cells, algorithms, baseline, ranked, related),
+        overall=overall,
         ranked=ranked,
         related=related,
-        unequal_seconds=unequal_times(present),
+        unequal_seconds=unequal,
+        critical_difference=distance,
     )
+
+
+def unequal_times(measured: Sequence[MeasuredTask]) -> dict[str, dict[str, float]]:
+    """Return the virtual seconds of the slowest runs where algorithms differ.
+
+    The seconds are by task and algorithm. Differences of a few intervals do not count.
+    """
+    unequal = {}
+    for task in measured:
+        ends = {
+            label: max(float(run.data.seconds.max(initial=0.0)) for run in runs)
+            for label, runs in task.runs.items()
+        }
+        if max(ends.values()) > (1 + TIME_TOLERANCE) * min(ends.values()):
+            unequal[task.name] = ends
+    return unequal
 
 
 def _values_of(
@@ -329,10 +302,11 @@ def _build_cells(values: Values, baseline: str) -> dict[str, Cell]:
     summaries = {
         label: mean_and_deviation(list(of_label.values())) for label, of_label in values.items()
     }
-    ranks = average_ranks([mean for mean, _ in summaries.values()]).tolist()
+    means = [mean for mean, _ in summaries.values()]
+    ranks = average_ranks(means).tolist()
     cells = {}
     for (label, (mean, deviation)), rank in zip(summaries.items(), ranks, strict=True):
-        cells[label] = Cell(values[label], mean, deviation, rank)
+        cells[label] = Cell(values[label], mean, deviation, rank, is_best=mean == max(means))
     if baseline not in values:
         return cells
     others = [label for label in values if label != baseline]
@@ -342,14 +316,37 @@ def _build_cells(values: Values, baseline: str) -> dict[str, Cell]:
     }
     p = [sign_flip_test(differences[label]) for label in others]
     for label, own_p, corrected in zip(others, p, holm(p).tolist(), strict=True):
+        difference = float(differences[label].mean())
         cells[label] = replace(
             cells[label],
-            difference=float(differences[label].mean()),
+            difference=difference,
             p=own_p,
             corrected=corrected,
             interval=bootstrap_interval(differences[label]),
+            sign=_significance_sign(difference, corrected),
         )
     return cells
+
+
+def _mark_best(cells: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Mark the algorithms of a task that are not probably worse than the best one.
+
+    An algorithm is probably better than another if the interval of their paired differences is
+    above 0. None is marked if there are too few runs to tell. An algorithm without rivals leads.
+    """
+    ordered = sorted(cells, key=lambda label: -cells[label].mean)
+    level = ordered[:1]
+    for label in ordered[1:]:
+        differences = paired_differences(cells[ordered[0]].values, cells[label].values)
+        lower, _ = bootstrap_interval(list(differences.values()))
+        if math.isnan(lower):
+            return dict(cells)
+        if lower <= 0:
+            level.append(label)
+    # Only an algorithm that beats the runner-up leads.
+    if len(ordered) == 1 or ordered[1] not in level:
+        return {**cells, ordered[0]: replace(cells[ordered[0]], mark="best")}
+    return {**cells, **{label: replace(cells[label], mark="level") for label in level}}
 
 
 def _compare_overall(
@@ -376,9 +373,30 @@ def _compare_overall(
     corrected = holm(list(p.values())).tolist()
     for label, corrected_p in zip(p, corrected, strict=True):
         overall[label] = replace(
-            overall[label], difference=differences[label], p=p[label], corrected=corrected_p
+            overall[label],
+            difference=differences[label],
+            p=p[label],
+            corrected=corrected_p,
+            sign=_significance_sign(differences[label], corrected_p),
         )
     return overall
+
+
+def _critical_difference(overall: Mapping[str, Overall], independent: Collection[str]) -> float:
+    compared = [x for x in overall.values() if not math.isnan(x.rank)]
+    return critical_difference(len(compared), len(independent))
+
+
+def _mark_leader(overall: Mapping[str, Overall], distance: float) -> dict[str, Overall]:
+    """Mark the algorithm whose average rank is better than all others by a distance."""
+    marked = {}
+    for label, own in overall.items():
+        ranks = [x.rank for other, x in overall.items() if other != label]
+        ranks = [rank for rank in ranks if not math.isnan(rank)]
+        # A comparison with NaN is False.
+        leads = bool(ranks) and min(ranks) - own.rank >= distance
+        marked[label] = replace(own, leads=leads)
+    return marked
 
 
 def _independent_differences(
@@ -405,7 +423,7 @@ def _independent_differences(
 
 
 def _significance_sign(difference: float, corrected: float) -> str:
-    # A comparison with NaN is False, so the baseline has no sign.
+    # A comparison with NaN is False.
     if corrected <= LEVEL:
         return "+" if difference > 0 else "−"
     return ""

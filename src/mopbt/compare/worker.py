@@ -1,4 +1,7 @@
-"""A worker process of a comparison: it executes one run, or prepares or measures a task."""
+"""A worker process of a comparison: it prepares or measures a task, or executes one run.
+
+The code of a task runs only here, because it may take much memory or a device.
+"""
 
 import json
 import queue
@@ -9,23 +12,31 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from mopbt.algorithms import algorithm_of, options_of
+from mopbt.algorithms import (
+    POPULATION,
+    CheckedAlgorithm,
+    algorithm_of,
+    as_trained_by,
+    options_of,
+)
 from mopbt.compare.directory import Marker
 from mopbt.compare.plan import LEAST, Experiment
-from mopbt.compare.prepare import prepare_task
-from mopbt.engines.auto import EngineSpec, engine_spec
+from mopbt.engines.auto import EngineSpec, check_stackable, engine_spec
 from mopbt.engines.base import ModelCache, RunContext
+from mopbt.engines.devices import adopt_device
 from mopbt.engines.execution import run_job
 from mopbt.engines.supervisor import exit_at_once, open_channel, receive, send
 from mopbt.engines.worker import keep_memory
 from mopbt.errors import (
+    CannotStack,
     CorruptCheckpoint,
     CorruptJournal,
+    DataMissing,
     MopbtError,
     RunMismatch,
     StorageFull,
@@ -33,10 +44,18 @@ from mopbt.errors import (
 )
 from mopbt.evaluations import evaluate_front
 from mopbt.filesystem import sync, write_atomically
+from mopbt.messages import did_you_mean
 from mopbt.objectives import parse_constraints
-from mopbt.problem import problem_of, rows_of
+from mopbt.problem import (
+    CheckedTask,
+    ProbedTask,
+    Problem,
+    problem_of,
+    rows_of,
+    suggested_population,
+)
 from mopbt.progress import Progress
-from mopbt.registry import find_task, task_fingerprint
+from mopbt.registry import TaskFamily, find_family, find_task, split_scale, task_fingerprint
 from mopbt.rng import stream
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import OpenRun, open_run
@@ -78,6 +97,8 @@ class RunSpec:
         version: Version of mopbt. Another one may decide differently.
         isolated: Whether to train in a separate process. If that process dies, only the job that
             killed it is lost.
+        timeout: Seconds that an interval may take, 0 for no limit.
+        cluster: The engine on a Ray cluster that trains, as in run.toml; empty for this machine.
     """
 
     path: str
@@ -93,6 +114,8 @@ class RunSpec:
     task_fingerprint: str
     version: str = __version__
     isolated: bool = False
+    timeout: float = 0
+    cluster: Mapping[str, Any] = field(default_factory=dict)
 
     def identity(self) -> str:
         """Return as JSON what decides the evaluations, apart from the task's code.
@@ -100,7 +123,7 @@ class RunSpec:
         It is the "order" in finished.json. Runs with the same identity are interchangeable.
         """
         values = asdict(self)
-        for key in ("path", "keep_models", "isolated", "task_fingerprint"):
+        for key in ("path", "keep_models", "isolated", "task_fingerprint", "timeout", "cluster"):
             del values[key]
         # Only the name of a task's file counts, because a project may be moved.
         place, colon, name = self.task.rpartition(":")
@@ -113,6 +136,7 @@ class RunSpec:
 def serve() -> None:
     """Answer messages of a `WorkerPool` until it closes the channel."""
     keep_memory()
+    adopt_device()
     source, sink = open_channel()
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(source, inbox), daemon=True).start()
@@ -156,6 +180,174 @@ def answer_message(message: Mapping[str, Any], report_share: Callable[[float], N
         return {"failed": traceback.format_exc()}
 
 
+# Prepare a task
+
+
+def prepare_task(experiment: Experiment, task: str, scale: str | None) -> dict[str, Any]:
+    """Load and check a task, and return what its runs need, in plain values.
+
+    These are "may_stack", whether members may be trained as a stack, and for each of the
+    "algorithms" on the task: the "settings" of its runs as in run.toml, "max_parallel", and whether
+    it "needs_budget" because it does not end by itself.
+    """
+    _check_scale(experiment, scale)
+    found, reference, population = _find_task(experiment, task, scale)
+    if isinstance(found, CheckedTask):
+        found.check()
+    if experiment.engine == "vectorized":
+        _check_stackable(found, task)
+    problem = problem_of(found)
+    needs_budget = check_algorithms(experiment, task, problem, population)
+    fingerprint = task_fingerprint(reference)
+    algorithms = {}
+    for label, is_endless in needs_budget.items():
+        entry = experiment.entries[label]
+        algorithm = entry.algorithm(population)
+        settings = RunConfig(
+            entry.problem(problem), options_of(algorithm), 0, reference, {}, fingerprint
+        )
+        algorithms[label] = {
+            "settings": settings.to_toml(),
+            "max_parallel": algorithm.max_parallel,
+            "needs_budget": is_endless,
+        }
+    return {"may_stack": isinstance(found, ProbedTask), "algorithms": algorithms}
+
+
+def _check_scale(experiment: Experiment, scale: str | None) -> None:
+    """Check that the experiment or one of its tasks has a scale."""
+    if scale is None or scale in experiment.scales:
+        return
+    known = ["paper", *experiment.scales]
+    for task in experiment.tasks:
+        family = find_family(split_scale(task)[0])
+        known += family.scales if isinstance(family, TaskFamily) else ()
+    if scale not in known:
+        known = list(dict.fromkeys(known))
+        raise ValueError(
+            f"`scale` must be one of {', '.join(map(repr, known))}, or left out, got {scale!r}"
+            f"{did_you_mean(scale, known)}"
+        )
+
+
+def _find_task(experiment: Experiment, task: str, scale: str | None) -> tuple[Any, str, int]:
+    """Return a task at a scale, its absolute reference and its default population."""
+    try:
+        reference, population = task_at_scale(experiment, task, scale)
+        return *find_task(reference), population
+    except ValueError as error:
+        raise ValueError(f"`tasks` of {experiment.name!r}: {error}") from None
+    except DataMissing as error:
+        remedy = ""
+        if len(experiment.tasks) > 1:
+            remedy = "; or run other tasks first: `tasks`, or --task NAME"
+        raise DataMissing(f"{error}{remedy}") from None
+
+
+def task_at_scale(experiment: Experiment, task: str, scale: str | None) -> tuple[str, int]:
+    """Return the reference and the default population of a task at a scale.
+
+    The scale does not apply to tasks of one size, and not to those that name their own.
+    """
+    name, wanted = split_scale(task)
+    family = find_family(name)
+    if not isinstance(family, TaskFamily):
+        return task, POPULATION
+    only_of_experiment = scale in experiment.scales and scale not in family.scales
+    if not wanted and not only_of_experiment:
+        wanted = scale
+    if wanted is None:
+        return name, POPULATION
+    population = suggested_population(family.scales.get(wanted))
+    return f"{name}@{wanted}", population or POPULATION
+
+
+def _check_stackable(found: Any, task: str) -> None:
+    try:
+        check_stackable(found)
+    except CannotStack as error:
+        # What follows the semicolon is a remedy for single runs.
+        why = str(error).split(";")[0]
+        raise CannotStack(
+            f"engine = 'vectorized' does not suit {task}: {why}; leave it out, or use 'auto'"
+        ) from None
+
+
+def check_algorithms(
+    experiment: Experiment, task: str, problem: Problem, population: int
+) -> dict[str, bool]:
+    """Check the algorithms on a task, and return which of them do not end by themselves.
+
+    Each of those needs another algorithm on the same task that sets its time.
+    """
+    needs_budget = {
+        label: _needs_budget(experiment, task, label, problem, population)
+        for label in experiment.entries
+        if experiment.has(task, label)
+    }
+    ends_itself = [label for label, is_endless in needs_budget.items() if not is_endless]
+    for label, is_endless in needs_budget.items():
+        if not is_endless and experiment.entries[label].time_of is not None:
+            raise ValueError(f"{label!r} ends by itself; remove its `time_of`")
+        if is_endless and experiment.timer(label) not in ends_itself:
+            raise ValueError(
+                f"{label!r} does not end by itself: `time_of` must name an algorithm that does "
+                f"and is run on {task} ({', '.join(map(repr, ends_itself)) or 'there is none'}), "
+                f"got {experiment.timer(label)!r}"
+            )
+    return needs_budget
+
+
+def _needs_budget(
+    experiment: Experiment, task: str, label: str, problem: Problem, population: int
+) -> bool:
+    entry = experiment.entries[label]
+    algorithm = entry.algorithm(population)
+    if isinstance(algorithm, CheckedAlgorithm):
+        algorithm.check()
+    try:
+        return algorithm.scheduler(entry.problem(problem)).needs_budget
+    except ValueError as error:
+        raise ValueError(f"{label!r} on {task}: {error}") from None
+
+
+# Measure a task
+
+
+def measure_task(task: str, cost: float | str, engine: str, stack: int) -> dict[str, Any]:
+    """Return the cost of a step and the engine of a task, measured unless given."""
+    loaded, *_ = _load_task(task)
+    if engine == "auto":
+        is_stacked = engine_spec("auto", loaded, stack, 1).name == "vectorized"
+        engine = "vectorized" if is_stacked else "local"
+    return {"cost": _measure_cost(loaded) if cost == "measured" else cost, "engine": engine}
+
+
+def _measure_cost(task: Any) -> float:
+    """Return the seconds that a step takes with one thread.
+
+    This is the median of three intervals. One more before them only warms up.
+    """
+    problem = problem_of(task)
+    context = RunContext(task, problem, 0, MemoryCheckpoints())
+    configs = problem.space.stratified(4, stream(0, "cost"))
+    reports = [
+        run_job(context, Job(i, i, config, None, 0, problem.interval), {}, ModelCache(0))
+        for i, config in enumerate(configs)
+    ]
+    durations = [report.duration for report in reports[1:] if not report.error]
+    if not durations:
+        raise TaskFailed(
+            "an interval failed with each of three configurations; fix the task, or set `cost`:",
+            reports[-1].error,
+        )
+    seconds = statistics.median(durations) / problem.interval
+    return max(round(float(f"{seconds:.3g}"), 6), LEAST)
+
+
+# Execute a run
+
+
 def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
     """Start or resume a run, mark it as finished, and return the marker."""
     began = time.perf_counter()
@@ -169,15 +361,15 @@ def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
     constraints = (*problem.constraints, *parse_constraints(spec.constraints))
     problem = replace(problem, constraints=constraints)
     algorithm = algorithm_of(dict(spec.algorithm))
+    task = as_trained_by(algorithm, task)
     scheduler = algorithm.scheduler(problem)
     trainer = EngineSpec("vectorized", 1, spec.stack) if spec.stack > 1 else EngineSpec("local")
     simulated = EngineSpec("simulated", spec.workers, cost=repr(spec.cost), on=trainer)
     config = RunConfig(
         problem, options_of(algorithm), spec.seed, reference, simulated.to_dict(), fingerprint
     )
-    # Stacks are trained in a separate process anyway.
-    if spec.isolated and spec.stack == 1:
-        simulated = replace(simulated, on=EngineSpec("pool", 1))
+    # Where the run trains does not matter, so the record names the usual engine.
+    simulated = replace(simulated, on=_trainer(spec, trainer))
     budget = Budget(seconds=spec.seconds)
     watch = _ShareReporter(report_share, spec.seconds)
     run = _open_or_restart(spec, config, scheduler)
@@ -194,6 +386,15 @@ def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
             evaluate_front(engine, task, run.history, None, path=run.store.path)
         real = earlier + time.perf_counter() - began
         return _finish(spec, run, elapsed, real)
+
+
+def _trainer(spec: RunSpec, usual: EngineSpec) -> EngineSpec:
+    """Return the engine that trains a run."""
+    if spec.cluster:
+        usual = replace(EngineSpec.from_dict(spec.cluster), stack=spec.stack)
+    elif usual.name == "local" and (spec.isolated or spec.timeout):
+        usual = EngineSpec("pool", 1)
+    return replace(usual, timeout=spec.timeout)
 
 
 def _finish(spec: RunSpec, run: OpenRun, seconds: float, real: float) -> Marker:
@@ -283,34 +484,3 @@ class _ShareReporter:
         else:
             share = 0.0
         self._report(min(share, 1.0))
-
-
-def measure_task(task: str, cost: float | str, engine: str, stack: int) -> dict[str, Any]:
-    """Return the cost of a step and the engine of a task, measured unless given."""
-    loaded, *_ = _load_task(task)
-    if engine == "auto":
-        is_stacked = engine_spec("auto", loaded, stack, 1).name == "vectorized"
-        engine = "vectorized" if is_stacked else "local"
-    return {"cost": _measure_cost(loaded) if cost == "measured" else cost, "engine": engine}
-
-
-def _measure_cost(task: Any) -> float:
-    """Return the seconds that a step takes with one thread.
-
-    This is the median of three intervals. One more before them only warms up.
-    """
-    problem = problem_of(task)
-    context = RunContext(task, problem, 0, MemoryCheckpoints())
-    configs = problem.space.stratified(4, stream(0, "cost"))
-    reports = [
-        run_job(context, Job(i, i, config, None, 0, problem.interval), {}, ModelCache(0))
-        for i, config in enumerate(configs)
-    ]
-    durations = [report.duration for report in reports[1:] if not report.error]
-    if not durations:
-        raise TaskFailed(
-            "an interval failed with each of three configurations; fix the task, or set `cost`:",
-            reports[-1].error,
-        )
-    seconds = statistics.median(durations) / problem.interval
-    return max(round(float(f"{seconds:.3g}"), 6), LEAST)
