@@ -1,27 +1,28 @@
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from command_line import mopbt_command
 from mopbt import Results, __version__
+from mopbt.cli import app
+from mopbt.cli.options import BudgetOptions, EngineOptions, ResourceOptions, TaskOptions
 
 TESTS = str(Path(__file__).parent)
 
 
-def mopbt(*arguments, cwd, code=0, **options):
-    environment = {**os.environ, "COLUMNS": "160"} | options.pop("env", {})
+def mopbt_in_a_process(*arguments, cwd):
+    """Run a command in a process of its own and return what it printed."""
     program = [sys.executable, "-m", "mopbt", *map(str, arguments)]
-    done = subprocess.run(
-        program, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment, **options
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+    options = {"capture_output": True, "text": True, "timeout": 120}
+    return subprocess.run(program, cwd=cwd, check=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +30,12 @@ def place(tmp_path_factory):
     """Create a directory with one finished run of the toy task in runs/toy."""
     place = tmp_path_factory.mktemp("cli")
     options = ("--out", "runs/toy", "--population", 6, "--engine", "local", "--quiet")
-    mopbt("run", "toy", *options, cwd=place)
+    mopbt_command("run", "toy", *options, cwd=place)
     return place
 
 
 def test_run_prints_the_front_and_where_the_models_are(tmp_path):
-    done = mopbt("run", "toy", "--population", 6, "--out", "here", cwd=tmp_path)
+    done = mopbt_in_a_process("run", "toy", "--population", 6, "--out", "here", cwd=tmp_path)
     assert "near ↑" in done.stdout
     assert "models on the front" in done.stdout
     assert "The models are in here/checkpoints; `mopbt front here` lists them all." in done.stdout
@@ -42,32 +43,48 @@ def test_run_prints_the_front_and_where_the_models_are(tmp_path):
     assert len(Results.open(tmp_path / "here")) == 60
 
 
-@pytest.mark.slow
+def options_of(command):
+    """Return the options of a command by name: how they are written, and what they mean."""
+    parameters = get_command(app).commands[command].params
+    return {p.name: (p.opts, p.help, p.default) for p in parameters}
+
+
+@pytest.mark.parametrize("command", ["plan", "resume"])
+def test_commands_that_train_share_their_options(command):
+    run = options_of("run")
+    own = options_of(command)
+    shared = [*fields(EngineOptions), *fields(ResourceOptions)]
+    shared += fields(TaskOptions if command == "plan" else BudgetOptions)
+    names = {field.name for field in shared}
+    assert names <= own.keys()
+    assert {name: own[name] for name in names} == {name: run[name] for name in names}
+
+
 def test_the_same_command_resumes(tmp_path):
     command = ["run", "toy", "--population", 6, "--engine", "local"]
-    stopped = mopbt(*command, "--budget-jobs", 7, cwd=tmp_path, code=3)
+    stopped = mopbt_command(*command, "--budget-jobs", 7, cwd=tmp_path, code=3)
     assert "after 7 intervals" in stopped.stderr
     assert "raise the budget" in stopped.stderr
     run = tmp_path / "runs" / "toy" / "mo-pbt-seed0"  # the default of --out
     assert len(Results.open(run)) == 7
-    assert "a new run" not in mopbt(*command, cwd=tmp_path).stderr
+    assert "a new run" not in mopbt_command(*command, cwd=tmp_path).stderr
     assert len(Results.open(run)) == 60
     # A run that is already complete tells how to start a new one.
-    assert "a new run" in mopbt(*command, cwd=tmp_path).stderr
+    assert "a new run" in mopbt_command(*command, cwd=tmp_path).stderr
 
 
 @pytest.mark.slow
 def test_a_run_is_tracked_while_it_executes(tmp_path):
     options = ("--out", "run", "--population", 4, "--engine", "local", "--quiet")
     places = ("--track", "tensorboard=logs/tb", "--track", "mlflow=logs/mlflow")
-    mopbt("run", "toy", *options, *places, cwd=tmp_path)
+    mopbt_in_a_process("run", "toy", *options, *places, cwd=tmp_path)
     written = json.loads((tmp_path / "logs" / "tb" / "mopbt.json").read_text())
     assert written["logged"] == 40
     assert (tmp_path / "logs" / "mlflow" / "mlflow.db").is_file()
 
 
 def test_resume_needs_nothing_but_the_directory(tmp_path):
-    mopbt(
+    mopbt_command(
         "run",
         "toy",
         "--population",
@@ -81,7 +98,9 @@ def test_resume_needs_nothing_but_the_directory(tmp_path):
         cwd=tmp_path,
         code=3,
     )
-    done = mopbt("resume", "runs/toy/mo-pbt-seed0", "--engine", "local", "--json", cwd=tmp_path)
+    done = mopbt_command(
+        "resume", "runs/toy/mo-pbt-seed0", "--engine", "local", "--json", cwd=tmp_path
+    )
     answer = json.loads(done.stdout)
     assert answer["outcome"] == "done"
     assert answer["intervals"] == 60
@@ -89,41 +108,42 @@ def test_resume_needs_nothing_but_the_directory(tmp_path):
     assert Path(tmp_path, answer["front"][0]["checkpoint"]).is_file()
 
 
-@pytest.mark.slow
 def test_repair_of_a_damaged_line(tmp_path):
     options = ("--out", "runs/toy", "--population", 6, "--engine", "local", "--quiet")
-    mopbt("run", "toy", *options, cwd=tmp_path)
+    mopbt_command("run", "toy", *options, cwd=tmp_path)
     journal = tmp_path / "runs" / "toy" / "journal.jsonl"
     records = Results.open(tmp_path / "runs" / "toy").records()
     donor = next(
-        record["job"]
+        record["model"]
         for record in records
-        if sum(heir["start"] == record["job"] for heir in records) > 1
+        if sum(heir["start"] == record["model"] for heir in records) > 1
     )
     lines = journal.read_bytes().splitlines(keepends=True)
     reported = f'"reports":[{{"job":{donor},'.encode()
     damaged = [line.replace(b'"', b"?", 1) if reported in line else line for line in lines]
     assert damaged != lines
     journal.write_bytes(b"".join(damaged))
-    refused = mopbt("resume", "runs/toy", cwd=tmp_path, code=1)
+    refused = mopbt_command("resume", "runs/toy", cwd=tmp_path, code=1)
     assert "is damaged" in refused.stderr
     assert "runs/toy --repair" in refused.stderr
-    mopbt("resume", "runs/toy", "--repair", "--engine", "local", cwd=tmp_path)
+    mopbt_command("resume", "runs/toy", "--repair", "--engine", "local", cwd=tmp_path)
     results = Results.open(tmp_path / "runs" / "toy")
     assert len(results) == 60
     assert list(results.failures) == [donor]
     assert all(results.load(point) for point in results.front())
     assert (tmp_path / "runs" / "toy" / "journal.damaged-1").exists()
-    heirs = [int(record["job"]) for record in results.records() if record["start"] == donor]
+    heirs = [int(record["model"]) for record in results.records() if record["start"] == donor]
     assert len(heirs) > 1
-    assert all("lost" in mopbt("lineage", "runs/toy", heir, cwd=tmp_path).stdout for heir in heirs)
+    assert all(
+        "lost" in mopbt_command("lineage", "runs/toy", heir, cwd=tmp_path).stdout for heir in heirs
+    )
 
 
 def test_show(place):
-    text = mopbt("show", "runs/toy", cwd=place).stdout
+    text = mopbt_command("show", "runs/toy", cwd=place).stdout
     for piece in ("mo-pbt", "near max, far max", "population 6", "hypervolume", "intervals"):
         assert piece in text
-    data = json.loads(mopbt("show", "runs/toy", "--json", cwd=place).stdout)
+    data = json.loads(mopbt_command("show", "runs/toy", "--json", cwd=place).stdout)
     assert data["intervals"] == 60
     assert data["failures"] == 0
     assert data["state"] == "done"
@@ -131,16 +151,19 @@ def test_show(place):
     assert data["best"]["far"] <= 1
 
 
-@pytest.mark.slow
 def test_front_lineage_and_list(place):
-    points = json.loads(mopbt("front", "runs/toy", "--json", cwd=place).stdout)
+    points = json.loads(mopbt_command("front", "runs/toy", "--json", cwd=place).stdout)
     results = Results.open(place / "runs" / "toy")
-    assert [p["model"] for p in points] == [p.job for p in results.front()]
-    assert f"{len(points)} models on the front" in mopbt("front", "runs/toy", cwd=place).stdout
-    line = json.loads(mopbt("lineage", "runs/toy", points[0]["model"], "--json", cwd=place).stdout)
+    assert [p["model"] for p in points] == [p.model for p in results.front()]
+    assert (
+        f"{len(points)} models on the front" in mopbt_command("front", "runs/toy", cwd=place).stdout
+    )
+    line = json.loads(
+        mopbt_command("lineage", "runs/toy", points[0]["model"], "--json", cwd=place).stdout
+    )
     assert line[-1]["model"] == points[0]["model"]
     assert line[0]["begin"] == 0
-    text = mopbt("lineage", "runs/toy", line[-1]["model"], cwd=place).stdout
+    text = mopbt_command("lineage", "runs/toy", line[-1]["model"], cwd=place).stdout
     assert text.splitlines()[0].split() == [
         "steps",
         "model",
@@ -150,18 +173,18 @@ def test_front_lineage_and_list(place):
         "weight",
         "lr",
     ]
-    assert "done" in mopbt("list", cwd=place).stdout
-    (row,) = json.loads(mopbt("list", "runs", "--json", cwd=place).stdout)
+    assert "done" in mopbt_command("list", cwd=place).stdout
+    (row,) = json.loads(mopbt_command("list", "runs", "--json", cwd=place).stdout)
     assert (row["task"], row["intervals"]) == ("toy", 60)
 
 
 def test_front_draws_a_picture(place):
-    mopbt("front", "runs/toy", "--plot", "front.png", cwd=place)
+    mopbt_command("front", "runs/toy", "--plot", "front.png", cwd=place)
     assert (place / "front.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_front_compares_a_run_with_another(place):
-    mopbt(
+    mopbt_command(
         "run",
         "toy",
         "--algorithm",
@@ -175,7 +198,9 @@ def test_front_compares_a_run_with_another(place):
         "other",
         cwd=place,
     )
-    text = mopbt("front", "runs/toy", "--against", "other", "--plot", "both.png", cwd=place).stdout
+    text = mopbt_command(
+        "front", "runs/toy", "--against", "other", "--plot", "both.png", cwd=place
+    ).stdout
     lines, volumes = text.splitlines(), re.findall(r"hypervolume:? (?:mo-pbt )?([\d.]+)", text)
     # The first is the hypervolume of this run alone, the second that in the comparison.
     assert volumes[0].rstrip(".") == volumes[1]
@@ -185,7 +210,6 @@ def test_front_compares_a_run_with_another(place):
     assert (place / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path):
     (tmp_path / "named.py").write_text(
         "from mopbt.tasks.toy import ToyTask\n"
@@ -194,7 +218,7 @@ def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path
         "task = Named(steps=4, name='named')\n"
     )
     for task in ("toy", "named.py:task"):
-        mopbt(
+        mopbt_command(
             "run",
             task,
             "--population",
@@ -208,16 +232,17 @@ def test_list_has_a_hypervolume_only_where_the_task_names_its_reference(tmp_path
             code=3,
         )
     rows = {
-        row["task"]: row for row in json.loads(mopbt("list", "runs", "--json", cwd=tmp_path).stdout)
+        row["task"]: row
+        for row in json.loads(mopbt_command("list", "runs", "--json", cwd=tmp_path).stdout)
     }
     assert rows["toy"]["hypervolume"] is None
     named = Results.open(tmp_path / "runs" / "named" / "mo-pbt-seed0")
     assert rows["named"]["hypervolume"] == named.hypervolume() > 0
-    assert mopbt("list", cwd=tmp_path).stdout.count("–") == 1
+    assert mopbt_command("list", cwd=tmp_path).stdout.count("–") == 1
 
 
 def test_list_shows_a_run_that_cannot_be_read_with_the_reason(tmp_path):
-    mopbt(
+    mopbt_command(
         "run",
         "toy",
         "--population",
@@ -233,7 +258,7 @@ def test_list_shows_a_run_that_cannot_be_read_with_the_reason(tmp_path):
     other = tmp_path / "runs" / "other"
     other.mkdir()
     (other / "run.toml").write_text("format = 7\n")
-    text = mopbt("list", cwd=tmp_path).stdout
+    text = mopbt_command("list", cwd=tmp_path).stdout
     assert "unreadable" in text
     assert "runs/toy" in text
 
@@ -266,7 +291,7 @@ def test_a_custom_task_by_file_module_class_and_function(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     for reference in ("mine.py:Mine", "mine:Mine", "mine.py:task"):
         out = reference.replace(":", "_")
-        mopbt(
+        mopbt_command(
             "run",
             reference,
             "--population",
@@ -281,25 +306,25 @@ def test_a_custom_task_by_file_module_class_and_function(tmp_path):
         assert len(Results.open(tmp_path / out)) == 12
     (tmp_path / "below").mkdir()
     # The file of a task is found from any directory.
-    mopbt("resume", "../mine.py_Mine", cwd=tmp_path / "below")
+    mopbt_command("resume", "../mine.py_Mine", cwd=tmp_path / "below")
 
 
 def test_a_run_resumes_after_the_file_of_its_task_was_moved(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     same = ["--population", 4, "--engine", "local", "--quiet", "--out", "run"]
-    mopbt("run", "mine.py:task", *same, "--budget-jobs", 5, cwd=tmp_path, code=3)
+    mopbt_command("run", "mine.py:task", *same, "--budget-jobs", 5, cwd=tmp_path, code=3)
     (tmp_path / "new").mkdir()
     (tmp_path / "mine.py").rename(tmp_path / "new" / "mine.py")
-    message = mopbt("resume", "run", cwd=tmp_path, code=2).stderr
+    message = mopbt_command("resume", "run", cwd=tmp_path, code=2).stderr
     assert f"the task of run was in {tmp_path / 'mine.py'}, which does not exist" in message
     assert "`mopbt run NEWPLACE/mine.py:task --out run`" in message
     assert "the algorithm, seed and options that `mopbt show run` lists" in message
-    mopbt("run", "new/mine.py:task", *same, cwd=tmp_path)
+    mopbt_command("run", "new/mine.py:task", *same, cwd=tmp_path)
     assert len(Results.open(tmp_path / "run")) == 12
 
 
 def test_the_help_of_repair_says_what_is_kept(place):
-    text = " ".join(mopbt("resume", "--help", cwd=place).stdout.split())
+    text = " ".join(mopbt_command("resume", "--help", cwd=place).stdout.split())
     assert "their jobs are repeated" in text
     assert "their reports count as failed, and everything else stays" in text
 
@@ -431,11 +456,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
 def test_wrong_input_gets_a_message_and_no_traceback(place, arguments, code, message):
     (place / "mine.py").write_text(OWN)
-    done = mopbt(*arguments, cwd=place, code=code)
+    done = mopbt_command(*arguments, cwd=place, code=code)
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not (place / "runs" / "mine").exists()
@@ -464,24 +488,27 @@ task = mopbt.FunctionTask(train, space=space, objectives={{"up": "max", "down": 
 """
 
 
-@pytest.mark.slow
 def test_another_task_of_the_same_name_does_not_resume_the_run_of_the_first(tmp_path):
     for name, factor in (("a", 1), ("b", 2)):
         (tmp_path / f"{name}.py").write_text(ALIKE.format(factor=factor))
     options = ["--population", 4, "--engine", "local"]
-    mopbt("run", "a.py:task", *options, "--quiet", cwd=tmp_path)
-    refused = mopbt("run", "b.py:task", *options, "--quiet", cwd=tmp_path, code=1)
+    mopbt_command("run", "a.py:task", *options, "--quiet", cwd=tmp_path)
+    refused = mopbt_command("run", "b.py:task", *options, "--quiet", cwd=tmp_path, code=1)
     message = " ".join(refused.stderr.split())
     assert "other settings: task is" in message
     assert "b.py:task, it was" in message
     (tmp_path / "moved").mkdir()
     (tmp_path / "a.py").rename(tmp_path / "moved" / "a.py")
-    assert "has changed" not in mopbt("run", "moved/a.py:task", *options, cwd=tmp_path).stderr
-    (tmp_path / "moved" / "a.py").write_text(ALIKE.format(factor=3))
-    assert "has changed" in mopbt("run", "moved/a.py:task", *options, cwd=tmp_path, code=1).stderr
+    assert (
+        "has changed" not in mopbt_command("run", "moved/a.py:task", *options, cwd=tmp_path).stderr
+    )
+    (tmp_path / "moved" / "a.py").write_text(ALIKE.format(factor=30))
+    assert (
+        "has changed"
+        in mopbt_command("run", "moved/a.py:task", *options, cwd=tmp_path, code=1).stderr
+    )
 
 
-@pytest.mark.slow
 def test_a_failure_of_training_is_one_line_or_a_traceback(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     command = [
@@ -495,22 +522,21 @@ def test_a_failure_of_training_is_one_line_or_a_traceback(tmp_path):
         "local",
         "--quiet",
     ]
-    message = mopbt(*command, cwd=tmp_path, code=1).stderr
+    message = mopbt_command(*command, cwd=tmp_path, code=1).stderr
     assert "intervals in a row failed" in message
     assert "RuntimeError: the loader is broken (broken.py, line 5)" in message
     assert "add --traceback" in message
     assert "Traceback" not in message
-    complete = mopbt("--traceback", *command, cwd=tmp_path, code=1).stderr
+    complete = mopbt_command("--traceback", *command, cwd=tmp_path, code=1).stderr
     assert 'broken.py", line 5, in train' in complete
 
 
 def test_a_traceback_is_shown_on_request(place):
-    assert "Traceback" in mopbt("--traceback", "run", "nosuch", cwd=place, code=2).stderr
+    assert "Traceback" in mopbt_command("--traceback", "run", "nosuch", cwd=place, code=2).stderr
 
 
-@pytest.mark.slow
 def test_help_has_examples_and_exit_codes(place):
-    top = mopbt("--help", cwd=place).stdout
+    top = mopbt_command("--help", cwd=place).stdout
     for word in (
         "run",
         "resume",
@@ -522,8 +548,8 @@ def test_help_has_examples_and_exit_codes(place):
         "mopbt run trade-off",
     ):
         assert word in top
-    assert "Example: mopbt run" in mopbt("run", "--help", cwd=place).stdout
-    assert mopbt("--version", cwd=place).stdout.strip() == f"mopbt {__version__}"
+    assert "Example: mopbt run" in mopbt_command("run", "--help", cwd=place).stdout
+    assert mopbt_command("--version", cwd=place).stdout.strip() == f"mopbt {__version__}"
 
 
 SLOW = """
@@ -558,11 +584,13 @@ def test_a_signal_stops_cleanly_and_says_how_to_resume(tmp_path, number, code):
         not journal.exists() or journal.read_text().count("reports") < 2
     ):
         time.sleep(0.02)
-    busy = mopbt("run", "slow.py:task", "--population", 4, "--out", "run", cwd=tmp_path, code=1)
+    busy = mopbt_command(
+        "run", "slow.py:task", "--population", 4, "--out", "run", cwd=tmp_path, code=1
+    )
     assert f"process {process.pid}" in busy.stderr
     assert (
         f"process {process.pid}"
-        in json.loads(mopbt("show", "run", "--json", cwd=tmp_path).stdout)["state"]
+        in json.loads(mopbt_command("show", "run", "--json", cwd=tmp_path).stdout)["state"]
     )
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
@@ -572,7 +600,6 @@ def test_a_signal_stops_cleanly_and_says_how_to_resume(tmp_path, number, code):
     assert "Traceback" not in errors
 
 
-@pytest.mark.slow
 def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(tmp_path):
     (tmp_path / "strict.py").write_text(
         "from mopbt.tasks.toy import ToyTask\n"
@@ -592,10 +619,10 @@ def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(t
         "--quiet",
     ]
     outputs = [
-        mopbt(*command, cwd=tmp_path),
-        mopbt("front", "run", cwd=tmp_path),
-        mopbt("show", "run", cwd=tmp_path),
-        mopbt("pick", "run", "--export", "model.safetensors", cwd=tmp_path),
+        mopbt_command(*command, cwd=tmp_path),
+        mopbt_command("front", "run", cwd=tmp_path),
+        mopbt_command("show", "run", cwd=tmp_path),
+        mopbt_command("pick", "run", "--export", "model.safetensors", cwd=tmp_path),
     ]
     front = Results.open(tmp_path / "run").front()
     (point,) = front
@@ -603,18 +630,17 @@ def test_that_no_model_satisfies_the_constraints_is_said_wherever_one_is_shown(t
     assert "no model satisfies near >= 99" in shortfall
     assert f"(violation {point.violation:.2g})" in shortfall
     for done in outputs:
-        assert f"Model {point.job}: {shortfall}." in done.stdout
+        assert f"Model {point.model}: {shortfall}." in done.stdout
         assert "on the front," not in done.stdout
-    picked = mopbt("pick", "run", "--model", point.job, cwd=tmp_path).stdout
-    assert f"Model {point.job}, selected by its id: {shortfall}." in picked
+    picked = mopbt_command("pick", "run", "--model", point.model, cwd=tmp_path).stdout
+    assert f"Model {point.model}, selected by its id: {shortfall}." in picked
 
 
-@pytest.mark.slow
 def test_failures_are_shown(tmp_path):
     (tmp_path / "failing.py").write_text(
         "from mopbt.tasks.toy import FailingToy\ntask = FailingToy(steps=8)\n"
     )
-    done = mopbt(
+    done = mopbt_command(
         "run",
         "failing.py:task",
         "--population",
@@ -626,14 +652,14 @@ def test_failures_are_shown(tmp_path):
         cwd=tmp_path,
     )
     assert "failed: ZeroDivisionError" in done.stderr
-    assert "ZeroDivisionError" in mopbt("show", "run", cwd=tmp_path).stdout
+    assert "ZeroDivisionError" in mopbt_command("show", "run", cwd=tmp_path).stdout
 
 
 def test_algorithms_are_listed_with_their_options(place):
-    text = mopbt("algorithms", cwd=place).stdout
+    text = mopbt_command("algorithms", cwd=place).stdout
     listed = {
         entry["name"]: entry
-        for entry in json.loads(mopbt("algorithms", "--json", cwd=place).stdout)
+        for entry in json.loads(mopbt_command("algorithms", "--json", cwd=place).stdout)
     }
     assert len(listed) == 10
     assert all(
@@ -659,7 +685,7 @@ def test_an_algorithm_by_its_name_under_a_virtual_clock(tmp_path):
         "--cost",
         2.5,
     ]
-    done = mopbt(*command, "--out", "here", "--json", cwd=tmp_path)
+    done = mopbt_command(*command, "--out", "here", "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
     assert (answer["outcome"], answer["algorithm"], answer["options"]["trials"]) == (
         "done",
@@ -668,20 +694,19 @@ def test_an_algorithm_by_its_name_under_a_virtual_clock(tmp_path):
     )
     # An interval has two steps of 2.5 virtual seconds.
     assert answer["seconds"] % 5.0 == 0
-    again = mopbt("resume", "here", "--json", cwd=tmp_path)
+    again = mopbt_command("resume", "here", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["intervals"] == answer["intervals"]
 
 
 @pytest.mark.slow
 def test_an_algorithm_without_an_end_gets_a_default_budget(tmp_path):
-    done = mopbt(
+    done = mopbt_command(
         "run", "toy", "--algorithm", "mo-asha", "--engine", "local", "--out", "here", cwd=tmp_path
     )
     assert "320 intervals" in done.stderr
     assert len(Results.open(tmp_path / "here")) == 320
 
 
-@pytest.mark.slow
 def test_changed_code_needs_on_change(tmp_path):
     file = tmp_path / "mine.py"
     code = (
@@ -698,13 +723,13 @@ def test_changed_code_needs_on_change(tmp_path):
     file.write_text(code)
     command = ["run", "mine.py:train", "--out", "run", "--population", 4]
     command += ["--engine", "local", "--quiet"]
-    mopbt(*command, cwd=tmp_path)
+    mopbt_command(*command, cwd=tmp_path)
     file.write_text(code + "# a remark\n")
-    mopbt(*command, cwd=tmp_path)
+    mopbt_command(*command, cwd=tmp_path)
     file.write_text(code.replace("FACTOR = 1", "FACTOR = 2"))
-    assert "--on-change continue" in mopbt(*command, cwd=tmp_path, code=1).stderr
-    mopbt("resume", "run", "--quiet", cwd=tmp_path, code=1)
-    mopbt(*command, "--on-change", "continue", cwd=tmp_path)
+    assert "--on-change continue" in mopbt_command(*command, cwd=tmp_path, code=1).stderr
+    mopbt_command("resume", "run", "--quiet", cwd=tmp_path, code=1)
+    mopbt_command(*command, "--on-change", "continue", cwd=tmp_path)
 
 
 def test_tables_are_complete_at_80_columns(place, monkeypatch, capsys):

@@ -21,6 +21,7 @@ from mopbt.cli import compare  # isort: skip
 from mopbt.cli import doctor  # isort: skip
 from mopbt.cli.application import Terminated, app
 from mopbt.errors import MopbtError
+from mopbt.messages import shortened
 
 __all__ = [
     "app",
@@ -91,4 +92,4 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def _print_error(error: Exception, message: str) -> None:
     if "--traceback" in sys.argv or os.environ.get("MOPBT_TRACEBACK"):
         traceback.print_exception(error)
-    print(f"mopbt: {message}", file=sys.stderr)
+    print(f"mopbt: {shortened(message)}", file=sys.stderr)

@@ -2,12 +2,14 @@
 
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mopbt.cli.application import EXIT_CODES, QuietOption, Terminated, app
+from mopbt.cli.options import ResourceOptions, expand_options
 from mopbt.cli.output import out
 from mopbt.errors import last_line
 
@@ -40,7 +42,17 @@ TaskOption = Annotated[
 ]
 JobsOption = Annotated[
     int | None,
-    typer.Option(help="Number of parallel runs [default: one per core].", show_default=False),
+    typer.Option(
+        help="Number of parallel runs [default: one per GPU, or one per core; on Ray 1].",
+        show_default=False,
+    ),
+]
+EngineOption = Annotated[
+    str, typer.Option(help="Where the runs train: auto for this machine, or ray for a cluster.")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(help="Number of Ray actors of each run.", show_default=False),
 ]
 OnlyReportOption = Annotated[
     bool,
@@ -64,12 +76,17 @@ ReuseOption = Annotated[
 
 
 @app.command("compare", epilog=EXIT_CODES)
+@expand_options
 def compare_algorithms(
+    *,
     experiment: ExperimentArgument,
     directory: OutOption = None,
     scale: ScaleOption = None,
     task: TaskOption = None,
     jobs: JobsOption = None,
+    engine: EngineOption = "auto",
+    workers: WorkersOption = None,
+    resources: ResourceOptions,
     only_report: OnlyReportOption = False,
     parquet: ParquetOption = False,
     reuse: ReuseOption = None,
@@ -84,13 +101,15 @@ def compare_algorithms(
     from mopbt.compare import Experiment, compare, recompute
 
     plan = Experiment.read(experiment)
+    training: dict[str, Any] = {"jobs": jobs, "workers": workers, **resources.settings()}
     if only_report:
-        _check_only_report(task, reuse, jobs)
+        _check_only_report({"task": task, "reuse": reuse, **training})
     draws = _can_draw()
     suffix = f"-{scale}" if scale and scale != "paper" else ""
     directory = directory or Path("comparisons") / f"{plan.name}{suffix}"
     where: dict[str, Any] = {"out": directory, "scale": scale, "parquet": parquet}
-    options: dict[str, Any] = {"tasks": task or (), "jobs": jobs, "reuse": reuse or ()}
+    options: dict[str, Any] = {"tasks": task or (), "reuse": reuse or (), "engine": engine}
+    options |= {"jobs": training.pop("jobs"), "engine_options": training}
     try:
         if only_report:
             comparison = recompute(plan, **where)
@@ -116,9 +135,10 @@ def _can_draw() -> bool:
     return draws
 
 
-def _check_only_report(task: list[str] | None, reuse: list[Path] | None, jobs: int | None) -> None:
-    for option, value in {"--task": task, "--reuse": reuse, "--jobs": jobs}.items():
+def _check_only_report(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
         if value:
+            option = f"--{name.replace('_', '-')}"
             raise ValueError(
                 f"--only-report recomputes everything from all finished runs: leave out {option}"
             )
@@ -126,13 +146,12 @@ def _check_only_report(task: list[str] | None, reuse: list[Path] | None, jobs: i
 
 def _report(comparison: "Comparison", directory: Path, *, draws: bool) -> None:
     """Print the tables, write tables and figures, and print where they are."""
-    from mopbt.compare.measures import measure
-    from mopbt.compare.report import tables_as_text, write_report
+    from mopbt.compare.report import build_report
 
-    measured = measure(comparison)
-    if text := tables_as_text(measured, out.width):
+    report = build_report(comparison)
+    if text := report.text(out.width):
         out.print(text, soft_wrap=True, markup=False, emoji=False)
-    files = write_report(comparison, directory, figures=draws, measured=measured)
+    files = report.write(directory, figures=draws)
     if any(file.suffix == ".png" for file in files):
         figures = f"figures in {directory / 'figures'}"
     else:

@@ -23,7 +23,7 @@ from mopbt.cli.output import (
 from mopbt.errors import MopbtError
 from mopbt.front import Ancestor
 from mopbt.html.run_data import check_comparable
-from mopbt.messages import did_you_mean
+from mopbt.messages import did_you_mean, shortened
 from mopbt.plots.against import describe_differences, shared_reference
 from mopbt.results import Results
 
@@ -154,13 +154,13 @@ def lineage(path: RunArgument, model: ModelArgument, as_json: JsonOption = False
         trial = f"{a.trial} (exploit)" if a.exploited else str(a.trial)
         scores = [as_text(a.scores.get(name, "lost")) for name in objectives]
         values = [as_text(a.hp[name]) for name in names]
-        rows.append([f"{a.begin}-{a.end}", str(a.job), trial, *scores, *values])
+        rows.append([f"{a.begin}-{a.end}", str(a.model), trial, *scores, *values])
     print_table(["steps", "model", "trial", *objectives, *names], rows)
 
 
 def _ancestor_json(ancestor: Ancestor) -> dict[str, Any]:
     return {
-        "model": ancestor.job,
+        "model": ancestor.model,
         "trial": ancestor.trial,
         "begin": ancestor.begin,
         "end": ancestor.end,
@@ -238,7 +238,10 @@ def _summarize_run(path: Path) -> dict[str, Any]:
     except Exception as error:
         # Whatever is wrong with one run must not hide the others.
         reason = str(error) if isinstance(error, MopbtError) else f"{type(error).__name__}: {error}"
-        return dict.fromkeys(COLUMNS, "") | {"run": str(path), "state": f"unreadable: {reason}"}
+        return dict.fromkeys(COLUMNS, "") | {
+            "run": str(path),
+            "state": f"unreadable: {shortened(reason)}",
+        }
     if not results.problem.reference:
         summary["hypervolume"] = None
     return {key: summary[key] for key in COLUMNS}

@@ -76,7 +76,7 @@ def point_json(results: Results, point: Point) -> dict[str, Any]:
     """Return a model of the front as a dict for JSON, with the errors of its metrics if known."""
     errors = {name: plain(bar._asdict()) for name, bar in point.errors.items()}
     return {
-        "model": point.job,
+        "model": point.model,
         "trial": point.trial,
         "step": point.step,
         "scores": plain(point.scores),
@@ -107,7 +107,7 @@ def print_front(
     for point in shown:
         scores = [score_text(point, name) for name in names]
         values = [as_text(point.hp[name]) for name in problem.space]
-        rows.append([str(point.job), str(point.trial), str(point.step), *scores, *values])
+        rows.append([str(point.model), str(point.trial), str(point.step), *scores, *values])
     print_table(["model", "trial", "step", *headers, *problem.space], rows)
     work = f"{len(results)} intervals, {clock(results.seconds)}"
     if lacks := shortfall(results):
@@ -137,9 +137,9 @@ def print_claims(results: Results) -> None:
         return
     rows = []
     for claim in claims:
-        scores = results.point(claim.job).scores
+        scores = results.point(claim.model).scores
         cells = [str(claim.scores.get(name, as_text(scores[name]))) for name in names]
-        rows.append([str(claim.job), *cells, f"{claim.probability:.0%}"])
+        rows.append([str(claim.model), *cells, f"{claim.probability:.0%}"])
     print_table(["model", *names, "on the front"], rows)
     out.print(
         "Values are corrected for having been selected from all evaluations; the last column is "
@@ -159,7 +159,7 @@ def shortfall(results: Results) -> str:
     """Return a sentence if no model satisfies the constraints, else ``""``."""
     front = results.front()
     lacks = front.shortfall(front[0]) if front else ""
-    return lacks and f"Model {front[0].job}: {lacks}."
+    return lacks and f"Model {front[0].model}: {lacks}."
 
 
 def table_of(columns: Sequence[str]) -> Table:

@@ -21,6 +21,7 @@ from mopbt.front import Front, Point, score_text
 from mopbt.messages import counted
 from mopbt.registry import find_task, split_scale
 from mopbt.results import Results
+from mopbt.run_config import as_recorded
 
 WhereOption = Annotated[
     list[str] | None,
@@ -132,6 +133,7 @@ def replay_model(
     reference = _task_reference(results, task, scale)
     check_trusted(path, reference, trust or task is not None)
     found, _ = find_task(reference, results.problem)
+    found = as_recorded(found, results.settings)
     again = results.replay(model, found, ancestry=ancestry, seed=seed)
     files = again.export(exported) if exported else None
     if as_json:
@@ -177,10 +179,10 @@ def _pick_by_rule(
     return candidates.knee()
 
 
-def _pick_by_id(results: Results, job: int) -> Point:
-    point = results.point(job)
+def _pick_by_id(results: Results, model: int) -> Point:
+    point = results.point(model)
     lacks = results.front().shortfall(point)
-    why = f"Model {job}, selected by its id" + (f": {lacks}" if lacks else "")
+    why = f"Model {model}, selected by its id" + (f": {lacks}" if lacks else "")
     return replace(point, why=f"{why}.")
 
 
@@ -216,15 +218,15 @@ def _print_choice(results: Results, choice: Point) -> None:
 
 
 def _print_next_steps(path: Path, results: Results, choice: Point) -> None:
-    if choice.job in results.checkpoints.kept():
+    if choice.model in results.checkpoints.kept():
         export_hint = "Export it with --export model.safetensors"
     else:
         export_hint = (
-            f"Its checkpoint was not kept: `mopbt replay {path} {choice.job} --export "
+            f"Its checkpoint was not kept: `mopbt replay {path} {choice.model} --export "
             f"model.safetensors` retrains it"
         )
     out.print(
-        f"{export_hint}; `mopbt lineage {path} {choice.job}` shows how it was trained.",
+        f"{export_hint}; `mopbt lineage {path} {choice.model}` shows how it was trained.",
         soft_wrap=True,
     )
 

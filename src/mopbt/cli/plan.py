@@ -1,55 +1,29 @@
 """Predict what a run will take: `mopbt plan`."""
 
-from typing import Any
-
-from mopbt.algorithms import algorithm_by_name
 from mopbt.cli.application import JsonOption, app
-from mopbt.cli.output import out, print_json
-from mopbt.cli.run import (
-    AddressOption,
-    AlgorithmOption,
-    AlgorithmOptionsOption,
-    CostOption,
-    CpusOption,
-    DevicesOption,
-    EngineOption,
-    GpusOption,
+from mopbt.cli.options import (
+    EngineOptions,
     JobsOption,
     KeepOption,
-    PartialDataOption,
-    PopulationOption,
-    ScaleOption,
-    StackOption,
-    TaskArgument,
-    WorkersOption,
-    WorkersPerDeviceOption,
-    load_task,
-    parse_devices,
-    parse_options,
+    PrecisionOption,
+    ResourceOptions,
+    TaskOptions,
+    expand_options,
 )
+from mopbt.cli.output import out, print_json
 from mopbt.planning import plan as make_plan
-from mopbt.problem import suggested_population
-from mopbt.registry import with_scale
+from mopbt.problem import with_precision
 from mopbt.session import Budget
 
 
 @app.command()
+@expand_options
 def plan(
-    task: TaskArgument,
-    scale: ScaleOption = None,
-    allow_partial_data: PartialDataOption = False,
-    algorithm: AlgorithmOption = "mo-pbt",
-    population: PopulationOption = None,
-    option: AlgorithmOptionsOption = None,
-    engine: EngineOption = "auto",
-    workers: WorkersOption = None,
-    cost: CostOption = None,
-    address: AddressOption = None,
-    devices: DevicesOption = None,
-    workers_per_device: WorkersPerDeviceOption = None,
-    stack: StackOption = None,
-    num_cpus: CpusOption = None,
-    num_gpus: GpusOption = None,
+    *,
+    wanted: TaskOptions,
+    engine: EngineOptions,
+    resources: ResourceOptions,
+    precision: PrecisionOption = None,
     keep: KeepOption = None,
     budget_jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -58,19 +32,13 @@ def plan(
 
     Example: mopbt plan adult-fairness --scale small --keep 20
     """
-    wanted = with_scale(task, scale, allow_partial_data=allow_partial_data)
-    found, _ = load_task(wanted, quiet=as_json)
-    options = parse_options(option or [])
-    if population is not None:
-        options["population"] = population
-    sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
-    sizes |= {"devices": parse_devices(devices), "workers_per_device": workers_per_device}
-    sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus}
+    found, _ = wanted.load_task(quiet=as_json)
+    found = with_precision(found, precision)
     predicted = make_plan(
         found,
-        algorithm=algorithm_by_name(algorithm, suggested_population(found), **options),
-        engine=engine,  # type: ignore[arg-type]
-        engine_options=sizes,
+        algorithm=wanted.make_algorithm(found),
+        engine=engine.name,
+        engine_options=engine.settings(resources),
         budget=Budget(jobs=budget_jobs),
         keep=keep,
     )

@@ -1,7 +1,6 @@
 """Start and resume runs: `mopbt run` and `mopbt resume`."""
 
 import json
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mopbt.algorithms import ALGORITHMS, algorithm_by_name, algorithm_of, options_of
+from mopbt.algorithms import algorithm_of, options_of
 from mopbt.cli.application import (
     EXIT_CODES,
     JsonOption,
@@ -20,30 +19,36 @@ from mopbt.cli.application import (
     app,
     check_trusted,
 )
+from mopbt.cli.options import (
+    BudgetOptions,
+    CompileOption,
+    EngineOptions,
+    KeepOption,
+    PrecisionOption,
+    ResourceOptions,
+    TaskOptions,
+    expand_options,
+)
 from mopbt.cli.output import database_url, out, point_json, print_front, print_json, summary_of
-from mopbt.engines.auto import ENGINES
 from mopbt.estimate import CONFIDENCE
 from mopbt.fingerprint import code_of
 from mopbt.messages import counted, did_you_mean
 from mopbt.problem import (
     Problem,
     problem_of,
-    suggested_population,
+    with_compile,
     with_constraints,
     with_initial,
+    with_precision,
 )
-from mopbt.progress_display import Display
 from mopbt.registry import (
-    TaskFamily,
-    find_family,
     find_task,
     registered,
     split_scale,
     task_fingerprint,
-    with_scale,
 )
-from mopbt.run_config import RunConfig
-from mopbt.run_directory import read_run_config
+from mopbt.run_config import RunConfig, as_recorded, recorded_precision
+from mopbt.run_directory import RunDirectory, locked_run
 from mopbt.runner import DEFAULT_OUT, default_directory, execute_run
 from mopbt.session import Budget
 from mopbt.trackers import MLflow, TensorBoard, Tracker, WandB
@@ -55,123 +60,18 @@ TRACKERS: dict[str, Callable[[str], Tracker]] = {
     "wandb": WandB,
 }
 
-TaskArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TASK",
-        help="A registered task (toy, trade-off), package.module:object, or file.py:object.",
-    ),
-]
 OutOption = Annotated[
     Path | None,
     typer.Option(
         "--out", help=f"Directory of the run [default: {DEFAULT_OUT}].", show_default=False
     ),
 ]
-ScaleOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Size of a task of the paper: paper, small or smoke [default: paper].",
-        show_default=False,
-    ),
-]
-PartialDataOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-partial-data",
-        help="Train at scale paper on data that is incomplete or substituted.",
-    ),
-]
-AlgorithmOption = Annotated[
-    str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}; see `mopbt algorithms`.")
-]
-PopulationOption = Annotated[
-    int | None,
-    typer.Option(help="Size of the population [default: 32].", show_default=False),
-]
 SeedOption = Annotated[int, typer.Option(help="Random seed of the run.")]
-AlgorithmOptionsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        "-o",
-        help="An option of the algorithm, such as -o fraction=0.1 -o asynchronous=true.",
-        metavar="KEY=VALUE",
-    ),
-]
-EngineOption = Annotated[
-    str, typer.Option(help=f"What executes the training: auto, {', '.join(ENGINES)}.")
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of worker processes [default: one per GPU, or one per core], Ray actors, or "
-        "virtual workers of a simulation.",
-        show_default=False,
-    ),
-]
-CostOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Virtual seconds per step of a simulation, or 'measured' [default: 1].",
-        show_default=False,
-    ),
-]
-AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Ray cluster: auto, or HOST:PORT [default: a local cluster if one is running, else a "
-        "new one].",
-        show_default=False,
-    ),
-]
-DevicesOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Where workers compute: auto, cpu, or a list such as 0,1 or cuda:0,cuda:1 [default: "
-        "auto].",
-        show_default=False,
-    ),
-]
-WorkersPerDeviceOption = Annotated[
-    int | None,
-    typer.Option(help="Number of workers that share a device.", show_default=False),
-]
-StackOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Members that a vectorized worker or a Ray actor trains as one program.",
-        show_default=False,
-    ),
-]
-CpusOption = Annotated[
-    float | None, typer.Option("--num-cpus", help="CPUs of a Ray actor [default: 1].")
-]
-GpusOption = Annotated[
-    float | None,
-    typer.Option("--num-gpus", help="GPUs of a Ray actor; 0.25 puts four on each [default: 0]."),
-]
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Seconds that an interval may take before its worker is killed; a stack of n members "
-        "may take n times as long [default: no limit].",
-        show_default=False,
-    ),
-]
 StorageOption = Annotated[
     str | None,
     typer.Option(
         help="Where to keep checkpoints: a directory, or a URL like s3://bucket/run [default: in "
         "--out].",
-        show_default=False,
-    ),
-]
-KeepOption = Annotated[
-    int | None,
-    typer.Option(
-        help="How many models of the front keep their weights on disk, a scattered subset "
-        "[default: all].",
         show_default=False,
     ),
 ]
@@ -183,13 +83,6 @@ ConstraintOption = Annotated[
         "those of the task; can be repeated.",
         metavar="CONSTRAINT",
     ),
-]
-SecondsOption = Annotated[
-    float | None, typer.Option(help="Stop after this many seconds of work, over all sessions.")
-]
-JobsOption = Annotated[int | None, typer.Option(help="Stop after this many intervals.")]
-StepsOption = Annotated[
-    int | None, typer.Option(help="Stop after this many training steps over all members.")
 ]
 InitialOption = Annotated[
     Path | None,
@@ -227,13 +120,6 @@ OnChangeOption = Annotated[
         "to train the rest with the code as it is."
     ),
 ]
-StallOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Stop when the hypervolume has not grown by more than its error for this many "
-        "generations."
-    ),
-]
 ConfidenceOption = Annotated[
     float,
     typer.Option(help="The confidence of the intervals of metrics that have an error."),
@@ -258,34 +144,22 @@ RepairOption = Annotated[
 
 
 @app.command(epilog=EXIT_CODES)
+@expand_options
 def run(
-    task: TaskArgument,
+    *,
+    wanted: TaskOptions,
     directory: OutOption = None,
-    scale: ScaleOption = None,
-    allow_partial_data: PartialDataOption = False,
-    algorithm: AlgorithmOption = "mo-pbt",
-    population: PopulationOption = None,
     seed: SeedOption = 0,
-    option: AlgorithmOptionsOption = None,
     initial: InitialOption = None,
     warm_start: WarmStartOption = None,
     constraint: ConstraintOption = None,
-    engine: EngineOption = "auto",
-    workers: WorkersOption = None,
-    cost: CostOption = None,
-    address: AddressOption = None,
-    devices: DevicesOption = None,
-    workers_per_device: WorkersPerDeviceOption = None,
-    stack: StackOption = None,
-    num_cpus: CpusOption = None,
-    num_gpus: GpusOption = None,
-    timeout: TimeoutOption = None,
+    engine: EngineOptions,
+    resources: ResourceOptions,
+    precision: PrecisionOption = None,
+    compile: CompileOption = None,
     storage: StorageOption = None,
     keep: KeepOption = None,
-    budget_seconds: SecondsOption = None,
-    budget_jobs: JobsOption = None,
-    budget_total_steps: StepsOption = None,
-    budget_stall: StallOption = None,
+    limits: BudgetOptions,
     confidence: ConfidenceOption = CONFIDENCE,
     on_change: OnChangeOption = "error",
     track: TrackOption = None,
@@ -296,12 +170,9 @@ def run(
 
     Example: mopbt run trade-off --population 16 --seed 1 --out runs/trade-off-1
     """
-    wanted = with_scale(task, scale, allow_partial_data=allow_partial_data)
-    found, reference = load_task(wanted, quiet=quiet)
-    options = parse_options(option or [])
-    if population is not None:
-        options["population"] = population
-    chosen = algorithm_by_name(algorithm, suggested_population(found), **options)
+    found, reference = wanted.load_task(quiet=quiet)
+    found = with_compile(with_precision(found, precision), compile)
+    chosen = wanted.make_algorithm(found)
     fingerprint = _fingerprint(found, reference)
     problem = with_initial(problem_of(found), [] if initial is None else _read_initial(initial))
     settings = RunConfig(
@@ -312,47 +183,36 @@ def run(
         task_fingerprint=fingerprint,
         confidence=confidence,
         keep=keep,
+        precision=recorded_precision(found),
     )
     directory = directory or default_directory(settings)
     if warm_start is not None:
         settings = with_warm_start(settings, warm_start, directory)
-    budget = Budget(
-        seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps, stall=budget_stall
+    _execute(
+        found,
+        settings,
+        directory,
+        limits.budget(),
+        as_json=as_json,
+        engine=engine.name,
+        engine_options=engine.settings(resources),
+        storage=storage,
+        progress=not quiet,
+        on_change=on_change,
+        callbacks=_parse_trackers(track),
+        resume_hint="rerun the same command to resume",
     )
-    sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
-    sizes |= {"devices": parse_devices(devices), "workers_per_device": workers_per_device}
-    sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
-    where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
-    where |= {"storage": storage, "progress": not quiet, "on_change": on_change}
-    where["callbacks"] = _parse_trackers(track)
-    hint = "rerun the same command to resume"
-    _execute(found, settings, directory, budget, as_json=as_json, resume_hint=hint, **where)
-
-
-def load_task(reference: str, *, quiet: bool) -> tuple[Any, str]:
-    """Find a task, and say so before its data is loaded, which may take long."""
-    if not quiet and isinstance(find_family(split_scale(reference)[0]), TaskFamily):
-        Display().note(f"loading the data of {reference}")
-    return find_task(reference)
 
 
 @app.command(epilog=EXIT_CODES)
+@expand_options
 def resume(
+    *,
     path: RunArgument,
-    engine: EngineOption = "auto",
-    workers: WorkersOption = None,
-    cost: CostOption = None,
-    address: AddressOption = None,
-    devices: DevicesOption = None,
-    workers_per_device: WorkersPerDeviceOption = None,
-    stack: StackOption = None,
-    num_cpus: CpusOption = None,
-    num_gpus: GpusOption = None,
-    timeout: TimeoutOption = None,
-    budget_seconds: SecondsOption = None,
-    budget_jobs: JobsOption = None,
-    budget_total_steps: StepsOption = None,
-    budget_stall: StallOption = None,
+    engine: EngineOptions,
+    resources: ResourceOptions,
+    precision: PrecisionOption = None,
+    limits: BudgetOptions,
     steps: MoreStepsOption = None,
     population: MoreMembersOption = None,
     repair: RepairOption = False,
@@ -366,29 +226,28 @@ def resume(
 
     Example: mopbt resume runs/trade-off-1 --steps 200
     """
-    settings = read_run_config(path)
-    found = find_task_of(path, settings, trust=trust)
-    settings = replace(
-        settings,
-        problem=_resumed_problem(problem_of(found), settings.problem),
-        task_fingerprint=_fingerprint(found, settings.task_reference),
-        engine={},
-        storage="",
-    )
-    budget = Budget(
-        seconds=budget_seconds, jobs=budget_jobs, total_steps=budget_total_steps, stall=budget_stall
-    )
-    sizes: dict[str, Any] = {"workers": workers, "cost": cost, "address": address, "stack": stack}
-    sizes |= {"devices": parse_devices(devices), "workers_per_device": workers_per_device}
-    sizes |= {"num_cpus": num_cpus, "num_gpus": num_gpus, "timeout": timeout}
-    where: dict[str, Any] = {"engine": engine, "engine_options": sizes}
     given = {"steps": steps, "population": population}
-    extend = {name: value for name, value in given.items() if value is not None}
-    where |= {"progress": not quiet, "repair": repair, "extend": extend}
-    where["on_change"] = on_change
-    where["callbacks"] = _parse_trackers(track)
-    hint = f"run `mopbt resume {path}` to resume"
-    _execute(found, settings, path, budget, as_json=as_json, resume_hint=hint, **where)
+    where: dict[str, Any] = {
+        "engine": engine.name,
+        "engine_options": engine.settings(resources),
+        "progress": not quiet,
+        "repair": repair,
+        "extend": {name: value for name, value in given.items() if value is not None},
+        "on_change": on_change,
+        "callbacks": _parse_trackers(track),
+        "resume_hint": f"run `mopbt resume {path}` to resume",
+    }
+    budget = limits.budget()
+    with locked_run(path) as (directory, recorded):
+        found = find_task_of(path, recorded, trust=trust, precision=precision)
+        settings = replace(
+            recorded,
+            problem=_resumed_problem(problem_of(found), recorded.problem),
+            task_fingerprint=_fingerprint(found, recorded.task_reference),
+            engine={},
+            storage="",
+        )
+        _execute(found, settings, path, budget, as_json=as_json, directory=directory, **where)
 
 
 def _fingerprint(task: Any, reference: str) -> str:
@@ -413,12 +272,17 @@ def _execute(
     budget: Budget,
     *,
     as_json: bool,
+    directory: RunDirectory | None = None,
     **options: Any,
 ) -> None:
-    """Execute a run and print its front; exit with the code of its outcome."""
+    """Execute a run and print its front; exit with the code of its outcome.
+
+    `directory` is that of the run if it is already locked.
+    """
     algorithm = algorithm_of(dict(settings.algorithm))
+    options["out"] = directory or path
     try:
-        results = execute_run(task, algorithm, settings, out=path, budget=budget, **options)
+        results = execute_run(task, algorithm, settings, budget=budget, **options)
     except KeyboardInterrupt as stop:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
     if as_json:
@@ -436,8 +300,13 @@ def _execute(
         raise typer.Exit(3)
 
 
-def find_task_of(path: Path, settings: RunConfig, *, trust: bool) -> Any:
-    """Return the task of a run, or raise ValueError that says how to resume."""
+def find_task_of(
+    path: Path, settings: RunConfig, *, trust: bool, precision: str | None = None
+) -> Any:
+    """Return the task of a run, or raise ValueError that says how to resume.
+
+    It has the precision of the run, unless another one is given, and is compiled like it.
+    """
     from mopbt.compare.directory import comparison_of
 
     if comparison := comparison_of(path):
@@ -459,14 +328,7 @@ def find_task_of(path: Path, settings: RunConfig, *, trust: bool) -> Any:
             f"the algorithm, seed and options that `mopbt show {path}` lists"
         )
     check_trusted(path, settings.task_reference, trust)
-    return find_task(settings.task_reference)[0]
-
-
-def parse_devices(text: str | None) -> list[str] | None:
-    """Split a list of devices; None for those that the engine finds."""
-    if text is None or text == "auto":
-        return None
-    return [name.strip() for name in text.split(",")]
+    return as_recorded(find_task(settings.task_reference)[0], settings, precision)
 
 
 def _read_initial(file: Path) -> Any:
@@ -491,18 +353,3 @@ def _parse_trackers(pairs: Sequence[str] | None) -> list[Tracker]:
             )
         trackers.append(TRACKERS[kind](place))
     return trackers
-
-
-def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read options of an algorithm from pairs such as fraction=0.1."""
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            raise ValueError(f"--option must read KEY=VALUE, as in fraction=0.1, got {pair!r}")
-        try:
-            options[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            # A word needs no quotes.
-            options[key] = text
-    return options
