@@ -1,4 +1,4 @@
-"""Count the files and call edges that three everyday actions pass through.
+"""Count the files and call edges that everyday actions pass through.
 
 Run ``python baselines/measure_trace.py``. The exit code is 1 if an action enters more files or
 passes over more edges than recorded.
@@ -6,7 +6,7 @@ passes over more edges than recorded.
 Definitions:
 
 - A *file* of `mopbt` is entered if one of its functions is called. Running the top level of a
-  module, which importing it does, is no call.
+  module and the bodies of its classes, which importing it does, is no call.
 - An *edge* is a pair of different files of `mopbt`: the file of a called function, and the file of
   the innermost function of `mopbt` that was running. Frames of other packages, of generated code
   such as the `__init__` of a dataclass, and of this script are skipped on the way to the caller.
@@ -17,11 +17,15 @@ Actions:
 
 - `generation`: MO-PBT with 8 members on a pool of two workers, from handing out the first job of
   the second generation to handing out the first job of the third. This includes one exploit.
-- `compare`: the command ``mopbt compare`` on two algorithms, two seeds and a synthetic task.
+- `comparison`: the function `mopbt.compare.compare` on two algorithms, two seeds and a synthetic
+  task: plan, execute, collect.
+- `compare`: the command ``mopbt compare`` on the same experiment, which also prints and writes
+  tables and draws figures.
 - `report`: the command ``mopbt report`` on the run of `generation`.
 """
 
 import argparse
+import inspect
 import json
 import sys
 import tempfile
@@ -34,6 +38,7 @@ from typing import Any
 
 import mopbt
 from mopbt.cli import app
+from mopbt.compare import compare as compare_algorithms
 from mopbt.tasks.toy import ToyTask
 
 ROOT = Path(__file__).parent.parent
@@ -73,13 +78,15 @@ class Tracer:
         if event != "call":
             return
         file = file_of(frame)
-        if file is None or frame.f_code.co_name == "<module>":
+        if file is None or is_top_level(frame):
             return
-        self.files.add(file)
         caller = frame.f_back
         while caller is not None and file_of(caller) is None:
             caller = caller.f_back
-        if caller is not None and caller.f_code.co_name != "<module>" and file_of(caller) != file:
+        if caller is not None and is_top_level(caller):
+            return
+        self.files.add(file)
+        if caller is not None and file_of(caller) != file:
             self.calls[file_of(caller), file] += 1
 
     def summary(self) -> dict[str, Any]:
@@ -93,6 +100,11 @@ def file_of(frame: FrameType) -> str | None:
     """Return the path of a frame's code within the package, None for code of others."""
     path = frame.f_code.co_filename
     return path[len(PACKAGE) :] if path.startswith(PACKAGE) else None
+
+
+def is_top_level(frame: FrameType) -> bool:
+    """Return whether a frame runs a module or the body of a class, and not a function."""
+    return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
 
 
 class TracedPool(mopbt.PoolEngine):
@@ -119,6 +131,17 @@ def trace_generation(out: Path) -> Tracer:
     return tracer
 
 
+def trace_comparison(experiment: Path, out: Path) -> Tracer:
+    """Trace the function that executes a comparison."""
+    tracer = Tracer()
+    tracer.start()
+    try:
+        compare_algorithms(experiment, out=out, progress=False)
+    finally:
+        tracer.stop()
+    return tracer
+
+
 def trace_command(*arguments: str) -> Tracer:
     """Trace a command."""
     tracer = Tracer()
@@ -135,9 +158,13 @@ def measure() -> dict[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         run, experiment = Path(folder, "run"), Path(folder, "small.toml")
         experiment.write_text(EXPERIMENT)
+        # Equal texts are parsed once, and each action is to parse its own.
+        other = Path(folder, "other.toml")
+        other.write_text(EXPERIMENT.replace("small", "other"))
         comparison, page = str(Path(folder, "small")), str(Path(folder, "run.html"))
         tracers = {
             "generation": trace_generation(run),
+            "comparison": trace_comparison(other, Path(folder, "other")),
             "compare": trace_command("compare", str(experiment), "--out", comparison, "--quiet"),
             "report": trace_command("report", str(run), "--out", page),
         }

@@ -55,7 +55,7 @@ def test_hypervolume(results: Results) -> float:
     """Return the hypervolume of the front's models on the test rows."""
     objectives = results.problem.objectives
     reference = TASKS[results.problem.name].reference
-    tested = [results.evaluations[p.job, "test", 0] for p in results.front()]
+    tested = [results.evaluations[p.model, "test", 0] for p in results.front()]
     points = [[o.sign * e.scores[o.name] for o in objectives] for e in tested]
     return hypervolume(points, [o.sign * reference[o.name] for o in objectives])
 
@@ -103,7 +103,7 @@ def draw(names: Sequence[str], out: Path, file: Path) -> None:
             ms=2,
             label="evaluations",
         )
-        tested = [results.evaluations[p.job, "test", 0] for p in front]
+        tested = [results.evaluations[p.model, "test", 0] for p in front]
         kinds = {
             "front, validation rows": (BLUE, front),
             "the same models, test rows": (ORANGE, tested),

@@ -1,12 +1,18 @@
 """Settings for all tests, and the two lanes they run in.
 
-`make test` is the fast lane: everything but tests that are marked slow, in about two minutes.
-`make test-all` runs both lanes. A test is slow if it takes more than about 1.5 seconds, or if it
-needs a Ray cluster, a browser or BoTorch's models; of each of these, one test marked `fast` stays
-in the fast lane.
+`make test` is the fast lane: about three minutes on two cores, five minutes of CPU time.
+`make test-all` runs all tests in at most 25 minutes.
+
+- A test is marked slow if it takes more than about 1.2 seconds.
+- A test that needs a Ray cluster or a browser is slow, unless it is marked `fast`: one of each is.
+- A file whose imports alone take seconds is slow as a whole.
+- The fast lane has at least a test of every module, every algorithm, every engine, Lightning, the
+  commands of the README and 100 kills, some of which take longer. It tries fewer random examples.
 """
 
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,27 +20,53 @@ from hypothesis import settings
 
 TESTS = Path(__file__).parent
 SLOW_FIXTURES = {"cluster", "local_ray", "open_view"}
-SLOW_FILES = {"test_examples.py", "test_published.py"}  # not even imported in the fast lane
+# Not even imported in the fast lane.
+SLOW_FILES = {
+    "integrations/test_lightning.py",
+    "integrations/test_ray_tune.py",
+    "test_examples.py",
+    "test_published.py",
+}
 FIRST = ("compare", "proposals", "ray", "cli", "docs", "examples")  # the longest files start first
 
 # A shell starts background jobs with Ctrl-C ignored; programs that tests start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("mopbt", deadline=None)  # a busy machine must not fail a test
-settings.load_profile("mopbt")
+# Keep compiled modules, even where PYTHONDONTWRITEBYTECODE is set: tests start many programs, and
+# each of them would compile the package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Small networks train fastest on one thread: more of them only get in each other's way.
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+# A busy machine must not fail a test. The fast lane tries fewer examples.
+settings.register_profile("fast", deadline=None, max_examples=40)
+settings.register_profile("all", deadline=None)
+
+
+def is_fast_lane(config):
+    return config.option.markexpr == "not slow"
+
+
+def pytest_configure(config):
+    settings.load_profile("fast" if is_fast_lane(config) else "all")
+
+
+def is_slow_file(path):
+    return path.relative_to(TESTS).as_posix() in SLOW_FILES
 
 
 def pytest_ignore_collect(collection_path, config):
     """Skip files that have no fast test where only fast ones were asked for."""
-    name = collection_path.relative_to(TESTS).as_posix()
-    return True if config.option.markexpr == "not slow" and name in SLOW_FILES else None
+    return True if is_fast_lane(config) and is_slow_file(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark what needs something large as slow, and put the longest files first."""
     for item in items:
-        needs_much = SLOW_FIXTURES & set(item.fixturenames) or item.path.name in SLOW_FILES
+        needs_much = SLOW_FIXTURES & set(item.fixturenames) or is_slow_file(item.path)
         if needs_much and item.get_closest_marker("fast") is None:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not any(word in item.nodeid.partition("::")[0] for word in FIRST))

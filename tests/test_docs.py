@@ -1,8 +1,10 @@
 """The programs in the README and the docs run, and the names in them exist."""
 
 import importlib
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import mopbt_command
 from mopbt.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +71,24 @@ def execute_readme(place, path):
     for file in ("front.png", "model.safetensors", "runs/first/report.html", "runs/second"):
         assert (place / file).exists(), file
     assert "identical" in done.stdout
+
+
+def test_the_program_and_the_commands_of_the_readme_run(tmp_path):
+    """In the slow lane they run as printed, in a shell."""
+    (program,) = programs("README.md")
+    (tmp_path / "first.py").write_text(program)
+    subprocess.run([sys.executable, "first.py"], cwd=tmp_path, check=True, capture_output=True)
+    front = mopbt_command("front", "runs/first", "--json", cwd=tmp_path).stdout
+    block = terminal_block().replace("$model", str(json.loads(front)[0]["model"]))
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    printed = {
+        words[1]: mopbt_command(*words[1:], cwd=tmp_path).stdout
+        for words in commands
+        if words[0] == "mopbt"
+    }
+    assert len(printed) == 8
+    assert "identical" in printed["replay"]
+    assert (tmp_path / "model.safetensors").is_file()
 
 
 @pytest.mark.slow

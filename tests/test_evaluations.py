@@ -45,7 +45,7 @@ def test_the_final_front_is_evaluated_and_the_search_does_not_see_it(tmp_path):
     results = mopbt.run(RowsToy(), out=tmp_path / "rows", engine="local", **QUIET)
     assert decisions(results.path) == decisions(plain.path)
     assert not (tmp_path / "plain" / FILE).exists()
-    front = {point.job for point in results.front()}
+    front = {point.model for point in results.front()}
     opened = Results.open(tmp_path / "rows")
     for evaluations in (results.evaluations, opened.evaluations):
         assert {e.key for e in evaluations} == {(model, "test", 0) for model in front}
@@ -73,7 +73,7 @@ def test_every_engine_measures_the_same(tmp_path):
 
 def test_a_run_that_is_not_kept_has_its_evaluations_in_memory():
     results = mopbt.run(RowsToy(), out=None, engine="local", **QUIET)
-    assert {e.model for e in results.evaluations} == {p.job for p in results.front()}
+    assert {e.model for e in results.evaluations} == {p.model for p in results.front()}
     assert len(results.evaluate(seeds=[0, 1])) == 2 * len(results.front())
 
 
@@ -153,9 +153,11 @@ def test_a_failed_evaluation_is_an_error_after_all_others(tmp_path):
 
 def test_seeds_and_models_can_be_chosen_later(tmp_path):
     results = mopbt.run(RowsToy(), out=tmp_path / "run", engine="local", **QUIET)
-    dominated = next(point for point in results.points() if point.job in results.checkpoints.kept())
+    dominated = next(
+        point for point in results.points() if point.model in results.checkpoints.kept()
+    )
     found = results.evaluate("test", [dominated], seeds=range(3))
-    assert [(e.model, e.seed) for e in found] == [(dominated.job, seed) for seed in range(3)]
+    assert [(e.model, e.seed) for e in found] == [(dominated.model, seed) for seed in range(3)]
     assert len({e.scores["near"] for e in found}) == 3
     assert results.evaluate("test", [dominated], seeds=range(3)) == found
 
@@ -215,7 +217,7 @@ def test_the_observed_and_the_pessimistic_front_are_both_measured(tmp_path):
 
     task = Noisy(name="toy")
     results = mopbt.run(task, out=tmp_path / "run", engine="local", **QUIET)
-    fronts = [{p.job for p in results.front(observed=observed)} for observed in (False, True)]
+    fronts = [{p.model for p in results.front(observed=observed)} for observed in (False, True)]
     assert {e.model for e in results.evaluations} == fronts[0] | fronts[1]
 
 
@@ -306,7 +308,7 @@ def test_jobs_that_a_budget_left_over_do_not_disturb_evaluations(engine, tmp_pat
         progress=False,
     )
     assert results.outcome == "done"
-    front = {point.job for point in results.front()}
+    front = {point.model for point in results.front()}
     assert {evaluation.model for evaluation in results.evaluations} == front
     if engine == "simulated":
         assert len(results.history.outstanding) > 0
@@ -336,7 +338,7 @@ def test_the_command_line_measures_what_is_missing(tmp_path, capsys, monkeypatch
     assert code == 0
     found = json.loads(printed.out)
     assert {(e["model"], e["seed"]) for e in found} == {
-        (point.job, seed) for point in front for seed in range(3)
+        (point.model, seed) for point in front for seed in range(3)
     }
     code, printed = call("evaluate", "run", "--repeats", "3")
     assert code == 0

@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import mopbt
+from command_line import mopbt_command
 from mopbt.errors import StoreError, TaskError
 from mopbt.tasks.toy import ToyTask
 from mopbt.torch import AdamW, Batches, Dropout, TorchTask
@@ -77,9 +76,9 @@ def test_weights_are_a_plain_state_dict_that_the_users_model_loads(net, tmp_path
 def test_the_origin_of_a_model_is_complete(net, tmp_path):
     choice = net.front().best("accuracy")
     about = json.loads(net.export(choice, tmp_path / "m.safetensors").about.read_text())
-    assert about["model"] == choice.job
+    assert about["model"] == choice.model
     assert about["validation"] == dict(choice.scores)
-    (tested,) = net.evaluations.of_model(choice.job)
+    (tested,) = net.evaluations.of_model(choice.model)
     assert about["test"] == dict(tested.scores)
     assert tested.scores["size"] != choice.scores["size"]
     assert [(s["begin"], s["end"], s["hp"]) for s in about["schedule"]] == net.schedule(choice)
@@ -96,7 +95,7 @@ def test_the_code_on_the_card_runs(net, tmp_path):
     card = files.card.read_text()
     assert choice.why in card
     validation = choice.scores["accuracy"]
-    test = net.evaluations[choice.job, "test", 0].scores["accuracy"]
+    test = net.evaluations[choice.model, "test", 0].scores["accuracy"]
     assert f"| accuracy | larger is better | {validation:.4g} | {test:.4g} |" in card
     assert "| steps | lr | dropout |" in card
     code = card.split("```python\n")[1].split("```")[0]
@@ -120,7 +119,7 @@ def test_a_model_that_violates_the_constraints_says_so_on_its_card(tmp_path):
     (point,) = results.front()
     files = results.export(point, tmp_path / "m.safetensors")
     why = (
-        f"Model {point.job}: no model satisfies near >= 99; this one comes closest "
+        f"Model {point.model}: no model satisfies near >= 99; this one comes closest "
         f"(violation {point.violation:.2g})."
     )
     about = json.loads(files.about.read_text())
@@ -280,7 +279,7 @@ def test_a_replayed_model_is_exported_like_one_of_the_run(net, tmp_path):
     assert files.weights.read_bytes() == first.weights.read_bytes()
     then, now = (json.loads(f.about.read_text()) for f in (first, files))
     assert {key for key in then if then[key] != now[key]} == {"why", "weights"}
-    for fact in (f"Model {point.job}, trained again", "on net", "with the seed 1", str(again)):
+    for fact in (f"Model {point.model}, trained again", "on net", "with the seed 1", str(again)):
         assert fact in now["why"]
     assert now["why"] in files.card.read_text()
     other = net.replay(point, replace(networks(), steps=12), seed=7)
@@ -327,13 +326,6 @@ def test_impossible_replays_are_errors_with_the_remedy(toy):
         toy.replay(toy.front()[0], Broken(steps=8, interval=1))
 
 
-def mopbt_command(*arguments, code=0):
-    program = [sys.executable, "-c", "from mopbt.cli import main; main()", *map(str, arguments)]
-    done = subprocess.run(program, capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
-    return done
-
-
 @pytest.fixture(scope="module")
 def run_path(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli") / "toy"
@@ -360,12 +352,12 @@ def test_pick_on_the_command_line(run_path, tmp_path):
         mopbt_command("pick", run_path, "--weight", "near=1", "--weight", "far=3", "--json").stdout
     )
     front = mopbt.Results.open(run_path).front()
-    assert listed["model"] == front.weighted({"near": 1, "far": 3}).job
+    assert listed["model"] == front.weighted({"near": 1, "far": 3}).model
     assert "is the knee" in mopbt_command("pick", run_path).stdout
 
 
 def test_replay_on_the_command_line(run_path, tmp_path):
-    job = mopbt.Results.open(run_path).front()[0].job
+    job = mopbt.Results.open(run_path).front()[0].model
     done = mopbt_command("replay", run_path, job, "--export", tmp_path / "m.safetensors")
     assert "identical in every metric" in done.stdout
     assert f"Exported: {tmp_path / 'm.safetensors'} (weights), {tmp_path / 'm.json'}" in done.stdout
@@ -440,7 +432,7 @@ def test_a_run_of_a_function_is_replayed_with_the_function(tmp_path):
     point = results.front().knee()
     assert not any(results.replay(point).differences.values())
     opened = mopbt.Results.open(results.path, task=descend)
-    assert opened.replay(point.job).model.state == results.replay(point).model.state
+    assert opened.replay(point.model).model.state == results.replay(point).model.state
     again = mopbt.Results.open(results.path).replay(point, descend)
     assert again.problem == results.problem
     assert not any(again.differences.values())

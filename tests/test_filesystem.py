@@ -134,3 +134,23 @@ def test_macos_flushes_the_drive(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "fcntl", lambda fd, command: asked.append(command))
     filesystem.write_atomically(tmp_path / "file", b"data")
     assert asked == [51, 51]
+
+
+def test_a_faster_process_may_remove_the_temporary_file_of_a_slower_one(tmp_path, monkeypatch):
+    place = tmp_path / "owner.json"
+    link = filesystem.disk.link
+
+    def link_too_late(source, target):
+        Path(source).unlink()
+        if is_taken:
+            Path(target).write_bytes(b"first")
+        return link(source, target)
+
+    monkeypatch.setattr(filesystem.disk, "link", link_too_late)
+    is_taken = True
+    filesystem.create_exclusively(place, b"second")
+    assert place.read_bytes() == b"first"
+    place.unlink()
+    is_taken = False
+    with pytest.raises(StoreError, match="owner.json"):
+        filesystem.create_exclusively(place, b"second")

@@ -1,6 +1,7 @@
 """A history agrees with the plain fold of its journal, at every line."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from mopbt.errors import CorruptJournal, IncompatibleRun
 from mopbt.history import History, read_history
 from mopbt.metrics import hypervolume
 from mopbt.problem import make_problem, problem_of
-from mopbt.state import ErrorBar, Job, Report, State, with_jobs
+from mopbt.state import ErrorBar, Job, Report, State, updated, with_jobs
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import read_journal, read_lines
 from mopbt.tasks.toy import FailingToy, ToyTask
@@ -44,6 +45,19 @@ CASES = {
             "asynchronous": True,
         },
     ),
+    "averaged lineages": (NanToy(steps=12), {"name": "mo-pbt", "population": 8, "lineage": 3}),
+    "averaged lineages, asynchronous": (
+        FailingToy(steps=12),
+        {"name": "mo-pbt", "population": 8, "lineage": 3, "asynchronous": True},
+    ),
+    "cooling, sparse donors": (
+        NanToy(steps=12),
+        {"name": "mo-pbt", "population": 8, "cooling": True, "sparse_donors": True},
+    ),
+    "frequencies": (
+        NanToy(steps=12),
+        {"name": "mo-pbt", "population": 8, "fraction": 0.5, "frequencies": [1, 2]},
+    ),
     "random search": (NanToy(steps=8), {"name": "random-search", "population": 8}),
     "stopping ASHA": (NanToy(steps=12), {"name": "mo-asha"}),
     "promoting ASHA": (NanToy(steps=12), {"name": "mo-asha", "kind": "promotion"}),
@@ -70,6 +84,42 @@ def test_the_state_is_that_of_the_plain_fold_after_every_line(name, workers, tmp
             state = scheduler.tell(state, report)
         # The texts, because NaN is not equal to itself.
         assert repr(history.state(scheduler, 0)) == repr(state)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", ["synchronous", "asynchronous", "stopping ASHA"])
+def test_the_state_follows_trials_that_leave(name, seed):
+    """Ray Tune may end a trial by itself: its job fails, and it is never trained again."""
+    task, options = CASES[name]
+    problem, rng = problem_of(task), np.random.default_rng(seed)
+    scheduler = algorithm_of(options).scheduler(problem)
+    state, history = State(0), History(problem)
+    departed = set()
+    for _ in range(60):
+        jobs = [job for job in scheduler.ask(state, 3) if job.trial not in departed]
+        if jobs:
+            history.append(Exchange(jobs=tuple(jobs)))
+            state = with_jobs(state, jobs)
+        if not state.outstanding:
+            break
+        job = state.outstanding[int(rng.choice(list(state.outstanding)))]
+        leaves = rng.random() < 0.1 and job.trial not in departed
+        objectives = None if leaves else tuple(rng.random(2).tolist())
+        report = Report(job.id, objectives, error="the trial was ended" if leaves else "")
+        history.append(Exchange(reports=(report,)))
+        state = scheduler.tell(state, report)
+        if leaves:
+            departed.add(job.trial)
+            history.append(Exchange(left=(job.trial,)))
+            state = updated(state, [replace(state.trials[job.trial], status="finished")])
+        assert repr(history.state(scheduler, 0)) == repr(state)
+    assert departed == {trial for _, trial in history.departures}
+
+
+def test_a_trial_that_was_never_started_cannot_leave():
+    history = History(problem_of(ToyTask()))
+    with pytest.raises(CorruptJournal, match="the departure of trial 0"):
+        history.append(Exchange(left=(0,)))
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +220,11 @@ def test_lines_that_do_not_follow_are_refused():
         {"jobs": [[LARGEST_GAP + 2, 0, [0, 0], None, 0, 2]]},
         {"jobs": [[0, 0]]},
         {"jobs": 7},
+        {"jobs": [[0, 0, [0, math.nan], None, 0, 2]]},
+        {"jobs": [[0, 0, [math.inf, 0], None, 0, 2]]},
+        {"jobs": [[0, 0, [0, 0], None, 0, 10**9]]},
+        {"jobs": [[0, 0, [0, 0], None, 4, 2]]},
+        {"jobs": [[0, 0, [0, 0], None, -2, 0]]},
     ],
 )
 def test_an_intact_line_of_another_shape_is_incompatible(line):

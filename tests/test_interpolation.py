@@ -54,9 +54,9 @@ def test_the_weights_of_a_candidate_are_the_mean_of_two_neighbors(finished):
     candidates = [job for job in jobs.values() if job.trial >= MEMBERS]
     assert 1 <= len(candidates) <= 6
     assert all(job.begin == job.end == TASK.steps for job in candidates)
-    reported = {record["job"] for record in finished.records()}
+    reported = {record["model"] for record in finished.records()}
     assert reported == set(jobs)
-    kept = {point.job for point in finished.front()}
+    kept = {point.model for point in finished.front()}
     checked = 0
     for job in candidates:
         if {job.id, *job.starts} <= kept:
@@ -83,9 +83,9 @@ def test_a_run_that_stops_anywhere_resumes_to_the_same_decisions(finished, repor
     train(tmp_path / "run", budget=mopbt.Budget(jobs=reports))
     train(tmp_path / "run")
     assert decisions(tmp_path / "run") == decisions(finished.path)
-    models = {point.job: finished.checkpoint(point) for point in finished.front()}
+    models = {point.model: finished.checkpoint(point) for point in finished.front()}
     again = mopbt.Results.open(tmp_path / "run", TASK)
-    assert {point.job: again.checkpoint(point) for point in again.front()} == models
+    assert {point.model: again.checkpoint(point) for point in again.front()} == models
 
 
 def test_an_asynchronous_run_blends_as_well(tmp_path):
@@ -133,7 +133,7 @@ def test_wrong_options_are_errors(options, facts):
 
 def test_a_replay_trains_all_ancestors_of_a_blended_model(finished):
     jobs = jobs_of(finished.path)
-    blended = [point for point in finished.front() if jobs[point.job].blend]
+    blended = [point for point in finished.front() if jobs[point.model].blend]
     assert blended
     for point in blended[:3]:
         replayed = finished.replay(point)
@@ -144,7 +144,7 @@ def test_a_replay_trains_all_ancestors_of_a_blended_model(finished):
 
 def test_a_blended_schedule_is_not_stretched(finished):
     jobs = jobs_of(finished.path)
-    point = next(point for point in finished.front() if jobs[point.job].blend)
+    point = next(point for point in finished.front() if jobs[point.model].blend)
     with pytest.raises(TaskError, match="mean of several models") as caught:
         finished.replay(point, ToyTask(steps=40))
     assert "40" in str(caught.value)

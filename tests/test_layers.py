@@ -22,7 +22,7 @@ LAYERS = {
     },
     # The paper's verbs.
     1: {
-        *("chain", "standings"),
+        *("chain", "staircases", "standings"),
         *("ranking", "exploit", "explore", "scalarization", "successive_halving", "metrics"),
         *("archive", "proposals", "rates", "uncertainty"),
     },
@@ -85,6 +85,9 @@ WITH_TORCH = {
         "validation",
         "layers",
         "optimizers",
+        "precision",
+        "compilation",
+        "compiler",
         "probe",
         "stack",
         "task",
@@ -147,6 +150,7 @@ HEAVY = {
     },
     "typer": {
         "cli.application",
+        "cli.options",
         "cli.run",
         "cli.inspect",
         "cli.pick",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mopbt.messages import counted, did_you_mean, number, with_error
+from mopbt.messages import counted, did_you_mean, number, shortened, with_error
 
 NAMES = st.lists(st.text(alphabet="abcdefgh_-", min_size=1, max_size=8), max_size=6, unique=True)
 
@@ -49,3 +49,11 @@ def test_a_negative_zero_is_zero():
     assert [number(-0.0), number(-1e-9), number(12345.6)] == ["0", "-1e-09", "1.235e+04"]
     assert with_error(-0.0001, 0.02) == "0.00 ± 0.02"
     assert with_error(-0.04, 0.02) == "-0.04 ± 0.02"
+
+
+def test_the_middle_of_a_long_text_is_left_out():
+    assert shortened("short") == "short"
+    assert (
+        shortened("a" * 10 + "b" * 100 + "c" * 10, 20) == f"{'a' * 10} (100 characters) {'c' * 10}"
+    )
+    assert len(shortened("x" * 10**6)) < 5000

@@ -81,7 +81,7 @@ def test_the_journal_records_errors_and_their_bounds(noisy):
 
 def test_records_and_csv_have_columns_for_errors(noisy, tmp_path):
     record = noisy.records()[0]
-    point = noisy.point(record["job"])
+    point = noisy.point(record["model"])
     assert record["stderr.near"] == point.errors["near"].stderr
     assert record["lower.cost"] < record["score.cost"] < record["upper.cost"]
     assert "stderr.exact" not in record
@@ -93,7 +93,7 @@ def test_records_and_csv_have_columns_for_errors(noisy, tmp_path):
 
 def test_trackers_log_standard_errors(noisy):
     evaluation = evaluations_of(noisy)[0]
-    assert evaluation.scores["stderr/near"] == noisy.point(evaluation.job).errors["near"].stderr
+    assert evaluation.scores["stderr/near"] == noisy.point(evaluation.model).errors["near"].stderr
 
 
 def test_the_front_is_the_pessimistic_one(noisy):
@@ -102,13 +102,13 @@ def test_the_front_is_the_pessimistic_one(noisy):
     expected = set()
     for point, own in zip(points, bounds, strict=True):
         if not any(dominates(other, own) for other in bounds):
-            expected.add(point.job)
+            expected.add(point.model)
     front = noisy.front()
     assert front.kind == "pessimistic"
-    assert {point.job for point in front} == expected
+    assert {point.model for point in front} == expected
     assert [p.scores["near"] for p in front] == sorted(p.scores["near"] for p in front)[::-1]
     assert repr(front).startswith("<Pessimistic front of ")
-    assert {r["job"] for r in noisy.records() if r["front"]} == expected
+    assert {r["model"] for r in noisy.records() if r["front"]} == expected
 
 
 def test_the_observed_front_is_still_there(noisy):
@@ -116,11 +116,11 @@ def test_the_observed_front_is_still_there(noisy):
     assert observed.kind == "observed"
     values = [(p.scores["near"], -p.scores["cost"]) for p in noisy.points()]
     assert len(observed) == sum(not any(dominates(o, v) for o in values) for v in values)
-    assert {p.job for p in observed} != {p.job for p in noisy.front()}
+    assert {p.model for p in observed} != {p.model for p in noisy.front()}
 
 
 def test_all_models_of_both_fronts_can_be_loaded(noisy):
-    both = {p.job for p in noisy.front()} | {p.job for p in noisy.front(observed=True)}
+    both = {p.model for p in noisy.front()} | {p.model for p in noisy.front(observed=True)}
     for job in both:
         assert set(noisy.load(job)) == {"place", "speed"}
 
@@ -130,8 +130,8 @@ def test_a_resumed_run_has_the_same_fronts_and_keeps_their_models(noisy, tmp_pat
     for jobs in (15, 77):
         run(NoisyToy(), budget=Budget(jobs=jobs), **options)
     resumed = run(NoisyToy(), **options)
-    expected = [(point.job, point.scores, point.errors) for point in noisy.front()]
-    assert [(p.job, p.scores, p.errors) for p in resumed.front()] == expected
+    expected = [(point.model, point.scores, point.errors) for point in noisy.front()]
+    assert [(p.model, p.scores, p.errors) for p in resumed.front()] == expected
     for point in resumed.front():
         point.load()
 
@@ -148,7 +148,7 @@ def test_a_large_journal_gives_the_same_front_as_one_report_at_a_time(noisy):
 def test_choosing_uses_bounds_and_says_so(noisy):
     front = noisy.front()
     best = front.best("near")
-    assert best.job == max(front, key=lambda p: bounds_of(p)[0]).job
+    assert best.model == max(front, key=lambda p: bounds_of(p)[0]).model
     bar = best.errors["near"]
     assert f"near {best.scores['near']:.2f}"[:9] in best.why
     assert "Models are compared at their bounds: near " in best.why
@@ -158,7 +158,7 @@ def test_choosing_uses_bounds_and_says_so(noisy):
     assert bar.lower == pytest.approx(bounds_of(best)[0])
     scaled = np.array([bounds_of(p) for p in front])
     scaled = (scaled - scaled.min(axis=0)) / np.ptp(scaled, axis=0)
-    assert front.knee().job == front[int(scaled.sum(axis=1).argmax())].job
+    assert front.knee().model == front[int(scaled.sum(axis=1).argmax())].model
     assert "bounds" not in noisy.front(observed=True).knee().why
 
 
@@ -166,11 +166,11 @@ def test_limits_hold_at_the_bounds(noisy):
     front = noisy.front()
     limit = float(np.median([p.errors["near"].lower for p in front]))
     kept = front.where(f"near >= {limit}")
-    assert {p.job for p in kept} == {p.job for p in front if p.errors["near"].lower >= limit}
+    assert {p.model for p in kept} == {p.model for p in front if p.errors["near"].lower >= limit}
     assert kept.kind == "pessimistic"
     cap = float(np.median([p.errors["cost"].upper for p in front]))
-    expected = {p.job for p in front if p.errors["cost"].upper <= cap}
-    assert {p.job for p in front.where(f"cost <= {cap}")} == expected
+    expected = {p.model for p in front if p.errors["cost"].upper <= cap}
+    assert {p.model for p in front.where(f"cost <= {cap}")} == expected
     with pytest.raises(
         ValueError, match=r"near >= 9 at the bound of its interval; it reaches near"
     ):
@@ -197,8 +197,8 @@ def test_the_card_of_an_exported_model_has_intervals(noisy, tmp_path):
 
 def test_claims_are_smaller_than_lucky_measurements(noisy):
     claims = noisy.claims()
-    assert [claim.job for claim in claims] == [point.job for point in noisy.front()]
-    luck = [noisy.point(c.job).scores["near"] - c.scores["near"] for c in claims]
+    assert [claim.model for claim in claims] == [point.model for point in noisy.front()]
+    luck = [noisy.point(c.model).scores["near"] - c.scores["near"] for c in claims]
     assert np.mean(luck) > 0
     assert all(0 <= claim.probability <= 1 for claim in claims)
     assert all(isinstance(claim.scores["cost"], Estimate) for claim in claims)
@@ -310,7 +310,7 @@ def test_the_command_line_shows_errors_fronts_and_claims(noisy):
 
 def test_json_has_errors(noisy):
     listed = json.loads(mopbt("front", noisy.path, "--json"))
-    assert [point["model"] for point in listed] == [point.job for point in noisy.front()]
+    assert [point["model"] for point in listed] == [point.model for point in noisy.front()]
     assert set(listed[0]["errors"]["near"]) == {"stderr", "lower", "upper"}
     assert json.loads(mopbt("show", noisy.path, "--json"))["warning"] == noisy.noise_warning()
 

@@ -1,5 +1,6 @@
 """Two runs never share a storage: each is refused before it trains or drops anything."""
 
+import errno
 import json
 import shutil
 import threading
@@ -7,7 +8,7 @@ import uuid
 
 import pytest
 
-from mopbt import Budget, Results, run
+from mopbt import Budget, Results, filesystem, run
 from mopbt.errors import RunMismatch, StoreError
 from mopbt.run_directory import read_run_config
 from mopbt.stores import fsspec as remote
@@ -139,6 +140,25 @@ def test_a_copied_directory_is_refused_and_a_moved_one_resumes(tmp_path, storage
     assert all_load(moved)
     with pytest.raises(RunMismatch, match="is a copy of the run"):
         start(tmp_path / "copy", storage)
+
+
+def test_an_original_that_cannot_be_read_is_not_replaced_by_its_copy(
+    tmp_path, storage, monkeypatch
+):
+    start(tmp_path / "run", storage, budget=Budget(jobs=7))
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+
+    class Broken(filesystem.Disk):
+        def open(self, path, flags):
+            if path == tmp_path / "run" / "run.toml":
+                raise OSError(errno.EIO, "Input/output error")
+            return super().open(path, flags)
+
+    monkeypatch.setattr(filesystem, "disk", Broken())
+    with pytest.raises(StoreError, match=r"cannot read .*run\.toml: Input/output error; check"):
+        start(tmp_path / "copy", storage)
+    monkeypatch.undo()
+    assert start(tmp_path / "run", storage).outcome == "done"
 
 
 def test_a_directory_from_another_machine_needs_the_owner_to_be_deleted(tmp_path, storage):

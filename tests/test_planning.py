@@ -63,11 +63,12 @@ def test_a_run_has_no_more_checkpoints_than_planned(tmp_path, algorithm, keep):
     assert plan.jobs == len(results)
     assert 6 <= most[0] <= plan.checkpoints
     front = results.front()[0]
-    if front.job in results.models_with_weights():
+    if front.model in results.models_with_weights():
         assert plan.checkpoint_bytes == len(results.checkpoint(front))
     assert plan.disk_bytes == plan.checkpoints * plan.checkpoint_bytes
     assert (plan.engine, plan.workers, plan.stack) == ("local", 1, 1)
     assert plan.seconds == pytest.approx(plan.jobs * plan.seconds_per_interval)
+    assert plan.work_seconds == pytest.approx(plan.seconds)
 
 
 def test_a_training_function_and_a_budget():
@@ -98,6 +99,15 @@ def test_a_training_function_and_a_budget():
     text = str(plan)
     assert "8 steps in intervals of 2, 10 intervals" in text
     assert "operations   unknown" in text
+
+
+def test_the_start_of_workers_counts():
+    plan = mopbt.plan(ToyTask(), population=4, engine="pool", engine_options={"workers": 2})
+    intervals = plan.jobs * plan.seconds_per_interval
+    # A process of Python that imports numpy takes more than a tenth of a second.
+    start = plan.seconds - intervals / 2
+    assert start > 0.1
+    assert plan.work_seconds == pytest.approx(intervals + 2 * start)
 
 
 def test_only_about_a_second_is_trained():

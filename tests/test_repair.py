@@ -145,15 +145,17 @@ def test_a_repaired_run_keeps_its_models_and_resumes(complete, tmp_path, place):
     lines = journal.read_bytes().split(b"\n")
     lines[place] = lines[place].replace(b'"', b"?", 1)
     journal.write_bytes(b"\n".join(lines))
-    before = {point.job for point in results.front()}
+    before = {point.model for point in results.front()}
     settings = RunConfig.from_toml((results.path / "run.toml").read_text(), results.path)
     options = {"engine": "local", "progress": False, "budget": Budget()}
     again = execute_run(TASK, algorithm, settings, out=tmp_path / "run", repair=True, **options)
     assert again.done
     assert len(again) == 20
-    kept = {point.job for point in again.front()}
+    kept = {point.model for point in again.front()}
     # At most the model of the lost report.
     assert len(before - kept) <= 1
     for point in again.front():
-        assert again.checkpoint(point) == results.checkpoint(point.job) or point.job not in before
+        assert (
+            again.checkpoint(point) == results.checkpoint(point.model) or point.model not in before
+        )
     assert isinstance(Results.open(tmp_path / "run"), Results)

@@ -30,11 +30,11 @@ def test_front_is_the_non_dominated_set_of_all_evaluations(finished):
     points = list(finished.points())
     scores = np.array([[p.scores["near"], p.scores["far"]] for p in points])
     brute = {
-        p.job
+        p.model
         for p, x in zip(points, scores, strict=True)
         if not ((scores >= x).all(1) & (scores > x).any(1)).any()
     }
-    assert {p.job for p in finished.front()} == brute
+    assert {p.model for p in finished.front()} == brute
     assert len(points) == len(finished) == 64
     assert finished.front().scores.shape == (len(brute), 2)
     assert "near (max), far (max)" in repr(finished.front())
@@ -54,9 +54,9 @@ def test_everything_can_be_read_from_the_directory_alone(finished):
 
 
 def test_the_records_of_a_front_are_those_of_its_run(finished):
-    rows = {record["job"]: record for record in finished.records() if record["front"]}
+    rows = {record["model"]: record for record in finished.records() if record["front"]}
     front = finished.front()
-    assert front.records() == [rows[point.job] for point in front]
+    assert front.records() == [rows[point.model] for point in front]
     assert front.where("near >= -10").records() == front.records()
 
 
@@ -91,9 +91,9 @@ class CostTask(ToyTask):
         return {"cost": -scores["near"], "far": scores["far"]}
 
 
-def test_a_minimised_objective_is_flipped_once_and_shown_as_it_is(finished, tmp_path):
+def test_a_minimized_objective_is_flipped_once_and_shown_as_it_is(finished, tmp_path):
     flipped = run(CostTask(steps=16), out=tmp_path, population=8, engine="local", progress=False)
-    assert [p.job for p in flipped.front()] == [p.job for p in finished.front()]
+    assert [p.model for p in flipped.front()] == [p.model for p in finished.front()]
     assert [p.scores["cost"] for p in flipped.front()] == [
         -p.scores["near"] for p in finished.front()
     ]
@@ -108,7 +108,7 @@ def test_lineage_goes_back_to_fresh_weights_through_exploits(finished):
         line = finished.lineage(point)
         assert line[0].begin == 0
         assert not line[0].exploited
-        assert line[-1].job == point.job
+        assert line[-1].model == point.model
         assert line[-1].scores == point.scores
         assert [a.begin for a in line[1:]] == [a.end for a in line[:-1]]
         exploits += sum(a.exploited for a in line)
@@ -138,7 +138,7 @@ def test_records_and_pandas_hold_every_report_with_its_configuration(finished):
     frame = finished.to_pandas()
     assert len(frame) == 64
     assert {
-        "job",
+        "model",
         "trial",
         "begin",
         "end",
@@ -179,7 +179,7 @@ def test_csv_holds_failed_reports_with_their_errors(tmp_path):
     results.to_csv(tmp_path / "reports.csv")
     with (tmp_path / "reports.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    failed = {int(row["job"]): row["error"] for row in rows if not row["score.near"]}
+    failed = {int(row["model"]): row["error"] for row in rows if not row["score.near"]}
     assert failed == results.failures != {}
 
 
@@ -306,7 +306,7 @@ def test_spread_picks_models_all_over_the_front(finished):
     front = finished.front()
     few = front.spread(5)
     assert len(few) == 5
-    assert {p.job for p in few} <= {p.job for p in front}
+    assert {p.model for p in few} <= {p.model for p in front}
     assert few[0] == front[0]
     assert few[-1] == front[-1]
     assert len(front.spread(10_000)) == len(front)

@@ -81,7 +81,7 @@ def test_a_run_keeps_the_weights_of_few_models_and_names_the_remedy(tmp_path, as
     results = mopbt.run(ToyTask(), out=tmp_path / "few", keep=3, **options)
     # The limit changes no decision.
     assert [p.scores for p in results.points()] == [p.scores for p in everything.points()]
-    front = {point.job for point in results.front()}
+    front = {point.model for point in results.front()}
     kept = results.models_with_weights()
     assert len(front) > 3
     assert len(kept) <= 3 < len(everything.models_with_weights())

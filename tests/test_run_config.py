@@ -86,7 +86,7 @@ def test_any_names_and_numbers_survive_toml(space, bound, seed):
     assert RunConfig.from_toml(before.to_toml(), RUN) == before
 
 
-def test_a_reference_point_survives_in_the_scores_own_sense():
+def test_a_reference_point_keeps_its_original_direction():
     before = settings(reference={"d.s.p": 1, "accuracy": 0.25}, found="module:task")
     after = RunConfig.from_toml(before.to_toml(), RUN)
     assert after == before
@@ -171,15 +171,21 @@ WRONG = [
         "does not hold the settings of a run: Grid: `n` must be a whole number of at least 2",
         "",
     ),
-    ("format = 1\ntask = 3", "does not hold the settings of a run: TypeError", ""),
+    ("a = " + "[" * 100_000, "cannot be read: maximum recursion depth", "restore the run.toml"),
+    (
+        'format = 1\nengine = "pool"',
+        "does not hold the settings of a run: `engine` must be a table, got 'pool'",
+        "",
+    ),
+    ("format = 1\ntask = 3", "does not hold the settings of a run: `task` must be a table", ""),
     (
         'format = 1\n[task]\nname = "a"\nspace = 3',
-        "does not hold the settings of a run: AttributeError",
+        "does not hold the settings of a run: `space` must be a table, got 3",
         "",
     ),
     (
         'format = 1\n[task]\nname = "a"\n[task.space]\nx = 3',
-        "does not hold the settings of a run: TypeError",
+        "does not hold the settings of a run: a domain must be a table with a `kind`, got 3",
         "",
     ),
 ]

@@ -93,7 +93,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_goes_on_over_intervals(name, order):
+def test_a_schedule_continues_over_intervals(name, order):
     assert trained(SCHEDULES[name], [1.0] * 4, order) == pytest.approx(
         unbroken(SCHEDULES[name], 1.0)
     )

@@ -56,7 +56,7 @@ def test_the_knee_is_farthest_from_the_line_through_the_ends():
     first, last = points[0], points[-1]
     along = (last - first) / np.linalg.norm(last - first)
     distances = [abs(along[0] * (p - first)[1] - along[1] * (p - first)[0]) for p in points]
-    assert FRONT.knee().job == int(np.argmax(distances)) == 1
+    assert FRONT.knee().model == int(np.argmax(distances)) == 1
 
 
 @given(fronts(), st.floats(0.1, 10), st.floats(-5, 5))
@@ -88,12 +88,12 @@ def test_all_weight_on_one_objective_selects_its_best(front, data):
 def test_the_best_within_a_limit():
     choice = FRONT.where("accuracy >= 0.85").best("dsp")
     # An accuracy of 0.850 satisfies the limit exactly.
-    assert choice.job == 2
-    assert FRONT.where("accuracy > 0.85").best("dsp").job == 1
-    assert FRONT.where("accuracy >= 0.8", "dsp < 0.08").best("accuracy").job == 2
+    assert choice.model == 2
+    assert FRONT.where("accuracy > 0.85").best("dsp").model == 1
+    assert FRONT.where("accuracy >= 0.8", "dsp < 0.08").best("accuracy").model == 2
     # A limit may be on any metric.
-    assert FRONT.where(Constraint("loss", "<=", 0.4)).best("accuracy").job == 3
-    assert FRONT.where("dsp <= 0.009").knee().job == 4
+    assert FRONT.where(Constraint("loss", "<=", 0.4)).best("accuracy").model == 3
+    assert FRONT.where("dsp <= 0.009").knee().model == 4
 
 
 def front_with(rows):
@@ -115,13 +115,13 @@ def test_limits_do_not_change_the_scale():
     front = front_with([{"f": float(f), "g": float(g)} for f, g in scores])
     # Scaled by the front, rows 0 to 4 have the sums 1.0, 1.3, 1.3, 1.0, 1.0 and the worst
     # shortfalls 1.0, 0.6, 0.5, 0.6, 1.0.
-    assert front.where("f >= 4").knee().job == front.knee().job == 1
+    assert front.where("f >= 4").knee().model == front.knee().model == 1
     assert (
-        front.where("f >= 4").weighted({"f": 1, "g": 1}).job
-        == front.weighted({"f": 1, "g": 1}).job
+        front.where("f >= 4").weighted({"f": 1, "g": 1}).model
+        == front.weighted({"f": 1, "g": 1}).model
         == 2
     )
-    assert front.where("f >= 6").knee().job == 3
+    assert front.where("f >= 6").knee().model == 3
 
 
 def test_models_without_a_metric_do_not_satisfy_a_limit_on_it():
@@ -132,7 +132,7 @@ def test_models_without_a_metric_do_not_satisfy_a_limit_on_it():
         {"f": 2.0, "g": 0.0, "slow": math.nan},
     ]
     front = front_with(rows)
-    assert front.where("slow >= 0.1").best("f").job == 1
+    assert front.where("slow >= 0.1").best("f").model == 1
     with pytest.raises(
         ValueError, match="no model of the front has slow >= 0.5; it reaches slow 0.3: relax"
     ):
@@ -163,8 +163,8 @@ def test_if_no_model_satisfies_the_constraints_the_choice_says_only_that():
         PROBLEM, constraints=(Constraint.parse("accuracy >= 99"), Constraint.parse("dsp < 1"))
     )
     near, far = (
-        replace(FRONT[0], job=job, violation=violation)
-        for job, violation in ((3, 0.9494), (4, 0.96))
+        replace(FRONT[0], model=model, violation=violation)
+        for model, violation in ((3, 0.9494), (4, 0.96))
     )
     front = Front([near], problem)
     shortfall = front.shortfall(near)
@@ -237,17 +237,17 @@ def test_weights_that_are_no_mapping_are_explained():
 def test_a_point_loads_its_model_and_is_pickled_without_its_run():
     class Run:
         def load(self, point):
-            return f"model {point.job}"
+            return f"model {point.model}"
 
         def export(self, point, file):
-            return f"model {point.job} in {file}"
+            return f"model {point.model} in {file}"
 
     point = replace(FRONT[0], source=Run())
-    assert point.load() == f"model {point.job}"
-    assert point.export("m.safetensors") == f"model {point.job} in m.safetensors"
+    assert point.load() == f"model {point.model}"
+    assert point.export("m.safetensors") == f"model {point.model} in m.safetensors"
     alone = pickle.loads(pickle.dumps(point))
     assert alone == point
-    with pytest.raises(StoreError, match=rf"pickled .* use results\.load\({point.job}"):
+    with pytest.raises(StoreError, match=rf"pickled .* use results\.load\({point.model}"):
         alone.load()
     with pytest.raises(StoreError, match=r"results\.export\("):
         alone.export("m.safetensors")

@@ -286,6 +286,7 @@ def header(**entries):
         safetensors.numpy.save({"a": np.zeros(2)}),
         header(__metadata__={"mopbt": "{"}),
         header(__metadata__={"mopbt": "{}"}, a={"dtype": "F32"}),
+        header(__metadata__={"mopbt": "{}"}, a={"dtype": "F32", "data_offsets": []}),
         header(__metadata__=None),
         dumps({"a": np.zeros(4)})[:40],
     ],

@@ -14,6 +14,7 @@ from mopbt.ranking import (
     ranks,
 )
 from mopbt.rng import stream
+from mopbt.staircases import Staircases
 from mopbt.standings import Fronts, standings_of
 from mopbt.state import Result
 
@@ -62,11 +63,13 @@ def check_fronts(fronts, held):
     assert fronts.number(10**6) == -1
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("kind", "k"), [(Staircases, 2), *((Fronts, k) for k in (1, 2, 3, 4))], ids=str
+)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_fronts_follow_points_that_come_and_go(k, data):
-    fronts, held = Fronts(), {}
+def test_fronts_follow_points_that_come_and_go(kind, k, data):
+    fronts, held = kind(), {}
     moves = st.lists(st.tuples(st.integers(0, 20), points(k)), max_size=40)
     for id, point in data.draw(moves):
         if id in held:
@@ -79,13 +82,13 @@ def test_fronts_follow_points_that_come_and_go(k, data):
             check_fronts(fronts, held)
 
 
-@pytest.mark.parametrize("k", [2, 3])
-def test_fronts_of_many_points(k, monkeypatch):
+@pytest.mark.parametrize(("kind", "k"), [(Staircases, 2), (Fronts, 2), (Fronts, 3)], ids=str)
+def test_fronts_of_many_points(kind, k, monkeypatch):
     # Small tables of comparisons, so that they are made in parts.
     monkeypatch.setattr(standings, "CELLS", 16)
     rng = np.random.default_rng(k)
     array = rng.random((400, k)).round(2)
-    fronts, held = Fronts(), dict(enumerate(array))
+    fronts, held = kind(), dict(enumerate(array))
     fronts.reset(np.arange(400), array)
     for _ in range(60):
         id = int(rng.integers(450))

@@ -95,7 +95,7 @@ def test_numbers_of_numpy_survive_json():
     assert again.scores == {"a": math.inf}
 
 
-def test_a_failed_report_is_told_by_its_objectives():
+def test_a_failed_report_is_recognized_by_its_objectives():
     again = Report.from_json(through_json(Report(1).to_json()))
     assert (again.objectives, again.error, again.checksum) == (None, "", "")
 
@@ -158,7 +158,7 @@ def test_a_failure_goes_back_to_where_the_job_started():
     ("objectives", "violation"),
     [((math.nan, 1.0), 0.0), ((math.inf, 1.0), 0.0), ((1.0, 1.0), math.inf)],
 )
-def test_nobody_goes_on_from_nan_or_infinity(objectives, violation):
+def test_no_trial_continues_from_nan_or_infinity(objectives, violation):
     state = with_jobs(two_members(), [Job(2, 0, (3,), 0, 2, 4)])
     state = with_report(state, Report(2, objectives, violation), status="ready")
     assert state.trials[0].checkpoint == 0
@@ -187,7 +187,7 @@ def test_the_newest_result_is_the_last_that_came_not_the_one_of_the_highest_step
     assert Trial(0, ()).latest is None
 
 
-def test_ids_go_on_whatever_the_order_of_jobs():
+def test_ids_continue_whatever_the_order_of_jobs():
     assert with_jobs(State(0), []).jobs == 0
     state = with_jobs(State(0), [Job(4, 0, (), None, 0, 1), Job(2, 1, (), None, 0, 1)])
     assert state.jobs == 5
@@ -203,7 +203,7 @@ def test_new_rows_are_appended_and_known_ones_replaced():
         updated(state, [Trial(5, ())])
 
 
-def test_a_report_that_nobody_waits_for_is_an_error():
+def test_a_report_without_an_outstanding_job_is_an_error():
     state = two_members()
     with pytest.raises(KeyError):
         with_report(state, Report(0, (0.5,)), status="ready")
@@ -219,7 +219,7 @@ def test_a_report_that_nobody_waits_for_is_an_error():
         (("finished", "stopped"), set()),
     ],
 )
-def test_checkpoints_are_needed_while_their_trials_go_on(statuses, kept):
+def test_checkpoints_are_required_while_their_trials_continue(statuses, kept):
     trials = tuple(Trial(i, (), status, 2, i) for i, status in enumerate(statuses))
     assert required_checkpoints(State(0, trials)) == frozenset(kept)
 

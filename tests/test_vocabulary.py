@@ -35,8 +35,10 @@ STEMS = (
     "real|recogn|regular|scalar|serial|special|stabil|standard|summar|synchron|token|util|"
     "vector|visual"
 )
+ENDING = "is(e|ed|er|ers|es|ing|able)"
 BRITISH = {
-    rf"[a-z]*({STEMS})is(e|ed|er|ers|es|ing|able)": "-ize",
+    # Looking for the ending first takes a sixth of the time.
+    rf"(?=[a-z]*{ENDING}(?![a-z]))[a-z]*({STEMS}){ENDING}": "-ize",
     "[a-z]+isations?": "-ization",
     "colour(s|ed|ing)?": "color",
     "neighbour(s|ing|hood|hoods)?": "neighbor",
@@ -50,10 +52,15 @@ BRITISH = {
 ALLOWED = "maximise="
 # What may be between two words: a line break in a comment, or the end and the start of a string.
 GAP = r"""(?:[\s_#"'-]|\bf(?="))+"""
-EXPRESSIONS = {
-    re.compile(rf"(?<![a-z])({pattern.replace(' ', GAP)})(?![a-z])", re.IGNORECASE): better
-    for pattern, better in (WORDS | BRITISH).items()
-}
+
+
+def compile_words(pattern):
+    return re.compile(rf"(?<![a-z])({pattern.replace(' ', GAP)})(?![a-z])", re.IGNORECASE)
+
+
+EXPRESSIONS = {compile_words(word): better for word, better in (WORDS | BRITISH).items()}
+# Most files have none of the words, which one search shows.
+ANY = compile_words("|".join(WORDS | BRITISH))
 
 
 def find_words(text):
@@ -62,6 +69,8 @@ def find_words(text):
     # Separate the words of names in camel case.
     text = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)
     found = []
+    if ANY.search(text) is None:
+        return found
     for pattern, better in EXPRESSIONS.items():
         for match in pattern.finditer(text):
             word = " ".join(match[0].split())
@@ -88,6 +97,22 @@ def test_files_use_the_vocabulary_of_the_project():
         f"{file.relative_to(ROOT)}:{line}: {advice}"
         for file in files
         for line, advice in find_words(file.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_names_in_tests_use_the_vocabulary_of_the_project():
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    names = {
+        (file, match[1])
+        for file in files
+        for match in re.finditer(r"^ *(?:def|class) (\w+)", file.read_text(encoding="utf-8"), re.M)
+    }
+    assert len(names) > 2000
+    found = [
+        f"{file.relative_to(ROOT)}: {name}: {advice}"
+        for file, name in sorted(names)
+        for _, advice in find_words(name)
     ]
     assert not found, "\n".join(found)
 

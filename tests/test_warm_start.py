@@ -35,7 +35,7 @@ def test_the_first_members_are_models_of_the_earlier_front(old, tmp_path):
     warm = new.settings.warm_start
     assert warm["run_id"] == old.settings.run_id
     chosen = [old.point(job) for job in warm["models"]]
-    assert {p.job for p in chosen} <= {p.job for p in old.front()}
+    assert {p.model for p in chosen} <= {p.model for p in old.front()}
     assert len(chosen) == min(6, len(old.front()))
     first = {p.trial: p for p in new.points() if p.step == new.problem.interval}
     for trial, point in enumerate(chosen):

@@ -33,6 +33,8 @@ class JobColumns:
     def __init__(self, problem: Problem) -> None:
         # Integers of a domain are within ±2**53, so a float holds them exactly.
         self._is_float = [isinstance(domain, Float) for domain in problem.space.values()]
+        self._interval = problem.interval
+        self._steps = problem.steps
         self._trial = array("q")
         self._start = array("q")
         self._begin = array("q")
@@ -59,10 +61,15 @@ class JobColumns:
         return Job(id, trial, config, self.start(id), begin, end, blend)
 
     def append(self, row: Sequence[Any]) -> None:
-        """Append a job in its JSON form; ValueError if its configuration does not fit."""
+        """Append a job in its JSON form; ValueError if its configuration or steps do not fit."""
         id, trial, config, start, begin, end, *blend = row
         if len(config) != len(self._is_float):
             raise ValueError(f"job {id} has {len(config)} values, not {len(self._is_float)}")
+        if not math.isfinite(sum(config)):
+            raise ValueError(f"job {id} has values that are not finite: {config}")
+        # Ray Tune trains a job of several intervals up to the next rung.
+        if not 0 <= begin <= end <= max(begin + self._interval, self._steps):
+            raise ValueError(f"job {id} is no interval of training: steps {begin} to {end}")
         if id > len(self._trial):
             self._leave_out(id - len(self._trial))
         self._trial.append(trial)

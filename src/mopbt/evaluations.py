@@ -201,7 +201,10 @@ def _evaluate(
         running |= {job.id: job for job in jobs}
         engine.submit(jobs, checksums)
         for report in engine.collect():
-            job = running.pop(report.job)
+            # An engine that lost contact with a worker may report a job twice.
+            job = running.pop(report.job, None)
+            if job is None:
+                continue
             if report.error:
                 failures.append((job, report.error))
             else:

@@ -128,7 +128,7 @@ def describe_model(point: Point, lineage: Sequence[Ancestor], origin: Origin) ->
     """
     settings = origin.settings
     shortfall = origin.front.shortfall(point)
-    why = point.why or (f"Model {point.job}: {shortfall}." if shortfall else "")
+    why = point.why or (f"Model {point.model}: {shortfall}." if shortfall else "")
     validation = {}
     test = {}
     for name, value in point.scores.items():
@@ -137,7 +137,7 @@ def describe_model(point: Point, lineage: Sequence[Ancestor], origin: Origin) ->
         else:
             validation[name] = _to_json(value)
     return {
-        "model": point.job,
+        "model": point.model,
         "task": settings.problem.name,
         "task_reference": settings.task_reference,
         "objectives": {o.name: o.direction for o in settings.problem.objectives},

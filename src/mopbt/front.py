@@ -39,10 +39,10 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluated model: the job that trained it, its hyperparameters and its metrics.
+    """An evaluated model: its id, its hyperparameters and its metrics.
 
     Attributes:
-        job: The model id.
+        model: The model id.
         trial: The trial that the model belongs to.
         step: Steps of training.
         hp: Hyperparameters of the last interval; `Results.schedule` returns all of them.
@@ -58,7 +58,7 @@ class Point:
         source: The run, if the point belongs to one.
     """
 
-    job: int
+    model: int
     trial: int
     step: int
     hp: Mapping[str, Any]
@@ -81,7 +81,7 @@ class Point:
         """Return the metrics and hyperparameters for a notebook."""
         rows = [[name, score_text(self, name)] for name in self.scores]
         rows += [[name, _text(value)] for name, value in self.hp.items()]
-        title = f"Model {self.job} at step {self.step}"
+        title = f"Model {self.model} at step {self.step}"
         return table_html(rows, title=title, header=False) + note_html(self.why)
 
     def load(self) -> Any:
@@ -98,8 +98,8 @@ class Point:
     def _run(self, method: str) -> ModelSource:
         if self.source is None:
             raise StoreError(
-                f"model {self.job} is not connected to its run, because it was pickled or built by "
-                f"hand; use results.{method}({self.job}, ...)"
+                f"model {self.model} is not connected to its run, because it was pickled or built "
+                f"by hand; use results.{method}({self.model}, ...)"
             )
         return self.source
 
@@ -112,7 +112,7 @@ class Ancestor:
     that it started from, with their weights: one, or several whose mean it was.
     """
 
-    job: int
+    model: int
     trial: int
     begin: int
     end: int
@@ -184,7 +184,7 @@ class Front(Sequence[Point]):
 
     def _notes(self) -> list[str]:
         lacks = self.shortfall(self[0]) if len(self) else ""
-        notes = [lacks and f"Model {self[0].job}: {lacks}.", self.warning]
+        notes = [lacks and f"Model {self[0].model}: {lacks}.", self.warning]
         return list(filter(None, notes))
 
     def _repr_html_(self) -> str:
@@ -200,7 +200,9 @@ class Front(Sequence[Point]):
         rows = [["model", "step", *names, *self._problem.space]]
         for point in shown:
             scores = [score_text(point, name) for name in names]
-            rows.append([str(point.job), str(point.step), *scores, *map(_text, point.hp.values())])
+            rows.append(
+                [str(point.model), str(point.step), *scores, *map(_text, point.hp.values())]
+            )
         title = repr(self)[1:-1]
         if len(shown) < len(self):
             title += f", {len(shown)} of them"
@@ -337,8 +339,8 @@ class Front(Sequence[Point]):
         """Return the objectives (n, K) from 0, the worst on the complete front, to 1, the best."""
         complete = self._complete._nonempty()
         rows = scaled(complete._compared())
-        place = {point.job: row for row, point in enumerate(complete)}
-        kept: Array = rows[[place[point.job] for point in self._nonempty()]]
+        place = {point.model: row for row, point in enumerate(complete)}
+        kept: Array = rows[[place[point.model] for point in self._nonempty()]]
         return kept
 
     def _explain(self, row: int, rule: str) -> Point:
@@ -348,8 +350,8 @@ class Front(Sequence[Point]):
             limits = " and ".join(map(str, self._limits))
             rule += f" of the {counted(len(self), 'model')} with {limits}"
         if shortfall := self._complete.shortfall(point):
-            return replace(point, why=f"Model {point.job}: {shortfall}.")
-        why = f"Model {point.job} is {rule}: {self._price(point)}.{self._certainty(point)}"
+            return replace(point, why=f"Model {point.model}: {shortfall}.")
+        why = f"Model {point.model} is {rule}: {self._price(point)}.{self._certainty(point)}"
         return replace(point, why=why)
 
     def _certainty(self, point: Point) -> str:
@@ -375,10 +377,12 @@ class Front(Sequence[Point]):
         clauses = {}
         for k, objective in enumerate(objectives):
             leader = complete[best(rows, k)]
-            if leader.job != point.job:
+            if leader.model != point.model:
                 pair = (self._compared_scores(p) for p in (point, leader))
                 difference = trade(objectives, *pair)
-                clauses[leader.job] = f"compared with the best in {objective.name} it {difference}"
+                clauses[leader.model] = (
+                    f"compared with the best in {objective.name} it {difference}"
+                )
         return "; ".join(clauses.values()) or "no other model is better in any objective"
 
 
@@ -405,7 +409,7 @@ def score_text(point: Point, name: str) -> str:
 
 def record_of(point: Point, *, on_front: bool, error: str = "") -> dict[str, Any]:
     """Return an evaluation as a flat dict, the row of `records`."""
-    record: dict[str, Any] = {"job": point.job, "trial": point.trial}
+    record: dict[str, Any] = {"model": point.model, "trial": point.trial}
     record |= {"begin": point.begin, "end": point.step}
     record |= {"start": point.start, "parent": point.parent}
     record |= {f"hp.{name}": value for name, value in point.hp.items()}

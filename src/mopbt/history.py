@@ -19,8 +19,8 @@ from mopbt.columns import NONE, JobColumns, ReportColumns
 from mopbt.errors import CorruptJournal, IncompatibleRun
 from mopbt.metrics import hypervolume, hypervolume_curve, non_dominated
 from mopbt.problem import Problem
-from mopbt.schedulers.base import ErrorAwareScheduler, PopulationScheduler, Scheduler
-from mopbt.state import Job, Report, Result, State, Trial
+from mopbt.schedulers.base import PopulationScheduler, ReportReadingScheduler, Scheduler
+from mopbt.state import Job, Measurement, Report, Result, State, Trial
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import incompatible
 from mopbt.table import Table
@@ -49,6 +49,7 @@ class History:
         self._is_done = False
         self._sizes: list[int] = []  # how many trials there were at each extension
         self._events = array("q")  # a job id, or ~row of a report, in the order of the journal
+        self._departures: list[tuple[int, int]] = []  # after how many events which trial left
         self._first_job: dict[int, int] = {}  # the first job of each trial that has reported
         self._archive = Archive()
         self._archived = 0  # rows that have entered the archive
@@ -74,6 +75,8 @@ class History:
             if "extend" in line:
                 self.extension.update(line["extend"])
                 self._sizes.append(self.trials)
+            for trial in line.get("left", ()):
+                self._add_departure(trial)
             self.seconds = max(self.seconds, line.get("stopped", 0.0))
             self._is_done = line.get("done", False)
 
@@ -106,6 +109,11 @@ class History:
             self.failures += 1
         elif not self.is_finite(row):
             self.diverged += 1
+
+    def _add_departure(self, trial: int) -> None:
+        if not 0 <= trial < self.trials:
+            raise self._does_not_follow(f"the departure of trial {trial}")
+        self._departures.append((len(self._events), trial))
 
     def _does_not_follow(self, what: str) -> CorruptJournal:
         return CorruptJournal(
@@ -295,6 +303,11 @@ class History:
         """Return the order of the journal: a job id, or ~row for the report in a row."""
         return self._events
 
+    @property
+    def departures(self) -> Sequence[tuple[int, int]]:
+        """Return the trials that left, each with the number of events before it did."""
+        return self._departures
+
 
 def read_history(problem: Problem, lines: Iterable[Mapping[str, Any]], path: object) -> History:
     """Read a whole journal; the errors of a line name its file."""
@@ -327,20 +340,40 @@ class _Fold:
         self._jobs = 0
         self._waiting: list[tuple[int, int]] = []  # trials of this generation, with their next job
         self._ask_always = False
+        self._recent: dict[
+            int | None, tuple[Measurement, ...]
+        ] = {}  # of the lineages of checkpoints
 
     def state(self) -> State:
-        for event in self._history.events:
+        events = self._history.events
+        done = 0
+        for number, trial in self._history.departures:
+            self._apply_events(events[done:number])
+            self._trials[trial] = replace(self._trials[trial], status="finished")
+            self._changed.add(trial)
+            done = number
+        self._apply_events(events[done:])
+        return self._frozen()
+
+    def _apply_events(self, events: Iterable[int]) -> None:
+        for event in events:
             if event >= 0:
                 self._start(self._history.job(event))
             else:
                 self._report(~event)
-        return self._frozen()
 
     def _start(self, job: Job) -> None:
-        results = self._trials[job.trial].results if job.trial < len(self._trials) else {}
+        before = self._trials[job.trial] if job.trial < len(self._trials) else None
         origin = self._history.jobs.origin(job.id)
         trial = Trial(
-            job.trial, job.config, "running", job.begin, job.start, results, origin=origin
+            job.trial,
+            job.config,
+            "running",
+            job.begin,
+            job.start,
+            {} if before is None else before.results,
+            origin=origin,
+            recent=() if before is None else before.recent,
         )
         if job.trial == len(self._trials):
             self._trials.append(trial)
@@ -365,6 +398,7 @@ class _Fold:
                     self._trials[id] = trial
             self._table = state.trials
             self._outstanding = dict(state.outstanding)
+            self._keep_recent(job.id, self._trials[job.trial].results[job.end])
             return
         self._record(row, job)
         self._waiting.append((job.trial, following))
@@ -392,13 +426,21 @@ class _Fold:
             checkpoint,
             trial.results,
             origin=trial.origin,
+            recent=trial.recent,
         )
         self._changed.add(job.trial)
+        self._keep_recent(job.id, result)
+
+    def _keep_recent(self, job: int, result: Result) -> None:
+        """Keep the measurements of a lineage for trials that continue it."""
+        if result.recent:
+            self._recent[job] = result.recent
 
     def _result(self, row: int, job: Job, origin: int) -> Result:
         reports = self._history.reports
-        if isinstance(self._scheduler, ErrorAwareScheduler) and self._scheduler.reads_errors:
-            result = self._scheduler.result_of(reports[row])
+        if isinstance(self._scheduler, ReportReadingScheduler) and self._scheduler.reads_reports:
+            recent = self._trials[job.trial].recent
+            result = self._scheduler.result_of(reports[row], recent)
             return replace(result, job=job.id, origin=origin, config=job.config)
         failed = reports.failed(row)
         objectives = None if failed else reports.objectives_of(row)
@@ -418,6 +460,7 @@ class _Fold:
                 self._trials[trial].results,
                 jobs.blend(job),
                 jobs.origin(job),
+                self._recent.get(jobs.start(job), ()),
             )
             self._changed.add(trial)
         self._waiting.clear()

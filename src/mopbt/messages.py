@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from mopbt.limits import MESSAGE_CHARACTERS
+
 
 def did_you_mean(name: Any, known: Iterable[Any]) -> str:
     """Suggest the known name that is closest to a misspelled one, or return ``""``.
@@ -17,6 +19,18 @@ def did_you_mean(name: Any, known: Iterable[Any]) -> str:
     by_lowercase = {str(k).lower(): str(k) for k in known}
     matches = get_close_matches(str(name).lower(), by_lowercase, n=1)
     return f"; did you mean {by_lowercase[matches[0]]!r}?" if matches else ""
+
+
+def shortened(text: str, most: int = MESSAGE_CHARACTERS) -> str:
+    """Leave out the middle of a long text, such as a message that quotes a hostile file.
+
+    >>> shortened("a long text", 8)
+    'a lo (3 characters) text'
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} ({len(text) - 2 * half:,} characters) {text[-half:].lstrip()}"
 
 
 def counted(count: int, noun: str) -> str:

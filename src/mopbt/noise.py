@@ -31,12 +31,12 @@ class Claim:
     """What can be claimed about a model of the front, corrected for having been selected.
 
     Attributes:
-        job: The model id.
+        model: The model id.
         scores: The objectives that have an error, with their corrected values and errors.
         probability: How likely no other evaluated model is truly better in all objectives.
     """
 
-    job: int
+    model: int
     scores: Mapping[str, Estimate]
     probability: float
 
@@ -57,28 +57,28 @@ def noise_warning(history: History) -> str:
     return ""
 
 
-def claims_of(history: History, jobs: Sequence[int]) -> list[Claim]:
+def claims_of(history: History, models: Sequence[int]) -> list[Claim]:
     """Return what can be claimed about models that were selected from a run."""
     rows = _feasible_rows(history)
-    place = {job: i for i, job in enumerate(history.reports.jobs()[rows].tolist())}
-    known = [job for job in jobs if job in place]
+    place = {model: i for i, model in enumerate(history.reports.jobs()[rows].tolist())}
+    known = [model for model in models if model in place]
     if not known:
         return []
     found = corrected_claims(
         history.reports.objectives()[rows],
         history.reports.stderrs()[rows],
-        [place[job] for job in known],
+        [place[model] for model in known],
         stream(0, "claims", len(rows)),
         draws=DRAWS,
     )
     claims = []
-    for i, job in enumerate(known):
+    for i, model in enumerate(known):
         scores = {}
         for k, objective in enumerate(history.problem.objectives):
             if found.stderr[i, k] > 0:
                 mean = objective.sign * float(found.mean[i, k])
                 scores[objective.name] = Estimate(mean, float(found.stderr[i, k]))
-        claims.append(Claim(job, scores, float(found.probability[i])))
+        claims.append(Claim(model, scores, float(found.probability[i])))
     return claims
 
 

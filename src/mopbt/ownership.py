@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mopbt.errors import RunMismatch, StoreError
+from mopbt.filesystem import exists, read_settings
 from mopbt.run_config import RunConfig
 from mopbt.stores.base import OWNER, Checkpoints
 
@@ -91,7 +92,11 @@ def _check_moved(recorded: Owner, owner: Owner, place: str) -> None:
 
 def _holds_run(directory: Path, run_id: str) -> bool:
     file = directory / "run.toml"
+    if not exists(file):
+        return False
+    # A file that cannot be read stops the run: it may be the original.
+    text = read_settings(file)
     try:
-        return RunConfig.from_toml(file.read_text(encoding="utf-8"), file).run_id == run_id
-    except (OSError, UnicodeError, StoreError):
+        return RunConfig.from_toml(text, file).run_id == run_id
+    except StoreError:
         return False

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mopbt.algorithms import MOPBT, Algorithm, RandomSearch
+from mopbt.algorithms import MOPBT, Algorithm, RandomSearch, as_trained_by
 from mopbt.callbacks import Callback
 from mopbt.engines.auto import EngineSpec, check_options, engine_spec
 from mopbt.engines.base import Engine
@@ -16,7 +16,7 @@ from mopbt.engines.devices import assign_devices
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.supervisor import available_cores
-from mopbt.engines.trial import Trial, open_trial
+from mopbt.engines.trial import Trial, measure_start, open_trial
 from mopbt.errors import StopRun, TaskFailed
 from mopbt.function_task import TrainingFunction, as_task
 from mopbt.problem import PlannedTask, Problem, Task, problem_of, suggested_population
@@ -57,13 +57,17 @@ class Plan:
         workers: Worker processes.
         stack: Members that a worker trains as one program; 1 for none.
         seconds_per_interval: Seconds of an interval of one member, or its share of a stack.
-        seconds: Seconds of the whole run, without its start.
+        seconds: Seconds of the whole run: the start of its workers, all intervals with evaluation
+            and checkpoints, and the evaluation of as many models on further rows as there are
+            members.
+        work_seconds: The same as work of all workers together, such as CPU or GPU seconds.
         flops: Floating point operations of the whole run; None if they cannot be counted.
         checkpoint_bytes: The size of a checkpoint.
         checkpoints: The most checkpoints that are on disk at the same time.
         disk_bytes: The space that they take.
         memory_bytes: The memory of a worker, about.
-        timeout: A time limit for an interval, for `run(timeout=...)`.
+        timeout: The time limit of an interval: the given one, or a suggestion for
+            `run(timeout=...)`.
         keep: How many models of the front keep their weights; None for all.
     """
 
@@ -79,6 +83,7 @@ class Plan:
     stack: int
     seconds_per_interval: float
     seconds: float | None
+    work_seconds: float | None
     flops: float | None
     checkpoint_bytes: int
     checkpoints: int | None
@@ -104,6 +109,7 @@ class Plan:
             "engine": f"{engine} ({self.why})" if self.why else engine,
             "an interval": f"{_duration(self.seconds_per_interval)} per member",
             "time": _or_unknown(self.seconds, _duration),
+            "work": f"{_or_unknown(self.work_seconds, _duration)} of all workers together",
             "operations": _or_unknown(self.flops, _operations),
             "checkpoint": _size(self.checkpoint_bytes),
             "disk": f"at most {disk} ({number} checkpoints, {limit})",
@@ -121,6 +127,8 @@ class _Cost:
     flops: float
     checkpoint: int
     memory: int
+    start: float = 0.0
+    other_rows: float = 0.0
 
 
 def plan(
@@ -154,6 +162,7 @@ def plan(
     chosen = choose_algorithm(
         algorithm or MOPBT.name, population, default=suggested_population(subject)
     )
+    subject = as_trained_by(chosen, subject)
     scheduler = chosen.scheduler(problem)
     # This checks `keep` as well.
     settings = RunConfig(problem, {"name": chosen.name}, 0, keep=keep)
@@ -185,9 +194,12 @@ def _predict(
     members = algorithm.max_parallel
     trainer = spec.on or spec
     seconds = None
+    work = None
     if jobs is not None:
         # The last workers to finish a generation do not wait, but all others wait for them.
-        seconds = jobs / members * math.ceil(members / workers) * cost.seconds
+        in_turn = math.ceil(members / workers)
+        seconds = cost.start + in_turn * (jobs / members * cost.seconds + cost.other_rows)
+        work = workers * cost.start + jobs * cost.seconds + members * cost.other_rows
     return Plan(
         task=settings.problem.name,
         algorithm=algorithm.name,
@@ -201,12 +213,13 @@ def _predict(
         stack=max(trainer.stack, 1),
         seconds_per_interval=cost.seconds,
         seconds=seconds,
+        work_seconds=work,
         flops=None if jobs is None or not cost.flops else jobs * cost.flops,
         checkpoint_bytes=cost.checkpoint,
         checkpoints=checkpoints,
         disk_bytes=None if checkpoints is None else checkpoints * cost.checkpoint,
         memory_bytes=cost.memory,
-        timeout=suggested_timeout(cost.seconds),
+        timeout=trainer.timeout or suggested_timeout(cost.seconds),
         keep=settings.keep,
     )
 
@@ -264,8 +277,9 @@ def _measure(trial: Trial, spec: EngineSpec) -> _Cost:
         probe = trial.call("probe", min(spec.stack, 16))
         update = probe.stack
         memory += (spec.stack - 1) * probe.bytes_per_member
-    seconds = cost.updates * update + cost.evaluation
-    return _Cost(seconds, cost.flops, cost.checkpoint, memory)
+    seconds = cost.updates * update + cost.evaluation + cost.saving
+    start = 0.0 if spec.name == "local" else measure_start(task)
+    return _Cost(seconds, cost.flops, cost.checkpoint, memory, start, cost.other_rows)
 
 
 class _StopAfter(Callback):
@@ -302,7 +316,9 @@ def _measure_intervals(task: Any, spec: EngineSpec) -> _Cost:
     # The first interval also imports and builds what later ones find.
     seconds = statistics.median(durations[1:] or durations)
     sizes = [len(results.checkpoint(model)) for model in results.models_with_weights()]
-    return _Cost(seconds, 0.0, max(sizes), _largest_process(in_child=spec.name != "local"))
+    in_child = spec.name != "local"
+    start = measure_start(task) if in_child else 0.0
+    return _Cost(seconds, 0.0, max(sizes), _largest_process(in_child=in_child), start)
 
 
 def _largest_process(*, in_child: bool) -> int:

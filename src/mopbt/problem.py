@@ -245,6 +245,14 @@ class IntervalCost(Protocol):
     def checkpoint(self) -> int:
         """Return the size of a checkpoint in bytes."""
 
+    @property
+    def saving(self) -> float:
+        """Return the seconds in which a checkpoint is made and read again."""
+
+    @property
+    def other_rows(self) -> float:
+        """Return the seconds of an evaluation on all rows besides those of validation."""
+
 
 @runtime_checkable
 class PlannedTask(Protocol):
@@ -264,6 +272,53 @@ class PlacedTask(Protocol):
     @property
     def device(self) -> str:
         """Return where the task computes."""
+
+
+@runtime_checkable
+class PreciseTask(Protocol):
+    """A task that trains in a precision which can be chosen, such as "fp32" or "bf16"."""
+
+    @property
+    def precision(self) -> str:
+        """Return the precision of training."""
+
+    def with_precision(self, precision: str) -> Any:
+        """Return the same task in another precision; ValueError if there is no such precision."""
+
+
+class CompilationChoice(Protocol):
+    """Whether a run compiles its training, and why."""
+
+    @property
+    def compiled(self) -> bool:
+        """Return whether training is compiled."""
+
+    @property
+    def why(self) -> str:
+        """Return the reason."""
+
+
+@runtime_checkable
+class CompilingTask(Protocol):
+    """A task that can compile its training.
+
+    `compile` is True, False, or "auto" to have a run choose what is faster.
+    """
+
+    @property
+    def compile(self) -> Any:
+        """Return whether training is compiled."""
+
+    def with_compile(self, compile: Any) -> Any:
+        """Return the same task, compiled or not."""
+
+    def choose_compilation(
+        self, members: int, intervals: float, seconds: float
+    ) -> CompilationChoice:
+        """Choose for workers that train so many intervals, for at most so many seconds.
+
+        Each interval is one of a stack of `members` members, or of a single one.
+        """
 
 
 @runtime_checkable
@@ -298,6 +353,26 @@ class BlendableTask(Protocol):
 
         The weights sum to 1. The models are relatives: their weights have a common ancestor.
         """
+
+
+@runtime_checkable
+class AdaptableTask(Protocol):
+    """A task that trains or measures in another way if an algorithm asks for it.
+
+    `ema` asks for a moving average of the weights with this decay, which is evaluated and kept,
+    `fresh_rows` for metrics on a share of the validation rows that is drawn for each interval, and
+    `folds` for metrics on so many parts of these rows. A task ignores what it cannot do, and what
+    it was given explicitly stays as it is.
+    """
+
+    def adapted(
+        self,
+        *,
+        ema: float | None = None,
+        fresh_rows: float | None = None,
+        folds: int | None = None,
+    ) -> Any:
+        """Return the task as the algorithm asks for it."""
 
 
 @dataclass(frozen=True)
@@ -339,9 +414,42 @@ def is_training_function(subject: Any) -> bool:
     return callable(subject) and not isinstance(subject, type | Trainable)
 
 
+def adapt_task(task: Any, **options: Any) -> Any:
+    """Return a task with the options of `AdaptableTask` that are given, if it can adapt."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return task.adapted(**given) if given and isinstance(task, AdaptableTask) else task
+
+
 def suggested_population(task: Any) -> int | None:
     """Return the size of the population that a task suggests, or None."""
     return task.population if isinstance(task, PopulationTask) else None
+
+
+def with_precision(task: Any, precision: str | None) -> Any:
+    """Return a task in a precision, or as it is without one."""
+    if precision is None:
+        return task
+    if not isinstance(task, PreciseTask):
+        raise ValueError(
+            f"`precision` is for tasks that let it be chosen, such as a TorchTask, got "
+            f"{precision!r} for {problem_of(task).name!r}; leave it out"
+        )
+    return task if task.precision == precision else task.with_precision(precision)
+
+
+def with_compile(task: Any, compile: str | None) -> Any:
+    """Return a task that is compiled as an option says: "auto", "true", "false", or None."""
+    if compile is None:
+        return task
+    values: dict[str, bool | str] = {"auto": "auto", "true": True, "false": False}
+    if compile not in values:
+        raise ValueError(f"`compile` must be auto, true or false, got {compile!r}")
+    if not isinstance(task, CompilingTask):
+        raise ValueError(
+            f"`compile` is for tasks that can be compiled, such as a TorchTask, got {compile!r} "
+            f"for {problem_of(task).name!r}; leave it out"
+        )
+    return task.with_compile(values[compile])
 
 
 def rows_of(task: Any) -> tuple[str, ...]:

@@ -67,8 +67,8 @@ class Replayed:
     def export(self, file: Path | str) -> Exported:
         """Write the replayed model in the same way as a model of its run."""
         why = (
-            f"Model {self.point.job}, trained again with its schedule on {self.problem.name} with "
-            f"the seed {self.seed}"
+            f"Model {self.point.model}, trained again with its schedule on {self.problem.name} "
+            f"with the seed {self.seed}"
         )
         if shortfall := self.origin.front.shortfall(self.point):
             why += f": {shortfall}"
@@ -96,7 +96,7 @@ def replay_schedule(
     context = RunContext(task, problem, seed, MemoryCheckpoints(), initial=initial)
     report, data = _train_all(context, lineage, _starts_of(lineage))
     last = lineage[-1]
-    point = Point(original.job, last.trial, last.end, last.hp, report.scores, report.violation)
+    point = Point(original.model, last.trial, last.end, last.hp, report.scores, report.violation)
     model = task.load(data)
     others = _evaluate_other_rows(context, report, last)
     return Replayed(model, point, original.scores, data, lineage, problem, seed, origin, others)
@@ -113,7 +113,7 @@ def _starts_of(intervals: Sequence[Ancestor]) -> list[Blend]:
     """
     if not _is_blended(intervals):
         return [((i - 1, 1.0),) if i else () for i in range(len(intervals))]
-    places = {interval.job: place for place, interval in enumerate(intervals)}
+    places = {interval.model: place for place, interval in enumerate(intervals)}
     return [
         tuple((places[job], weight) for job, weight in interval.starts) for interval in intervals
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mopbt.algorithms import algorithm_of, check_count
+from mopbt.algorithms import algorithm_of, as_trained_by, check_count
 from mopbt.engines.base import Engine, RunContext
 from mopbt.engines.local import LocalEngine
 from mopbt.errors import CorruptCheckpoint, StoreError, TaskError
@@ -151,7 +151,7 @@ class Results:
         return len(self.history.reports)
 
     def points(self) -> Iterator[Point]:
-        """Yield all evaluations that did not fail, ordered by job."""
+        """Yield all evaluations that did not fail, ordered by model id."""
         return (self._point(job) for job in self._reported() if not self._failed(job))
 
     @property
@@ -171,9 +171,9 @@ class Results:
         errors = {reports.job(row): error for row, error in reports.failures().items()}
         return dict(sorted(errors.items()))
 
-    def point(self, job: int) -> Point:
-        """Return the evaluation of a job."""
-        return self._point(self._job_of(job))
+    def point(self, model: int) -> Point:
+        """Return an evaluated model by its id."""
+        return self._point(self._id_of(model))
 
     def front(self, *, observed: bool = False) -> Front:
         """Return the models that no other evaluation dominates. Each can be loaded.
@@ -199,7 +199,7 @@ class Results:
         """
         if not self.history.has_errors:
             return []
-        return claims_of(self.history, [point.job for point in self.front()])
+        return claims_of(self.history, [point.model for point in self.front()])
 
     def noise_warning(self) -> str:
         """Return a sentence if noise alone could have produced the front, else ``""``."""
@@ -244,11 +244,11 @@ class Results:
 
     def lineage(self, point: Point | int) -> list[Ancestor]:
         """Return the intervals whose weights led to a model, through every exploit."""
-        return [self._ancestor(job) for job in self.history.lineage(self._job_of(point))]
+        return [self._ancestor(job) for job in self.history.lineage(self._id_of(point))]
 
     def trial_history(self, point: Point | int) -> list[Ancestor]:
         """Return the intervals of a model's trial up to the model, whatever they started from."""
-        last = self._job_of(point)
+        last = self._id_of(point)
         trial = self.history.jobs.trial(last)
         jobs = (job for job in self._reported() if job <= last and not self._failed(job))
         return [self._ancestor(job) for job in jobs if self.history.jobs.trial(job) == trial]
@@ -312,9 +312,9 @@ class Results:
         task = self._rows_task()
         names = _check_rows(rows, rows_of(task))
         kept = self.models_with_weights()
-        models = [p.job for p in self.front() if p.job in kept]
+        models = [p.model for p in self.front() if p.model in kept]
         if points is not None:
-            models = [self._job_of(point) for point in points]
+            models = [self._id_of(point) for point in points]
         keys = wanted_keys(models, names, _check_seeds(seeds))
         run = None if self.path is None else open_run(self.path, self.settings)
         driver = engine or LocalEngine()
@@ -371,10 +371,11 @@ class Results:
                 "a replay needs the task: results.replay(point, task), or "
                 "Results.open(path, task=task)"
             )
+        trained = as_trained_by(algorithm_of(dict(self.settings.algorithm)), trained)
         original = self._found(point)
         recorded = self.trial_history(original)
         if ancestry:
-            recorded = [self._ancestor(job) for job in self.history.ancestors(original.job)]
+            recorded = [self._ancestor(job) for job in self.history.ancestors(original.model)]
         seed = self.settings.seed if seed is None else seed
         return replay_schedule(
             trained,
@@ -387,17 +388,17 @@ class Results:
 
     def checkpoint(self, point: Point | int) -> bytes:
         """Return the bytes of a model's checkpoint, verified against the journal."""
-        job = self._job_of(point)
-        checksum = self.history.reports.checksum(self.history.reports.row(job))
+        model = self._id_of(point)
+        checksum = self.history.reports.checksum(self.history.reports.row(model))
         try:
-            return self.checkpoints.load(job, checksum)
+            return self.checkpoints.load(model, checksum)
         except CorruptCheckpoint:
-            if self.settings.keep is None or job in self.models_with_weights():
+            if self.settings.keep is None or model in self.models_with_weights():
                 raise
             # A model that is only damaged has another remedy.
-            if job in self.checkpoints.kept():
+            if model in self.checkpoints.kept():
                 raise
-            raise CorruptCheckpoint(self._no_weights(job)) from None
+            raise CorruptCheckpoint(self._no_weights(model)) from None
 
     def models_with_weights(self) -> frozenset[int]:
         """Return the ids of the models on the front whose weights the run keeps.
@@ -406,12 +407,12 @@ class Results:
         """
         return models_with_weights(self.history, self.settings.keep)
 
-    def _no_weights(self, job: int) -> str:
+    def _no_weights(self, model: int) -> str:
         run = self.path or "RUN"
         return (
-            f"model {job} has no weights: the run keeps those of at most {self.settings.keep} "
-            f"models on its front (`keep`); train it again with `results.replay({job})` or `mopbt "
-            f"replay {run} {job} --export model.safetensors`"
+            f"model {model} has no weights: the run keeps those of at most {self.settings.keep} "
+            f"models on its front (`keep`); train it again with `results.replay({model})` or "
+            f"`mopbt replay {run} {model} --export model.safetensors`"
         )
 
     def checkpoint_file(self, point: Point | int) -> Path | str:
@@ -420,10 +421,10 @@ class Results:
             raise StoreError(
                 "this run is only in memory: give `out` a directory, or save what `load` returns"
             )
-        return self.checkpoints.file(self._job_of(point))
+        return self.checkpoints.file(self._id_of(point))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat dict per report, failed ones included, ordered by job.
+        """Return a flat dict per report, failed ones included, ordered by model id.
 
         Hyperparameters are under ``hp.<name>``, metrics under ``score.<name>``, and where a metric
         has an error ``stderr.<name>``, ``lower.<name>`` and ``upper.<name>``.
@@ -493,7 +494,7 @@ class Results:
         """Return a model with its metrics on other rows added, as ``test/accuracy``."""
         scores = dict(point.scores)
         errors = dict(point.errors)
-        for evaluation in self.evaluations.of_model(point.job):
+        for evaluation in self.evaluations.of_model(point.model):
             scores |= {f"{evaluation.rows}/{k}": v for k, v in evaluation.scores.items()}
             errors |= {f"{evaluation.rows}/{k}": bar for k, bar in evaluation.errors.items()}
         return replace(point, scores=scores, errors=errors)
@@ -526,7 +527,7 @@ class Results:
         job = self.history.job(id)
         report = self.history.report(id)
         return Point(
-            job=id,
+            model=id,
             trial=job.trial,
             step=job.end,
             hp=self._decode(job),
@@ -555,18 +556,18 @@ class Results:
             job.weighted_starts,
         )
 
-    def _job_of(self, point: Point | int) -> int:
-        job = point.job if isinstance(point, Point) else point
-        known = isinstance(job, Integral) and job in self.history.reports
-        if not known or self._failed(job):
+    def _id_of(self, point: Point | int) -> int:
+        model = point.model if isinstance(point, Point) else point
+        known = isinstance(model, Integral) and model in self.history.reports
+        if not known or self._failed(model):
             entries = self.history.front
             front = ", ".join(str(entry.job) for entry in entries[:8])
             front += " ..." if len(entries) > 8 else ""
             raise ValueError(
                 "a point must be the id of an evaluated model of this run, or one of "
-                f"`results.front()`, got {job!r}; on the front are {front or 'none yet'}"
+                f"`results.front()`, got {model!r}; on the front are {front or 'none yet'}"
             )
-        return job
+        return model
 
 
 def _check_rows(rows: str | None, declared: Sequence[str]) -> list[str]:

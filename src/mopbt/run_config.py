@@ -11,11 +11,12 @@ from typing import Any
 import tomli_w
 
 from mopbt.algorithms import check_count
+from mopbt.engines.compilation import Compilation, as_chosen
 from mopbt.errors import IncompatibleRun
 from mopbt.estimate import CONFIDENCE, check_confidence
 from mopbt.messages import did_you_mean
 from mopbt.objectives import unsigned
-from mopbt.problem import Problem, make_problem, with_initial
+from mopbt.problem import PreciseTask, Problem, make_problem, with_initial, with_precision
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal
 from mopbt.version import __version__
 
@@ -26,12 +27,13 @@ _DOMAINS: dict[str, type[Any]] = {
 }
 _KEYS = (
     *("format", "mopbt", "run_id", "created", "seed", "confidence", "storage", "keep"),
-    *("initial", "warm_start", "algorithm", "engine", "task"),
+    *("initial", "warm_start", "algorithm", "engine", "compilation", "task"),
 )
 _TASK_KEYS = (
     *("name", "interval", "steps", "task_reference", "task_fingerprint"),
-    *("constraints", "objectives", "reference", "blendable", "space"),
+    *("constraints", "objectives", "reference", "blendable", "precision", "space"),
 )
+USUAL_PRECISION = "fp32"
 _REMEDY = "restore the run.toml that the run was started with"
 
 
@@ -50,6 +52,8 @@ class RunConfig:
         run_id: The unique id of the run; empty before it is created.
         confidence: The confidence of the intervals of metrics with an error.
         keep: How many models of the front keep their weights; None for all.
+        compilation: Whether training is compiled, and why; empty if the task decides.
+        precision: The precision of training; empty for the usual one, or if the task has none.
         warm_start: The run, its id, and the models with checksums that the first trials start from;
             empty for fresh weights.
     """
@@ -65,6 +69,8 @@ class RunConfig:
     confidence: float = CONFIDENCE
     keep: int | None = None
     warm_start: Mapping[str, Any] = field(default_factory=dict)
+    precision: str = ""
+    compilation: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
@@ -93,6 +99,8 @@ class RunConfig:
             data["warm_start"] = dict(self.warm_start)
         data["algorithm"] = dict(self.algorithm)
         data["engine"] = dict(self.engine)
+        if self.compilation:
+            data["compilation"] = dict(self.compilation)
         data["task"] = self._task_to_toml()
         return tomli_w.dumps(data)
 
@@ -113,6 +121,8 @@ class RunConfig:
             task["reference"] = unsigned(problem.objectives, problem.reference)
         if problem.blendable:
             task["blendable"] = True
+        if self.precision:
+            task["precision"] = self.precision
         task["space"] = {name: _domain_to_toml(domain) for name, domain in problem.space.items()}
         return task
 
@@ -121,7 +131,7 @@ class RunConfig:
         """Read `run.toml`; IncompatibleRun if this version does not understand all of it."""
         try:
             data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise IncompatibleRun(f"{path} cannot be read: {error}; {_REMEDY}") from None
         if data.get("format") != FORMAT:
             raise IncompatibleRun(
@@ -178,6 +188,8 @@ class RunConfig:
         }
         if self.keep is not None:
             flat["keep"] = self.keep
+        if self.precision:
+            flat["precision"] = self.precision
         if problem.reference is not None:
             flat["reference"] = unsigned(problem.objectives, problem.reference)
         flat["constraints"] = [str(constraint) for constraint in problem.constraints]
@@ -195,8 +207,12 @@ class RunConfig:
 
 def _from_data(data: Mapping[str, Any]) -> RunConfig:
     _check_keys("it", data, _KEYS)
-    task = dict(data["task"])
+    _check_kinds(data, {"run_id": str, "storage": str})
+    _check_kinds(data, {"task": dict, "algorithm": dict, "engine": dict, "warm_start": dict})
+    task = data["task"]
     _check_keys("its [task]", task, _TASK_KEYS)
+    _check_kinds(task, {"name": str, "task_reference": str, "task_fingerprint": str})
+    _check_kinds(task, {"space": dict, "objectives": dict, "constraints": list, "blendable": bool})
     problem = make_problem(
         name=task["name"],
         space={name: _domain_from_toml(domain) for name, domain in task["space"].items()},
@@ -219,7 +235,22 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
         confidence=data.get("confidence", CONFIDENCE),
         keep=data.get("keep"),
         warm_start=data.get("warm_start", {}),
+        precision=task.get("precision", ""),
+        compilation=data.get("compilation", {}),
     )
+
+
+def recorded_precision(task: Any) -> str:
+    """Return what `run.toml` records of a task's precision: nothing if it is the usual one."""
+    precision = task.precision if isinstance(task, PreciseTask) else USUAL_PRECISION
+    return "" if precision == USUAL_PRECISION else precision
+
+
+def as_recorded(task: Any, settings: RunConfig, precision: str | None = None) -> Any:
+    """Return a task that trains as in a run: in its precision, or a given one, and compiled."""
+    if precision is None and isinstance(task, PreciseTask):
+        precision = settings.precision or USUAL_PRECISION
+    return as_chosen(with_precision(task, precision), Compilation.from_dict(settings.compilation))
 
 
 def _checksum(text: str) -> str:
@@ -245,6 +276,14 @@ def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> No
             )
 
 
+def _check_kinds(given: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    """Raise ValueError for a value of the wrong type."""
+    names = {str: "a string", dict: "a table", list: "a list", bool: "true or false"}
+    for key, kind in kinds.items():
+        if key in given and not isinstance(given[key], kind):
+            raise ValueError(f"`{key}` must be {names[kind]}, got {given[key]!r}")
+
+
 def _domain_to_toml(domain: Domain) -> dict[str, Any]:
     kind = type(domain).__name__
     if kind not in _DOMAINS:
@@ -255,8 +294,10 @@ def _domain_to_toml(domain: Domain) -> dict[str, Any]:
     return data
 
 
-def _domain_from_toml(data: Mapping[str, Any]) -> Domain:
-    if data["kind"] not in _DOMAINS:
+def _domain_from_toml(data: Any) -> Domain:
+    if not isinstance(data, dict):
+        raise ValueError(f"a domain must be a table with a `kind`, got {data!r}")
+    if str(data["kind"]) not in _DOMAINS:
         raise ValueError(
             f"`kind` of a domain must be one of {', '.join(_DOMAINS)}, got {data['kind']!r}"
         )

@@ -1,12 +1,21 @@
 """The directory of a run: read its settings, open, check and lock it."""
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mopbt.engines.base import InitialModels
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
-from mopbt.filesystem import read_settings, remove, write_atomically
+from mopbt.filesystem import (
+    exists,
+    is_directory,
+    list_names,
+    read_settings,
+    remove,
+    write_atomically,
+)
 from mopbt.history import History, read_history
 from mopbt.ownership import Owner, claim_storage
 from mopbt.run_config import RunConfig
@@ -33,14 +42,14 @@ class RunDirectory:
         self.path = path
         self.store = DirectoryStore(path, durable=durable)
         try:
-            has_settings = (path / "run.toml").exists()
+            has_settings = exists(path / "run.toml")
             self.recorded = read_run_config(path) if has_settings else None
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock, unless the session of the run has done so."""
         self.store.close()
 
     def storage(self, given: Path | str | None) -> str:
@@ -136,21 +145,25 @@ class OpenRun:
 def read_run_config(path: Path) -> RunConfig:
     """Read the settings of a run's directory."""
     file = path / "run.toml"
-    if file.is_file():
-        return RunConfig.from_toml(read_settings(file), file)
-    if path.is_dir():
+    if not exists(file):
+        raise _not_a_run(path)
+    return RunConfig.from_toml(read_settings(file), file)
+
+
+def _not_a_run(path: Path) -> StoreError:
+    if is_directory(path):
         why = "it has no run.toml"
-    elif path.is_file():
+    elif exists(path):
         why = "it is a file, and a run is a directory"
     else:
         why = "it does not exist"
     remedy = "`mopbt list DIR` shows the runs below a directory"
-    if (path / "experiment.toml").is_file():
+    if exists(path / "experiment.toml"):
         remedy = (
             f"it is a comparison: `mopbt compare {path / 'experiment.toml'} --out {path} "
             "--only-report` writes its report"
         )
-    raise StoreError(f"{path} is not a run: {why}; {remedy}")
+    return StoreError(f"{path} is not a run: {why}; {remedy}")
 
 
 def initial_checkpoints(path: Path) -> DirectoryCheckpoints:
@@ -187,6 +200,24 @@ def open_run(
         raise
 
 
+@contextmanager
+def locked_run(path: Path) -> Iterator[tuple[RunDirectory, RunConfig]]:
+    """Lock a run that was started before, and read its settings; StoreError if there is none.
+
+    The directory can be passed on to the function that executes the run.
+    """
+    # Before the lock, which would create the directory.
+    if not (path / "run.toml").is_file():
+        raise _not_a_run(path)
+    directory = RunDirectory(path.absolute())
+    try:
+        if directory.recorded is None:
+            raise _not_a_run(path)
+        yield directory, directory.recorded
+    finally:
+        directory.close()
+
+
 def absolute_storage(place: Path | str) -> str:
     """Return a folder as an absolute path, and a URL as it is."""
     return str(place) if "://" in str(place) else str(Path(place).absolute())
@@ -194,21 +225,21 @@ def absolute_storage(place: Path | str) -> str:
 
 def _check_place(path: Path) -> None:
     """Raise an error if a directory is neither new, nor empty, nor a run."""
-    for place in (path, *path.parents):
-        if place.exists() and not place.is_dir():
-            raise ValueError(
-                f"`out` must be a directory, got the file {place}; name a new or empty directory, "
-                "or a run"
-            )
-    if (path / "run.toml").exists():
+    place = next(place for place in (path, *path.parents) if exists(place))
+    if not is_directory(place):
+        raise ValueError(
+            f"`out` must be a directory, got the file {place}; name a new or empty directory, or a "
+            "run"
+        )
+    if exists(path / "run.toml"):
         # The journal is created before run.toml.
-        if not (path / "journal.jsonl").exists():
+        if not exists(path / "journal.jsonl"):
             raise CorruptJournal(
                 f"{path} has a run.toml but no journal.jsonl; restore it, or use another directory"
             )
         return
-    files = path.iterdir() if path.is_dir() else ()
-    other = [f.name for f in files if f.name not in FILES and f.suffix != ".tmp"]
+    names = list_names(path)
+    other = [name for name in names if name not in FILES and not name.endswith(".tmp")]
     if other:
         raise RunMismatch(
             f"{path} is not a run and not empty (it has {other[0]!r}); use another directory for "

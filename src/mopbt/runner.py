@@ -1,5 +1,6 @@
 """Run an algorithm on a task: one call starts a run, resumes it, and returns its front."""
 
+import math
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from mopbt.algorithms import (
     Algorithm,
     CheckedAlgorithm,
     algorithm_by_name,
+    as_trained_by,
     check_count,
     options_of,
 )
@@ -38,8 +40,12 @@ from mopbt.engines.base import (
     RunContext,
     StackingEngine,
 )
+from mopbt.engines.compilation import Compilation, CompilationChooser, as_chosen
 from mopbt.engines.devices import assign_devices, check_devices
+from mopbt.engines.early import EarlyWorkers
+from mopbt.engines.pool import PoolEngine
 from mopbt.engines.trial import Trial, open_trial
+from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import RunMismatch
 from mopbt.estimate import CONFIDENCE
 from mopbt.evaluations import Evaluations, evaluate_front
@@ -62,7 +68,7 @@ from mopbt.progress import Outcome, Watch
 from mopbt.repair import repair_journal
 from mopbt.results import Results
 from mopbt.retention import Retention
-from mopbt.run_config import RunConfig
+from mopbt.run_config import RunConfig, recorded_precision
 from mopbt.run_directory import RunDirectory, absolute_storage, initial_models, open_run
 from mopbt.schedulers.base import Scheduler, extend_scheduler
 from mopbt.session import Budget, Session
@@ -174,8 +180,7 @@ def run(
         steps=steps,
         rows=rows,
     )
-    default = suggested_population(subject)
-    chosen = choose_algorithm(algorithm or MOPBT.name, population, default=default)
+    chosen = choose_algorithm(algorithm or MOPBT.name, population, suggested_population(subject))
     problem = with_constraints(with_initial(problem_of(subject), initial), constraints or ())
     settings = RunConfig(
         problem,
@@ -185,6 +190,7 @@ def run(
         task_fingerprint=code_of(subject),
         confidence=confidence,
         keep=keep,
+        precision=recorded_precision(subject),
     )
     out = default_directory(settings) if out == DEFAULT_OUT else out
     if warm_start is not None:
@@ -210,7 +216,7 @@ def execute_run(
     algorithm: Algorithm,
     settings: RunConfig,
     *,
-    out: Path | str | None,
+    out: Path | str | RunDirectory | None,
     engine: Engine | EngineName,
     budget: Budget,
     progress: bool,
@@ -224,11 +230,13 @@ def execute_run(
 ) -> Results:
     """Start or resume a run in its directory, execute it, and return its results.
 
-    `engine_options` are those of `engine_spec`, for an engine that is named.
+    `out` may be a directory that is already locked. `engine_options` are those of `engine_spec`,
+    for an engine that is named.
     `extend` raises the `steps` or the `population` of a run that was started before.
     """
     _check_arguments(budget, progress, on_change)
     rows_of(task)
+    task = as_trained_by(algorithm, task)
     check_callbacks(callbacks)
     scheduler = algorithm.scheduler(settings.problem)
     budget, budget_note = bounded_budget(budget, scheduler, settings.problem)
@@ -239,23 +247,56 @@ def execute_run(
     options = {key: value for key, value in (engine_options or {}).items() if value is not None}
     if isinstance(engine, str):
         check_options(engine, options)
+    place = out.path if isinstance(out, RunDirectory) else out
     display = None
     if progress:
-        display = _make_display(partial(_closing_note, out=out, resume_hint=resume_hint))
-        if isinstance(task, CheckedTask):
-            display.note(f"checking {settings.problem.name}: one update and an evaluation")
-    with open_trial(task, trial_environment(task, engine, options)) as trial:
-        check_before_training(trial, algorithm)
-        choose_engine = _engine_choice(engine, options, trial, algorithm.max_parallel)
-        opened = _open(out, storage, settings, choose_engine, rules)
-    change_note = _check_changed_code(opened, settings, on_change)
-    scheduler = _extend(opened, scheduler, extend or {})
-    notes = [budget_note, change_note, _note_engine(opened.spec)]
-    if display is not None:
-        for note in filter(None, notes):
-            display.note(note)
-        callbacks = [display, *callbacks]
-    return _drive(opened, task, scheduler, budget, callbacks)
+        display = _make_display(partial(_closing_note, out=place, resume_hint=resume_hint))
+    environment = trial_environment(task, engine, options)
+    with _early_workers(task, engine, options, place, algorithm.max_parallel) as early:
+        with open_trial(task, environment) as trial:
+            _announce_check(task, settings, display)
+            check_before_training(trial, algorithm)
+            choose_engine = _engine_choice(engine, options, trial, algorithm.max_parallel)
+            chooser = _compilation_chooser(trial, algorithm, scheduler, budget, settings, display)
+            opened = _open(out, storage, settings, choose_engine, chooser, rules)
+        if isinstance(opened.driver, PoolEngine):
+            opened.driver.early = early
+        notes = [budget_note, _check_changed_code(opened, settings, on_change)]
+        notes += [_note_engine(opened.spec), _note_compilation(opened.compilation)]
+        if display is not None:
+            for note in filter(None, notes):
+                display.note(note)
+            callbacks = [display, *callbacks]
+        scheduler = _extend(opened, scheduler, extend or {})
+        task = as_chosen(task, opened.compilation)
+        return _drive(opened, task, scheduler, budget, callbacks)
+
+
+def _announce_check(task: Task[Any], settings: RunConfig, display: "Display | None") -> None:
+    if display is not None and isinstance(task, CheckedTask):
+        display.note(f"checking {settings.problem.name}: one update and an evaluation")
+
+
+@contextmanager
+def _early_workers(
+    task: Task[Any],
+    engine: Engine | EngineName,
+    options: Mapping[str, Any],
+    out: Path | str | None,
+    parallel: int,
+) -> Iterator[EarlyWorkers | None]:
+    """Start workers of a new run, which import what they need while the run is prepared."""
+    is_new = out is None or not (Path(out) / "run.toml").exists()
+    if engine in ("auto", "pool", "vectorized") and "devices" not in options:
+        engine = VectorizedEngine(options.get("workers"), stack=options.get("stack", 1))
+    early = None
+    if is_new and isinstance(engine, PoolEngine):
+        early = engine.start_early(task, parallel)
+    try:
+        yield early
+    finally:
+        if early is not None:
+            early.close()
 
 
 def _drive(
@@ -373,6 +414,7 @@ class _Opened:
     settings: RunConfig  # as recorded
     driver: Engine
     spec: EngineSpec | None
+    compilation: Compilation | None = None
     evaluations: Evaluations = field(default_factory=Evaluations)
 
     @property
@@ -405,30 +447,31 @@ class _Opened:
 
 
 def _open(
-    out: Path | str | None,
+    out: Path | str | RunDirectory | None,
     storage: Path | str | None,
     settings: RunConfig,
     choose_engine: "_EngineChoice",
+    chooser: CompilationChooser,
     repair: Repair | None,
 ) -> _Opened:
     """Open the store of a run: its directory, memory, or a temporary directory for workers."""
     if out is None:
-        return _open_unkept(storage, settings, choose_engine)
+        return _open_unkept(storage, settings, choose_engine, chooser)
     if storage is not None:
         # An unknown file system is an error before anything is written.
         check_reachable(absolute_storage(storage))
-    directory = RunDirectory(Path(out).absolute())
+    directory = out if isinstance(out, RunDirectory) else RunDirectory(Path(out).absolute())
     try:
         recorded = directory.recorded
         driver, spec = choose_engine({} if recorded is None else recorded.engine)
-        run = directory.open(
-            _with_engine(settings, spec, directory.storage(storage)), repair=repair
-        )
+        compilation = chooser.choose(driver, {} if recorded is None else recorded.compilation)
+        settings = _with_engine(settings, spec, directory.storage(storage), compilation)
+        run = directory.open(settings, repair=repair)
         copy_models(directory.path, run.settings.warm_start)
     except BaseException:
         directory.close()
         raise
-    return _Opened(run.store, run.history, run.settings, driver, spec)
+    return _Opened(run.store, run.history, run.settings, driver, spec, compilation)
 
 
 def _extend(opened: _Opened, scheduler: Scheduler, extend: Mapping[str, int]) -> Scheduler:
@@ -462,7 +505,10 @@ def _check_complete(opened: _Opened, scheduler: Scheduler) -> None:
 
 
 def _open_unkept(
-    storage: Path | str | None, settings: RunConfig, choose_engine: "_EngineChoice"
+    storage: Path | str | None,
+    settings: RunConfig,
+    choose_engine: "_EngineChoice",
+    chooser: CompilationChooser,
 ) -> _Opened:
     if storage is not None:
         raise ValueError(
@@ -470,19 +516,43 @@ def _open_unkept(
             "journal in `out` says what the checkpoints are; give `out` a directory"
         )
     driver, spec = choose_engine({})
-    settings = _with_engine(settings, spec, "")
+    compilation = chooser.choose(driver, {})
+    settings = _with_engine(settings, spec, "", compilation)
     if isinstance(driver, InProcessEngine) and driver.in_process:
-        return _Opened(MemoryStore(), History(settings.problem), settings, driver, spec)
+        history = History(settings.problem)
+        return _Opened(MemoryStore(), history, settings, driver, spec, compilation)
     path = Path(tempfile.mkdtemp(prefix="mopbt-"))
     run = open_run(path, settings, durable=False)
     # The directory goes with its checkpoints, which the results hold.
     weakref.finalize(run.store.checkpoints, shutil.rmtree, path, ignore_errors=True)
-    return _Opened(run.store, run.history, run.settings, driver, spec)
+    return _Opened(run.store, run.history, run.settings, driver, spec, compilation)
 
 
-def _with_engine(settings: RunConfig, spec: EngineSpec | None, storage: str) -> RunConfig:
+def _with_engine(
+    settings: RunConfig, spec: EngineSpec | None, storage: str, compilation: Compilation | None
+) -> RunConfig:
     engine = settings.engine if spec is None else spec.to_dict()
-    return replace(settings, engine=engine, storage=storage)
+    compiled = {} if compilation is None else compilation.to_dict()
+    return replace(settings, engine=engine, storage=storage, compilation=compiled)
+
+
+def _compilation_chooser(
+    trial: Trial,
+    algorithm: Algorithm,
+    scheduler: Scheduler,
+    budget: Budget,
+    settings: RunConfig,
+    display: "Display | None",
+) -> CompilationChooser:
+    """Return what chooses compilation, by the length of the run."""
+    jobs = budget.jobs_left(0, settings.problem.interval)
+    return CompilationChooser(
+        trial,
+        jobs if scheduler.total_jobs is None else min(jobs, scheduler.total_jobs),
+        algorithm.max_parallel,
+        math.inf if budget.seconds is None else budget.seconds,
+        (lambda text: None) if display is None else display.note,
+    )
 
 
 def bounded_budget(budget: Budget, scheduler: Scheduler, problem: Problem) -> tuple[Budget, str]:
@@ -516,6 +586,12 @@ def _check_changed_code(opened: _Opened, settings: RunConfig, on_change: OnChang
 
 def _note_engine(spec: EngineSpec | None) -> str:
     return f"engine: {spec.name}, as {spec.why}" if spec is not None and spec.why else ""
+
+
+def _note_compilation(compilation: Compilation | None) -> str:
+    if compilation is None:
+        return ""
+    return f"compilation: {'yes' if compilation.compiled else 'no'}, as {compilation.why}"
 
 
 def _closing_note(outcome: Outcome, *, out: Path | str | None, resume_hint: str) -> str:

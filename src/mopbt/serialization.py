@@ -36,6 +36,9 @@ _CODES = {
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 
+# What reading a damaged or hostile file may raise.
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+
 # The dtype, shape and little-endian data of an array or tensor.
 Leaf = tuple[str, tuple[int, ...], bytes]
 
@@ -66,7 +69,7 @@ def loads(data: bytes) -> Any:
         header = json.loads(data[8 : min(end, 8 + HEADER_BYTES)])
         shape = json.loads(header.pop("__metadata__")["mopbt"])
         size = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except _DAMAGED:
         raise ValueError(
             "not a state tree of mopbt: the bytes do not start with its header; pass bytes that "
             "`dumps` returned"
@@ -78,7 +81,7 @@ def loads(data: bytes) -> Any:
     try:
         leaves = {name: _read_leaf(entry, memoryview(data)[end:]) for name, entry in header.items()}
         return _decode(shape, leaves)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"the state tree is damaged: {type(error).__name__}: {error}") from None
 
 

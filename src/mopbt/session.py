@@ -163,11 +163,13 @@ class Session:
         left = None
         if self.budget.seconds is not None:
             left = max(self.budget.seconds - self.elapsed, 0.0)
-        reports = self.engine.collect(left)
-        if not reports:
+        collected = self.engine.collect(left)
+        if not collected:
             self.elapsed = self.budget.seconds or self.elapsed
             return
-        reports = [replace(r, seconds=self._session_began + r.seconds) for r in reports]
+        reports = self._unreported(collected)
+        if not reports:
+            return
         self._note_start_of_training(reports)
         mark = self.store.mark()
         exchange = Exchange(reports=tuple(reports))
@@ -177,6 +179,18 @@ class Session:
         self._sweep(len(reports))
         self._show(reports)
         self._abort_if_all_failed(reports)
+
+    def _unreported(self, collected: Sequence[Report]) -> list[Report]:
+        """Return the reports of outstanding jobs, with seconds that count over all sessions.
+
+        An engine that lost contact with a worker may report a job twice. The first report counts.
+        """
+        reports: dict[int, Report] = {}
+        for report in collected:
+            if report.job in self.state.outstanding:
+                seconds = self._session_began + report.seconds
+                reports.setdefault(report.job, replace(report, seconds=seconds))
+        return list(reports.values())
 
     def _apply(self, exchange: Exchange) -> None:
         self.history.append(exchange)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mopbt.chain import ScatteredChain
 from mopbt.ranking import Cuts, Objectives, Rank, by_domination, ranks, to_unit_range
+from mopbt.staircases import Staircases
 from mopbt.state import Result
 
 Ids = NDArray[np.intp]
@@ -278,13 +279,15 @@ class DominationStandings:
     def __init__(self, rank: by_domination) -> None:
         self.rank = rank
         self.rows = _Results()
-        self.fronts = Fronts()
+        self.fronts: Fronts | Staircases = Fronts()
         self._chain = ScatteredChain()
 
     def update(self, changes: Sequence[tuple[int, Result | None]]) -> None:
         """Replace results by id; None removes one."""
         rows = self.rows
         changed = rows.put(changes)
+        if rows.objectives.shape[1] == 2 and not isinstance(self.fronts, Staircases):
+            self.fronts = Staircases()
         if len(changed) * CHANGES_PER_RESULT > len(self):
             ids = np.flatnonzero(rows.is_finite & (rows.violations == 0))
             self.fronts.reset(ids, rows.objectives[ids])

@@ -13,6 +13,7 @@ from mopbt.errors import CorruptCheckpoint, MopbtError, StoreError
 from mopbt.evaluations import FILE, read_evaluations
 from mopbt.fingerprint import code_of, is_changed
 from mopbt.history import History
+from mopbt.messages import shortened
 from mopbt.ownership import Owner
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
@@ -91,7 +92,7 @@ def verify(path: Path | str, task: Any = None) -> Verification:
 
 def _finding(where: str, error: MopbtError) -> Finding:
     """Return an error as a finding; its message ends with the remedy."""
-    what, _, remedy = str(error).partition("; ")
+    what, _, remedy = shortened(str(error)).partition("; ")
     return Finding("error", where, what, remedy or "restore a copy of the run")
 
 

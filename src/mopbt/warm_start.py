@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.errors import StoreError
-from mopbt.filesystem import make_directories
+from mopbt.filesystem import exists, make_directories
 from mopbt.problem import Problem
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
@@ -32,19 +32,20 @@ def with_warm_start(settings: RunConfig, source: Path | str, out: Path | str | N
     members = settings.algorithm.get("population") or settings.algorithm.get("trainings")
     kept = results.models_with_weights() & results.checkpoints.kept()
     front = results.front()
-    points = [p for p in front.spread(members or DEFAULT_MEMBERS) if p.job in kept] if front else []
+    chosen = front.spread(members or DEFAULT_MEMBERS) if front else ()
+    points = [point for point in chosen if point.model in kept]
     if not points:
         raise ValueError(f"`warm_start`: {source} has no models with weights; train it first")
     problem = settings.problem
-    configs = [_encode(problem, point.hp, source, point.job) for point in points]
+    configs = [_encode(problem, point.hp, source, point.model) for point in points]
     # Further given configurations follow those of the models.
     given = (*configs, *problem.initial)
     reports = results.history.reports
     warm = {
         "run": place,
         "run_id": results.settings.run_id,
-        "models": [point.job for point in points],
-        "checksums": [reports.checksum(reports.row(point.job)) for point in points],
+        "models": [point.model for point in points],
+        "checksums": [reports.checksum(reports.row(point.model)) for point in points],
     }
     return replace(settings, problem=replace(problem, initial=given), warm_start=warm)
 
@@ -66,7 +67,7 @@ def copy_models(path: Path, warm: Mapping[str, Any]) -> None:
 
 
 def _recorded(path: Path) -> RunConfig | None:
-    return read_run_config(path) if (path / "run.toml").is_file() else None
+    return read_run_config(path) if exists(path / "run.toml") else None
 
 
 def _encode(problem: Problem, hp: Mapping[str, Any], source: Path | str, model: int) -> Any:

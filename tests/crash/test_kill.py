@@ -99,14 +99,14 @@ def events(out):
 
 def weights(out):
     results = Results.open(out)
-    return {point.job: results.checkpoint(point) for point in results.front()}
+    return {point.model: results.checkpoint(point) for point in results.front()}
 
 
 def check_disk(out):
     """Only the front, what the run still needs, and one exchange more may be left."""
     results = Results.open(out)
     kept = {int(f.stem) for f in (out / "checkpoints").glob("*.ckpt")}
-    front = {point.job for point in results.front()}
+    front = {point.model for point in results.front()}
     assert front <= kept
     assert len(kept - front) <= 8
     assert not list(out.rglob("*.tmp"))
@@ -163,5 +163,5 @@ def replay(out):
             state = scheduler.tell(state, report)
             archive.enter(entry_of(report))
     assert scheduler.done(state)
-    assert {entry.job for entry in archive.front} == {point.job for point in results.front()}
+    assert {entry.job for entry in archive.front} == {point.model for point in results.front()}
     return state, archive.front

@@ -369,8 +369,8 @@ def _end(run):
         "jobs_in_all": last.total,
         "failed": last.failures,
         "diverged": last.diverged,
-        "front": [point.job for point in front],
-        "spread": [point.job for point in front.spread(3)],
+        "front": [point.model for point in front],
+        "spread": [point.model for point in front.spread(3)],
         "best": front.best_values,
         "hypervolume": results.hypervolume(),
         "models": [_plain(results.load(point)) for point in front],
@@ -449,7 +449,7 @@ def check_results(run):
 def check_checkpoints(run):
     """Assert that all models of the front are kept, and no more others than a run may need."""
     kept = {int(file.stem) for file in (run.path / "checkpoints").glob("*.ckpt")}
-    front = {point.job for point in run.results.front()}
+    front = {point.model for point in run.results.front()}
     trials = {record["trial"] for record in run.results.records()}
     assert front <= kept
     assert len(kept - front) <= 2 * len(trials)
@@ -602,6 +602,7 @@ TABLE_FILES = {
 }
 COLUMNS = {  # mopbt's names to neutral ones; all others are the same, and None leaves a column out
     "p_holm": "corrected_p",
+    "model": "job",
     "duration": None,
 }
 PREFIXES = {"score.": "score.", "hp.": "hp."}
@@ -744,15 +745,15 @@ def results(run):
         "rows": [_record(record) for record in found.records()],
         "front": [_point(point) for point in front],
         "front scores": front.scores.tolist(),
-        "spread": [[point.job for point in front.spread(n)] for n in (1, 2, 3, 4)],
-        "picks": {name: point.job for name, point in picks.items()},
+        "spread": [[point.model for point in front.spread(n)] for n in (1, 2, 3, 4)],
+        "picks": {name: point.model for name, point in picks.items()},
         "hypervolume": found.hypervolume(),
         "hypervolume of a reference": found.hypervolume(run.case["reference"]),
         "curve": [list(pair) for pair in found.hypervolume_curve()],
         "failures": {str(job): _failure(error) for job, error in found.failures.items()},
-        "ancestry": {str(p.job): [_ancestor(a) for a in found.lineage(p)] for p in front},
-        "trial": {str(p.job): [a.job for a in found.trial_history(p)] for p in front},
-        "schedules": {str(p.job): _schedule(found.schedule(p)) for p in front},
+        "ancestry": {str(p.model): [_ancestor(a) for a in found.lineage(p)] for p in front},
+        "trial": {str(p.model): [a.model for a in found.trial_history(p)] for p in front},
+        "schedules": {str(p.model): _schedule(found.schedule(p)) for p in front},
     }
 
 
@@ -766,7 +767,7 @@ def _record(record):
 
 def _point(point):
     hp, scores = list(point.hp.values()), list(point.scores.values())
-    return [point.job, point.trial, point.step, hp, scores, point.violation, point.seconds]
+    return [point.model, point.trial, point.step, hp, scores, point.violation, point.seconds]
 
 
 def _schedule(schedule):
@@ -774,4 +775,4 @@ def _schedule(schedule):
 
 
 def _ancestor(ancestor):
-    return [ancestor.job, ancestor.trial, ancestor.begin, ancestor.end, ancestor.exploited]
+    return [ancestor.model, ancestor.trial, ancestor.begin, ancestor.end, ancestor.exploited]

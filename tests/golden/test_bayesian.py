@@ -21,7 +21,13 @@ def _on_the_same_machine():
     machine.check("bayesian-machine.json", *PACKAGES)
 
 
-@pytest.mark.parametrize("name", BAYESIAN_JOURNALS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("qnehvi", "parego") else pytest.param(name, marks=pytest.mark.slow)
+        for name in BAYESIAN_JOURNALS
+    ],
+)
 def test_a_run_is_as_it_was(name, tmp_path):
     run = adapter.execute(BAYESIAN_JOURNALS[name], tmp_path / "run")
     check_lines(f"journals/{name}.jsonl", adapter.journal(run))
@@ -34,6 +40,7 @@ def test_simulated_workers_change_no_synchronous_run(name):
     assert_same(adapter.meaning(then), adapter.meaning(made), name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(writing(), reason="it compares with what another engine writes")
 @pytest.mark.parametrize("engine", ["pool", "vectorized"])
 def test_another_engine_gives_the_same_synchronous_run(engine, tmp_path):

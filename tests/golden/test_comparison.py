@@ -25,6 +25,7 @@ def test_measures_over_time_are_as_they_were(comparison):
     check_lines("comparison/measures.jsonl", adapter.measures(comparison[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(writing(), reason="it compares with what another engine writes")
 def test_stacks_give_the_same_evaluations(tmp_path):
     label = "MO-PBT"

@@ -40,7 +40,7 @@ def test_norms_of_weights_are_as_they_were_on_any_machine(way):
 
 
 @pytest.mark.usefixtures("same_machine")
-@pytest.mark.parametrize("engine", ["local", "vectorized"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("vectorized", marks=pytest.mark.slow)])
 def test_a_run_of_networks_is_as_it_was(engine, tmp_path):
     run = adapter.execute(NETWORK_RUNS[engine], tmp_path / "run")
     check_sections(f"networks/run-{engine}.jsonl", adapter.meaning(adapter.journal(run)))

@@ -293,6 +293,26 @@ def wait_for(condition, seconds=20.0):
         time.sleep(0.05)
 
 
+def test_silent_connections_take_only_so_many_threads(root, monkeypatch):
+    monkeypatch.setattr(dashboard, "CONNECTIONS", 3)
+    before = threading.active_count()
+    with serving(root) as server:
+        silent = [socket.create_connection(server.server_address[:2]) for _ in range(3)]
+        deadline = time.monotonic() + 10
+        while server._places._value and time.monotonic() < deadline:
+            time.sleep(0.01)
+        answers = [ask(server, "/") for _ in range(5)]
+        assert {status for status, _, _ in answers} == {503}
+        assert "connections are already open; close one" in answers[0][2]
+        assert threading.active_count() == before + 4
+        silent.pop().close()
+        while not server._places._value and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ask(server, "/")[0] == 200
+        for connection in silent:
+            connection.close()
+
+
 def test_a_closed_stream_frees_its_place_at_once(root):
     """The pulse that tests silent connections comes only every 15 seconds."""
     with serving(root) as server:
@@ -405,7 +425,7 @@ def test_the_front_grows_in_the_page_during_a_run(tmp_path, open_view):
             process.wait()
         view.page.locator("#head .badge.done").wait_for()
         front = Results.open(tmp_path / "runs" / "live").front()
-        assert sorted(p.job for p in front) == sorted(
+        assert sorted(p.model for p in front) == sorted(
             int(j)
             for j in view.page.locator("#front .point[data-job]").evaluate_all(
                 "points => points.map((p) => p.dataset.job)"

@@ -78,7 +78,7 @@ def test_the_version_grows_with_what_came_and_only_then(run):
     assert [b - a for a, b in pairwise(seen)] == [0, 1, 0, 0, 1, 0]
 
 
-def test_a_torn_last_line_never_happened_and_can_be_written_again(run):
+def test_an_incomplete_last_line_is_ignored_and_overwritten(run):
     path, lines = run
     append(path, b"".join(lines[:4]) + lines[4][:-9] + b"\n")
     follower = Follower(path, "run")
@@ -90,7 +90,7 @@ def test_a_torn_last_line_never_happened_and_can_be_written_again(run):
     assert follower.data() == whole_page(path)
 
 
-def test_a_damaged_line_is_told_and_what_stands_before_it_is_shown(run):
+def test_a_damaged_line_is_reported_and_those_before_it_are_shown(run):
     path, lines = run
     append(path, b"".join(lines[:6]) + b'{"jobs": "damaged"}\n' + b"".join(lines[6:]))
     follower = Follower(path, "run")
@@ -101,7 +101,7 @@ def test_a_damaged_line_is_told_and_what_stands_before_it_is_shown(run):
     assert good == whole_page(path)["intervals"] > 0
 
 
-def test_a_journal_that_was_mended_is_read_anew(run):
+def test_a_repaired_journal_is_reread(run):
     path, lines = run
     append(path, b"".join(lines[:8]))
     follower = Follower(path, "run")
@@ -113,7 +113,7 @@ def test_a_journal_that_was_mended_is_read_anew(run):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 1.0])
-def test_a_journal_that_was_cut_and_has_grown_past_the_last_look_is_read_anew(run, tmp_path, share):
+def test_a_journal_that_was_cut_and_has_grown_past_its_old_length_is_reread(run, tmp_path, share):
     path, lines = run
     mopbt.run(
         ToyTask(), out=tmp_path / "other", population=6, seed=1, engine="local", progress=False
@@ -162,7 +162,7 @@ def trial_of(exchange):
     return exchange.jobs[0].trial if exchange.jobs else 0
 
 
-def test_a_line_with_a_good_checksum_that_is_no_exchange_is_told(run):
+def test_a_line_with_a_good_checksum_that_is_no_exchange_is_reported(run):
     path, lines = run
     body = b'{"jobs":[[1]]}'
     append(path, lines[0] + body[:-1] + b',"crc":"' + f"{zlib.crc32(body):08x}".encode() + b'"}\n')
@@ -220,7 +220,7 @@ def test_runs_are_found_below_and_at_the_directory(finished, tmp_path):
     assert [name for name, _ in find_runs(finished)] == ["finished"]
 
 
-def test_it_tells_who_drives_a_run_without_its_lock(run, monkeypatch):
+def test_it_names_the_process_of_a_run_without_its_lock(run, monkeypatch):
     path, lines = run
     append(path, b"".join(lines[:4]))
     assert driver_of(path) == ""

@@ -2,14 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 
 import pytest
 
 import mopbt
+from command_line import mopbt_command
 from mopbt.errors import StoreError
 from mopbt.front import score_text
 from mopbt.html.report import read_run, report, write_report
@@ -17,7 +16,6 @@ from mopbt.results import Results
 from mopbt.tasks.toy import ToyTask
 from toys import NanToy
 
-PROGRAM = [sys.executable, "-c", "from mopbt.cli import main; main()"]
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>$data"
 
 
@@ -173,11 +171,8 @@ def test_a_report_of_nothing_is_refused(runs, tmp_path):
 
 
 def test_the_command_writes_the_page(runs, tmp_path):
-    command = [*PROGRAM, "report", str(runs / "toy"), str(runs / "other")]
-    done = subprocess.run(
-        [*command, "--out", "here.html"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (0, "written: here.html\n"), done.stderr
+    done = mopbt_command("report", runs / "toy", runs / "other", "--out", "here.html", cwd=tmp_path)
+    assert done.stdout == "written: here.html\n"
     assert len(data_of((tmp_path / "here.html").read_text())["runs"]) == 2
 
 
@@ -205,25 +200,25 @@ def test_a_report_opens_without_a_network_and_shows_all_sections(opened, runs):
 def test_a_click_on_a_point_shows_its_model(opened, runs):
     view, results = opened("toy"), Results.open(runs / "toy")
     for point in (results.front()[0], results.front()[-1]):
-        view.page.locator(f"#front .point[data-job='{point.job}']").click()
+        view.page.locator(f"#front .point[data-job='{point.model}']").click()
         model = view.page.locator("#model").inner_text()
-        assert f"Model {point.job}\n" in model
+        assert f"Model {point.model}\n" in model
         for name, score in point.scores.items():
             shown = float(re.search(rf"^{name}\b.*?(-?[\d.e-]+)$", model, re.M)[1])
             assert shown == pytest.approx(score, rel=1e-5)
-        assert f"results.load({point.job})" in model
+        assert f"results.load({point.model})" in model
         steps = (
             view.page.locator("#model tbody").nth(1).locator("tr td:first-child").all_inner_texts()
         )
         assert steps == [f"{begin}–{end}" for begin, end, _ in results.schedule(point)]
-        assert view.page.locator("#front tr.chosen button").inner_text() == str(point.job)
+        assert view.page.locator("#front tr.chosen button").inner_text() == str(point.model)
         assert view.page.locator("#lineage .ancestry").count() == 1
 
 
 def test_the_lineage_of_the_selected_model_leads_back_to_its_start(opened, runs):
     view, results = opened("toy"), Results.open(runs / "toy")
     point = max(results.front(), key=lambda p: sum(a.exploited for a in results.lineage(p)))
-    view.page.locator(f"#front .point[data-job='{point.job}']").click()
+    view.page.locator(f"#front .point[data-job='{point.model}']").click()
     view.page.locator("#lineage summary").click()
     rows = view.page.locator("#lineage tbody tr").all_inner_texts()
     ancestors = results.lineage(point)
@@ -238,7 +233,7 @@ def test_the_front_can_be_used_with_the_keyboard_alone(opened, runs):
         view.page.keyboard.press("Tab")
         if view.page.evaluate(focused):
             break
-    order = [str(p.job) for p in sorted(results.front(), key=lambda p: p.scores["near"])]
+    order = [str(p.model) for p in sorted(results.front(), key=lambda p: p.scores["near"])]
     view.page.keyboard.press("Home")
     assert view.page.evaluate(focused) == order[0]
     view.page.keyboard.press("ArrowRight")

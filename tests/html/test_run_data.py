@@ -71,24 +71,24 @@ RUNS = {
 
 
 @pytest.fixture(scope="module", params=list(RUNS))
-def told(request, tmp_path_factory):
-    """Return a run as `Results` and as a story."""
+def recorded(request, tmp_path_factory):
+    """Return a run as `Results` and as a run_data."""
     task, options = RUNS[request.param]
-    path = tmp_path_factory.mktemp("story") / "run"
+    path = tmp_path_factory.mktemp("run_data") / "run"
     options = (
         {"population": 8} | options
         if isinstance(options.get("algorithm", ""), str) and request.param != "mo-asha"
         else options
     )
     mopbt.run(task, out=path, engine="local", progress=False, **options)
-    return Results.open(path, task), story_of(path)
+    return Results.open(path, task), run_data_of(path)
 
 
-def story_of(path):
+def run_data_of(path):
     settings, journal = Results.open(path).settings, path / "journal.jsonl"
     history = read_history(settings.problem, read_lines(journal), journal)
-    story = RunData(settings, history, name="run", path=str(path))
-    return story
+    run_data = RunData(settings, history, name="run", path=str(path))
+    return run_data
 
 
 def invented(n, K=2, *, population=100, failing=(), seed=0):
@@ -116,40 +116,40 @@ def invented(n, K=2, *, population=100, failing=(), seed=0):
         yield Exchange(reports=(error if job.id in failing else sound,))
 
 
-def story_for(exchanges, *, steps=20, name="invented", objectives=None, reference=None):
+def run_data_for(exchanges, *, steps=20, name="invented", objectives=None, reference=None):
     problem = replace(problem_of(ToyTask(interval=1, steps=steps)), reference=reference)
     if objectives:
         problem = replace(problem, objectives=tuple(Objective(n, d) for n, d in objectives.items()))
     settings = RunConfig(problem, {"name": "mo-pbt"}, 0)
-    story = RunData(settings, History(problem), name=name, path=f"runs/{name}")
+    run_data = RunData(settings, History(problem), name=name, path=f"runs/{name}")
     for exchange in exchanges:
-        story.history.append(exchange)
-    return story
+        run_data.history.append(exchange)
+    return run_data
 
 
-def test_the_front_is_that_of_the_results(told):
-    results, story = told
-    data = story.data()
-    assert [p["job"] for p in data["front"]] == [p.job for p in results.front()]
+def test_the_front_is_that_of_the_results(recorded):
+    results, run_data = recorded
+    data = run_data.data()
+    assert [p["job"] for p in data["front"]] == [p.model for p in results.front()]
     np.testing.assert_array_equal([p["objectives"] for p in data["front"]], results.front().scores)
     assert [(p["trial"], p["step"], p["seconds"]) for p in data["front"]] == [
         (p.trial, p.step, p.seconds) for p in results.front()
     ]
 
 
-def test_the_hypervolume_and_its_curve_are_those_of_the_results(told):
-    results, story = told
-    assert story.data()["hypervolume"] == pytest.approx(results.hypervolume(), rel=1e-12)
-    theirs, mine = results.hypervolume_curve(), story.curve()
+def test_the_hypervolume_and_its_curve_are_those_of_the_results(recorded):
+    results, run_data = recorded
+    assert run_data.data()["hypervolume"] == pytest.approx(results.hypervolume(), rel=1e-12)
+    theirs, mine = results.hypervolume_curve(), run_data.curve()
     assert mine[-1] == pytest.approx((results.seconds, theirs[-1][1]))
     assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(mine))
     for seconds, volume in mine[:-1]:
         assert volume == pytest.approx(max(v for t, v in theirs if t <= seconds), rel=1e-9)
 
 
-def test_the_counts_are_those_of_the_results(told):
-    results, story = told
-    data = story.data()
+def test_the_counts_are_those_of_the_results(recorded):
+    results, run_data = recorded
+    data = run_data.data()
     sound = [
         p
         for p in results.points()
@@ -171,12 +171,12 @@ def test_the_counts_are_those_of_the_results(told):
     assert data["state"] == ("done" if results.done else "interrupted")
 
 
-def test_the_way_of_every_model_is_that_of_the_results(told):
-    results, story = told
-    data = story.data()
+def test_the_lineage_of_every_model_is_that_of_the_results(recorded):
+    results, run_data = recorded
+    data = run_data.data()
     stretches = {s[0]: s for s in data["stretches"]}
     for point in results.front():
-        way, job = [], point.job
+        way, job = [], point.model
         while job is not None:
             way.insert(0, stretches[job])
             job = stretches[job][1]
@@ -191,40 +191,40 @@ def test_the_way_of_every_model_is_that_of_the_results(told):
         assert taken == [(a.trial, a.begin) for a in ancestors if a.exploited]
 
 
-def test_a_way_on_which_a_trial_changes_its_own_values_is_told_step_by_step():
+def test_a_lineage_in_which_a_trial_changes_its_own_values_has_every_step():
     exchanges = list(invented(400, population=20, seed=3))
     jobs = {job.id: job for exchange in exchanges for job in exchange.jobs}
-    story = story_for(exchanges)
-    stretches = {s.job: s for s in story.segments()}
-    for entry in story.front:
-        told, stretch = [], stretches[entry.job]
+    run_data = run_data_for(exchanges)
+    stretches = {s.job: s for s in run_data.segments()}
+    for entry in run_data.front:
+        recorded, stretch = [], stretches[entry.job]
         while stretch is not None:
-            told = [
+            recorded = [
                 (stretch.trial, step, stretch.config) for step in range(stretch.begin, stretch.end)
-            ] + told
+            ] + recorded
             stretch = None if stretch.start is None else stretches[stretch.start]
         expected, job = [], jobs[entry.job]
         while job is not None:
             expected = [(job.trial, job.begin, job.config), *expected]
             job = None if job.start is None else jobs[job.start]
-        assert told == expected
+        assert recorded == expected
 
 
-def test_a_stretch_goes_on_for_as_long_as_nothing_changes(told):
-    results, story = told
-    lengths = len(story.segments())
+def test_a_stretch_continues_until_something_changes(recorded):
+    results, run_data = recorded
+    lengths = len(run_data.segments())
     if "pbt" not in results.settings.algorithm["name"]:
         assert lengths == len(results.front())  # nothing ever changes
     else:
         assert lengths > len(results.front())
 
 
-def test_the_exploits_are_those_of_the_journal(told):
-    results, story = told
+def test_the_exploits_are_those_of_the_journal(recorded):
+    results, run_data = recorded
     jobs = [results.history.job(id) for id in range(len(results.history.jobs))]
     trials = {job.id: job.trial for job in jobs}
     expected = [j for j in jobs if j.start is not None and trials[j.start] != j.trial]
-    data = story.data()
+    data = run_data.data()
     assert data["exploited"] == len(expected)
     shown = sorted((trials[j.start], j.trial, j.begin) for j in expected)
     assert sorted((a, b, step) for a, _, b, step in data["exploits"]) == shown
@@ -232,10 +232,10 @@ def test_the_exploits_are_those_of_the_journal(told):
 
 
 def test_every_interval_is_counted_among_the_visits_and_every_sound_one_in_view_in_a_histogram(
-    told,
+    recorded,
 ):
-    results, story = told
-    data = story.data()
+    results, run_data = recorded
+    data = run_data.data()
     scores = np.array(
         [[p.scores[o.name] for o in results.problem.objectives] for p in results.points()]
     )
@@ -248,7 +248,7 @@ def test_every_interval_is_counted_among_the_visits_and_every_sound_one_in_view_
         for k in (h["x"], h["y"]):
             inside &= (scores[:, k] >= data["views"][k][0]) & (scores[:, k] <= data["views"][k][1])
         assert sum(count for _, _, count in h["cells"]) == inside.sum()
-    reported = [results.history.job(record["job"]) for record in results.records()]
+    reported = [results.history.job(record["model"]) for record in results.records()]
     for k, (name, visits) in enumerate(zip(results.problem.space, data["visits"], strict=True)):
         expected = np.zeros((len(visits), len(results.problem.space[name].values)), dtype=int)
         for job in reported:
@@ -256,14 +256,14 @@ def test_every_interval_is_counted_among_the_visits_and_every_sound_one_in_view_
         np.testing.assert_array_equal(visits, expected)
 
 
-def test_it_is_json_without_nan(told):
-    _, story = told
-    text = json.dumps(story.data(), allow_nan=False)  # raises where there is NaN
-    assert json.loads(text).keys() == story.data().keys()
+def test_it_is_json_without_nan(recorded):
+    _, run_data = recorded
+    text = json.dumps(run_data.data(), allow_nan=False)  # raises where there is NaN
+    assert json.loads(text).keys() == run_data.data().keys()
 
 
-def test_it_does_not_matter_in_how_many_pieces_it_is_folded(told):
-    results, whole = told
+def test_it_does_not_matter_in_how_many_pieces_it_is_folded(recorded):
+    results, whole = recorded
     exchanges = read_journal(results.path / "journal.jsonl")[0]
     history = History(results.problem)
     pieces = RunData(results.settings, history, name="run", path=str(results.path))
@@ -280,28 +280,28 @@ def test_the_code_to_load_a_model_loads_it(tmp_path):
     for origin in ("", "toy"):
         head, tail = loading(str(path), origin)["python"]
         found = {}
-        job = results.front()[0].job
+        job = results.front()[0].model
         exec(f"{head}{job}{tail}", found)
         np.testing.assert_array_equal(found["model"]["place"], results.load(job)["place"])
 
 
 def test_failures_are_grouped_by_their_last_line():
-    story = story_for(invented(40, population=4, failing={5, 6, 30}))
-    (failure,) = story.data()["failures"]
+    run_data = run_data_for(invented(40, population=4, failing={5, 6, 30}))
+    (failure,) = run_data.data()["failures"]
     assert failure == {"message": "luck", "count": 3, "jobs": [5, 6, 30], "text": "no\nluck"}
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_evaluations_make_a_small_story_with_the_whole_front():
-    story = story_for(invented(100_000, K=2), steps=1000)
-    data = story.data()
+def test_a_hundred_thousand_evaluations_make_small_data_with_the_whole_front():
+    run_data = run_data_for(invented(100_000, K=2), steps=1000)
+    data = run_data.data()
     text = json.dumps(data)
     assert len(text) < 1_500_000
     assert len(data["others"]["steps"]) == MOST_DRAWN
     assert len(data["exploits"]) <= MOST_DRAWN
     assert len(data["curve"]) <= MOST_TIMES + 1
     assert len(data["trials"]) <= 100 + MOST_TRIALS
-    scores = story.history.reports.objectives()
+    scores = run_data.history.reports.objectives()
     best = sorted(range(len(scores)), key=lambda i: (-scores[i, 0], -scores[i, 1]))
     highest, expected = -np.inf, []
     # A sweep over two objectives: higher in the second than all that are better in the first.
@@ -313,23 +313,23 @@ def test_a_hundred_thousand_evaluations_make_a_small_story_with_the_whole_front(
 
 
 def test_many_trials_are_thinned_but_for_those_that_led_to_the_front():
-    story = story_for(invented(3000, population=1500), steps=2)
-    data = story.data()
+    run_data = run_data_for(invented(3000, population=1500), steps=2)
+    data = run_data.data()
     rows = {row[0] for row in data["trials"]}
     assert {s[2] for s in data["stretches"]} <= rows
     assert len(rows) <= MOST_TRIALS + len({s[2] for s in data["stretches"]})
 
 
-def test_an_empty_run_and_one_without_an_end_have_a_story():
-    data = story_for([]).data()
+def test_an_empty_run_and_one_without_an_end_have_data():
+    data = run_data_for([]).data()
     assert (data["front"], data["curve"], data["hypervolume"], data["state"]) == (
         [],
         [],
         0.0,
         "interrupted",
     )
-    assert story_for([]).data(driver="process 1")["state"] == "running"
-    settings = replace(story_for([]).settings, algorithm={"name": "from elsewhere"})
+    assert run_data_for([]).data(driver="process 1")["state"] == "running"
+    settings = replace(run_data_for([]).settings, algorithm={"name": "from elsewhere"})
     assert RunData(settings, History(settings.problem), name="x", path="x").data()["total"] is None
     json.dumps(data, allow_nan=False)
 
@@ -338,9 +338,9 @@ def test_a_journal_that_contradicts_itself_is_refused():
     job = Job(0, 0, (0, 0), None, 0, 1)
     for jobs in ([job, job], [replace(job, start=0)], [job, Job(1, 0, (0, 0), 7, 0, 1)]):
         with pytest.raises(CorruptJournal, match="does not follow from the lines before it"):
-            story_for([Exchange(jobs=(j,)) for j in jobs])
+            run_data_for([Exchange(jobs=(j,)) for j in jobs])
     with pytest.raises(ValueError, match="has 3 objectives, not 2"):
-        story_for([Exchange(jobs=(job,)), Exchange(reports=(Report(0, (1.0, 2.0, 3.0)),))])
+        run_data_for([Exchange(jobs=(job,)), Exchange(reports=(Report(0, (1.0, 2.0, 3.0)),))])
 
 
 def reports_of(points, name):
@@ -349,7 +349,7 @@ def reports_of(points, name):
         Report(i, p, scores={"a": p[0], "b": -p[1]}, seconds=i + 1.0) for i, p in enumerate(points)
     ]
     exchanges = [Exchange(jobs=tuple(jobs)), *(Exchange(reports=(r,)) for r in reports)]
-    return story_for(
+    return run_data_for(
         exchanges, name=name, objectives={"a": "max", "b": "min"}, reference=(0.0, 0.0)
     )
 
@@ -374,8 +374,8 @@ def test_runs_are_compared_under_one_reference_by_hand():
 
 def test_without_a_reference_of_the_task_the_fronts_make_one():
     stories = [reports_of([(1.0, 2.0), (2.0, 1.0)], "one"), reports_of([(4.0, 0.0)], "two")]
-    problems = [replace(story.problem, reference=None) for story in stories]
-    reference = common_reference(problems, [story.points() for story in stories])
+    problems = [replace(run_data.problem, reference=None) for run_data in stories]
+    reference = common_reference(problems, [run_data.points() for run_data in stories])
     np.testing.assert_allclose(
         reference, [1.0 - 0.3, 0.0 - 0.2]
     )  # the worst, less a tenth of the range
@@ -386,7 +386,7 @@ def test_runs_with_other_objectives_are_not_compared():
         ValueError,
         match=r"runs/invented has the objectives near max, far max, and runs/one has a max, b min",
     ):
-        compared([reports_of([(1.0, 2.0)], "one"), story_for([])])
+        compared([reports_of([(1.0, 2.0)], "one"), run_data_for([])])
 
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 60))
@@ -454,12 +454,12 @@ def test_a_position_falls_into_a_level_and_small_domains_have_a_level_for_each_v
 
 
 def test_algorithms_say_how_many_intervals_there_are():
-    story = story_for([])
-    settings = replace(story.settings, algorithm={"name": "mo-pbt", "population": 5})
+    run_data = run_data_for([])
+    settings = replace(run_data.settings, algorithm={"name": "mo-pbt", "population": 5})
     assert (
         RunData(settings, History(settings.problem), name="x", path="x").total
         == 5 * 20
-        == algorithm_by_name("mo-pbt", None, population=5).scheduler(story.problem).total_jobs
+        == algorithm_by_name("mo-pbt", None, population=5).scheduler(run_data.problem).total_jobs
     )
 
 
@@ -477,10 +477,10 @@ def test_with_errors_the_front_is_the_pessimistic_one_and_the_observed_one_is_be
     results = mopbt.run(
         Uncertain(), out=tmp_path / "run", population=8, engine="local", progress=False
     )
-    data = story_of(tmp_path / "run").data()
+    data = run_data_of(tmp_path / "run").data()
     honest = results.front()
-    assert {p.job for p in honest} != {p.job for p in results.front(observed=True)}
-    assert [p["job"] for p in data["front"]] == [p.job for p in honest]
+    assert {p.model for p in honest} != {p.model for p in results.front(observed=True)}
+    assert [p["job"] for p in data["front"]] == [p.model for p in honest]
     assert [p["objectives"] for p in data["front"]] == honest.scores.tolist()
     assert data["observed"] == results.front(observed=True).scores.tolist()
     assert data["confidence"] == 0.68
@@ -491,11 +491,11 @@ def test_with_errors_the_front_is_the_pessimistic_one_and_the_observed_one_is_be
         assert point.errors["near"].upper <= high
     assert data["models"] == len(honest)
     jobs = {segment[0] for segment in data["stretches"]}
-    assert {p.job for p in honest} <= jobs
+    assert {p.model for p in honest} <= jobs
 
 
-def test_without_errors_there_is_one_front(told):
-    _, run = told
+def test_without_errors_there_is_one_front(recorded):
+    _, run = recorded
     data = run.data()
     assert data["observed"] is None
     assert all(point["errors"] == {} for point in data["front"])

@@ -4,7 +4,6 @@ import importlib
 import sys
 import warnings
 
-import numpy as np
 import pytest
 
 lightning = pytest.importorskip("lightning")
@@ -12,9 +11,10 @@ lightning = pytest.importorskip("lightning")
 import torch  # noqa: E402
 from lightning.pytorch.callbacks import Callback, EarlyStopping  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 import mopbt  # noqa: E402
+from integrations.lightning_modules import CPU, HP, SPACE, Net, Rows, task  # noqa: E402
 from mopbt.engines.seeding import global_seeds  # noqa: E402
 from mopbt.errors import MissingExtra, MissingScore, TaskError, UnreadHyperparameter  # noqa: E402
 from mopbt.integrations.lightning import LightningTask  # noqa: E402
@@ -24,76 +24,11 @@ from mopbt.testing import TaskConformance  # noqa: E402
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings(
-        "ignore:.*does not have many workers", "ignore:.*isinstance\\(treespec, LeafSpec\\)"
+        "ignore:.*does not have many workers",
+        "ignore:.*isinstance\\(treespec, LeafSpec\\)",
+        "ignore:The `srun` command is available",
     ),
 ]
-
-CPU = {"accelerator": "cpu"}
-SPACE = {
-    "lr": mopbt.LogGrid(1e-3, 0.3, 6),
-    "dropout": mopbt.Grid(0, 0.5, 6),
-    "positive": mopbt.Grid(0.1, 0.9, 5),
-}
-HP = {"lr": 0.1, "dropout": 0.2, "positive": 0.5}
-
-
-class Net(lightning.LightningModule):
-    def __init__(self, lr, dropout, positive, schedule=None):
-        super().__init__()
-        self.save_hyperparameters(ignore="schedule")
-        self.schedule = schedule
-        self.net = nn.Sequential(
-            nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1)
-        )
-
-    def training_step(self, batch, index):
-        x, y = batch
-        weight = torch.where(y > 0, self.hparams.positive, 1 - self.hparams.positive)
-        return nn.functional.binary_cross_entropy_with_logits(self.net(x)[:, 0], y, weight=weight)
-
-    def validation_step(self, batch, index):
-        x, y = batch
-        predicted = (self.net(x)[:, 0] > 0).float()
-        self.log_dict(
-            {
-                "precision": (predicted * y).sum() / predicted.sum().clamp(min=1),
-                "recall": (predicted * y).sum() / y.sum(),
-            }
-        )
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=0.9)
-        return optimizer if self.schedule is None else ([optimizer], [self.schedule(optimizer)])
-
-
-class Rows(lightning.LightningDataModule):
-    def __init__(self, batch_size=20):
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(120, 5, generator=generator)
-        self.rows = TensorDataset(
-            x, (x[:, 0] + 0.5 * torch.randn(120, generator=generator) > 0.3).float()
-        )
-        self.batch_size = batch_size
-
-    def train_dataloader(self):
-        return DataLoader(self.rows, batch_size=self.batch_size, shuffle=True)
-
-    def val_dataloader(self):
-        return DataLoader(self.rows, batch_size=120)
-
-
-def task(schedule=None, **options):
-    given = {
-        "space": SPACE,
-        "objectives": {"precision": "max", "recall": "max"},
-        "steps": 4,
-        "data": Rows(),
-        "trainer": CPU,
-    }
-    return LightningTask(
-        lambda hp: Net(hp["lr"], hp["dropout"], hp["positive"], schedule), **(given | options)
-    )
 
 
 def trained(subject, member, begin, end, hp=HP, seed=7):
@@ -237,7 +172,7 @@ class Counting(Callback):
         self.epochs = state["epochs"]
 
 
-def test_callbacks_keep_tchild_states():
+def test_callbacks_keep_their_states():
     subject = task(callbacks=lambda: [Counting()], interval=2)
     member = trained(subject, trained(subject, subject.init(0), 0, 2), 2, 4)
     assert member["lightning"]["callbacks"]["Counting"] == {"epochs": 4}
@@ -250,26 +185,6 @@ def test_a_data_module_may_depend_on_hyperparameters():
     member = trained(subject, subject.init(0), 0, 1, HP | {"batch": 40})
     member = trained(subject, member, 1, 2, HP | {"batch": 10})
     assert member["lightning"]["global_step"] == 3 + 12
-
-
-def test_models_of_a_run_load_into_a_module(tmp_path):
-    results = mopbt.run(task(), out=tmp_path / "run", population=4, engine="local", progress=False)
-    assert len(results) == 16
-    assert any(
-        ancestor.exploited
-        for point in results.points()
-        if point.step == 4
-        for ancestor in results.lineage(point)
-    )
-    point = results.front()[0]
-    net = Net(**HP).eval()
-    net.load_state_dict(results.load(point)["model"])
-    x, y = Rows().rows[:]
-    with torch.no_grad():
-        predicted = (net.net(x)[:, 0] > 0).float()
-    assert float((predicted * y).sum() / y.sum()) == pytest.approx(point.scores["recall"])
-    again = mopbt.Results.open(tmp_path / "run").load(point)
-    np.testing.assert_array_equal(again["model"]["net.0.weight"], net.net[0].weight.detach())
 
 
 def test_a_hyperparameter_that_the_module_never_reads_is_an_error():

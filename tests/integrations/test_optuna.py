@@ -54,8 +54,8 @@ def wild():
 
 def test_the_best_trials_of_the_study_are_the_front(results):
     study = to_optuna(results)
-    assert {trial.user_attrs["job"] for trial in study.best_trials} >= {
-        point.job for point in results.front()
+    assert {trial.user_attrs["model"] for trial in study.best_trials} >= {
+        point.model for point in results.front()
     }
     scores = {tuple(point.scores.values()) for point in results.front()}
     assert {tuple(trial.values) for trial in study.best_trials} == scores
@@ -65,9 +65,13 @@ def test_directions_constraints_failures_and_nan_are_kept(wild):
     study = to_optuna(wild)
     assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert study.metric_names == ["near", "loss"]
-    failed = {t.user_attrs["job"] for t in study.trials if t.state == optuna.trial.TrialState.FAIL}
+    failed = {
+        t.user_attrs["model"] for t in study.trials if t.state == optuna.trial.TrialState.FAIL
+    }
     without_loss = {
-        record["job"] for record in wild.records() if math.isnan(record.get("score.loss", math.nan))
+        record["model"]
+        for record in wild.records()
+        if math.isnan(record.get("score.loss", math.nan))
     }
     assert failed == without_loss
     assert set(wild.failures) < failed
@@ -99,16 +103,16 @@ def test_a_study_in_a_file_is_read_back_completely(results, tmp_path):
 def test_the_study_contains_the_lineage(results):
     study = to_optuna(results)
     for point in results.front():
-        jobs, trial = [], next(t for t in study.trials if t.user_attrs["job"] == point.job)
+        jobs, trial = [], next(t for t in study.trials if t.user_attrs["model"] == point.model)
         while trial is not None:
-            jobs.append(trial.user_attrs["job"])
+            jobs.append(trial.user_attrs["model"])
             trial = (
                 study.trials[trial.user_attrs["parent"]] if "parent" in trial.user_attrs else None
             )
-        assert jobs[::-1] == [ancestor.job for ancestor in results.lineage(point)]
-    exploits = [t.user_attrs["job"] for t in study.trials if t.user_attrs.get("exploited")]
+        assert jobs[::-1] == [ancestor.model for ancestor in results.lineage(point)]
+    exploits = [t.user_attrs["model"] for t in study.trials if t.user_attrs.get("exploited")]
     assert exploits == [
-        r["job"] for r in results.records() if r["parent"] not in (None, r["trial"])
+        r["model"] for r in results.records() if r["parent"] not in (None, r["trial"])
     ]
     assert exploits
 
@@ -124,7 +128,7 @@ def test_one_objective_gives_learning_curves():
     study = to_optuna(results)
     (best,) = results.front()
     curve = {a.end: a.scores["near"] for a in results.lineage(best)}
-    assert study.trials[best.job].intermediate_values == curve
+    assert study.trials[best.model].intermediate_values == curve
     assert study.best_value == best.scores["near"]
 
 

@@ -15,17 +15,15 @@ from pathlib import Path
 import pytest
 
 import mopbt
-from mopbt.errors import MissingExtra, RunMismatch, StoreError
+from mopbt.errors import MissingExtra, RunMismatch
 from mopbt.metrics import non_dominated
 
 ray = pytest.importorskip("ray")
-import pyarrow.fs  # noqa: E402
 from ray import tune  # noqa: E402
 from ray.tune.error import TuneError  # noqa: E402
 
 from mopbt.integrations import ray_tune  # noqa: E402
 from mopbt.integrations.ray_tune import MOASHA, MOPBT, Experiment, check_version  # noqa: E402
-from mopbt.integrations.ray_tune_results import Log  # noqa: E402
 
 # All of these warnings come from Ray.
 pytestmark = [
@@ -160,7 +158,7 @@ def load(experiment, point):
 
 def by_member(results):
     """Return the jobs and metrics of each member, independent of the order of the members."""
-    jobs = {record["job"]: record for record in results.records()}
+    jobs = {record["model"]: record for record in results.records()}
 
     def summarize(record):
         parent = jobs.get(record["start"])
@@ -223,7 +221,7 @@ def test_the_front_of_a_class_was_trained_as_the_journal_says(tmp_path):
     checkpoints = list((tmp_path / "experiment").glob("*/checkpoint_*"))
     assert len(checkpoints) <= 6 + len(experiment.front()) + 2
     same = Experiment.open(tmp_path / "experiment")
-    assert [p.job for p in same.front()] == [p.job for p in experiment.front()]
+    assert [p.model for p in same.front()] == [p.model for p in experiment.front()]
     assert by_member(experiment.results) == by_member(run_without_tune(6))
     message = "belongs to another experiment.*Tuner.restore.*another `name`"
     with pytest.raises((TuneError, RunMismatch), match=message):
@@ -290,7 +288,7 @@ def test_nan_is_replaced_and_constraints_decide_before_objectives(tmp_path):
     records = experiment.results.records()
     nan = [r for r in records if math.isnan(r["score.near"])]
     assert nan, "no member diverged"
-    by_job = {r["job"]: r for r in records}
+    by_job = {r["model"]: r for r in records}
     after = [
         by_job[s["start"]]
         for r in nan
@@ -362,6 +360,7 @@ def test_a_failed_trial_is_retried_and_then_removed_from_the_population(tmp_path
     experiment = Experiment.open(grid)
     records = experiment.results.records()
     assert [r["trial"] for r in records if r["error"]] == [2]
+    assert [trial for _, trial in experiment.results.history.departures] == [2]
     assert sorted((r["trial"], r["end"]) for r in records if r["end"] > 4) == [
         (t, e) for t in (0, 1, 3) for e in (6, 8)
     ]
@@ -471,31 +470,6 @@ def test_arguments_of_ray_tune_that_conflict_are_errors_with_a_remedy(
     with pytest.raises((TuneError, ValueError, RuntimeError)) as caught:
         tuner(tmp_path, scheduler(), **options).fit()
     assert message in str(caught.value) + str(caught.value.__cause__)
-
-
-def test_wrong_options_are_errors_at_once():
-    with pytest.raises(ValueError, match="mo-pbt has no option 'quantile'; it has asynchronous"):
-        pbt(quantile=0.5)
-    with pytest.raises(ValueError, match="`population` is `num_samples` in TuneConfig"):
-        pbt(population=8)
-    with pytest.raises(ValueError, match=r"`fraction` must be in \(0, 0.5\]"):
-        pbt(fraction=0.7)
-    with pytest.raises(ValueError, match="must be a multiple of `interval`"):
-        pbt(max_t=7)
-
-
-def test_a_folder_without_an_experiment_is_an_error(tmp_path):
-    with pytest.raises(StoreError, match="is not an experiment under MOPBT or MOASHA"):
-        Experiment.open(tmp_path)
-
-
-def test_the_error_of_a_damaged_journal_names_its_folder(tmp_path):
-    log = Log(pyarrow.fs.LocalFileSystem(), str(tmp_path))
-    scheduler = pbt()
-    log.write("run.toml", scheduler._run_config(scheduler._build_algorithm(4)).to_toml())
-    log.append({"exchanges": [{"reports": [{"job": 3, "objectives": [0.5, 0.5]}]}]})
-    with pytest.raises(StoreError, match=f"{tmp_path}/mopbt"):
-        Experiment.open(tmp_path)
 
 
 @pytest.mark.slow

@@ -27,7 +27,8 @@ from mopbt.testing import TaskConformance
 
 ALPHA = {"alpha": LogGrid(1e-6, 10, 8)}
 WEIGHTED = {**ALPHA, "eta0": LogGrid(1e-3, 1, 7)}
-SMALL = {"population": 4, "steps": 3, "random_state": 0}
+# The errors of scores need 20 more scores of each model.
+SMALL = {"population": 4, "steps": 3, "random_state": 0, "errors": False}
 
 
 def classifier(*, scoring=("precision", "recall"), **options):
@@ -46,7 +47,12 @@ def fitted(rows):
 
 
 SEARCHES = [
-    MOPBTSearch(SGDClassifier(), ALPHA, scoring=["accuracy", "balanced_accuracy"], **SMALL),
+    MOPBTSearch(
+        SGDClassifier(),
+        ALPHA,
+        scoring=["accuracy", "balanced_accuracy"],
+        **SMALL | {"errors": True, "population": 2, "steps": 2},
+    ),
     MOPBTSearch(
         SGDRegressor(), ALPHA, scoring={"error": "neg_mean_absolute_error", "r2": "r2"}, **SMALL
     ),
@@ -84,7 +90,7 @@ def test_the_front_is_scored_on_rows_that_training_does_not_see(rows):
 def test_predicts_with_the_model_that_the_rule_picks(fitted, rows):
     x, y = rows
     expected = fitted.front_.knee()
-    assert fitted.choice_.job == expected.job
+    assert fitted.choice_.model == expected.model
     assert "knee" in fitted.choice_.why
     np.testing.assert_array_equal(fitted.predict(x), fitted.results_.load(expected).predict(x))
     np.testing.assert_array_equal(fitted.predict_proba(x), fitted.best_estimator_.predict_proba(x))
@@ -116,7 +122,7 @@ def test_pick_returns_another_model_and_does_not_change_the_search(fitted, rows)
 def test_pickling_keeps_all_models_of_the_front(fitted, rows):
     x, _ = rows
     again = pickle.loads(pickle.dumps(fitted))
-    assert [p.job for p in again.front_] == [p.job for p in fitted.front_]
+    assert [p.model for p in again.front_] == [p.model for p in fitted.front_]
     np.testing.assert_array_equal(
         again.estimator_of(again.front_.best("recall")).predict(x),
         fitted.estimator_of(fitted.front_.best("recall")).predict(x),
@@ -127,7 +133,6 @@ def test_pickling_keeps_all_models_of_the_front(fitted, rows):
     )
 
 
-@pytest.mark.slow
 def without_times(search):
     """Return the records of a front, except for what depends on the speed of the machine."""
     clocks = ("seconds", "duration")
@@ -207,13 +212,14 @@ def test_models_match_partial_fit_along_their_lineage(rows):
         "steps": 10,
         "validation": PredefinedSplit(np.where(learned, -1, 0)),
         "random_state": 0,
+        "errors": False,
     }
     results = (
         MOPBTSearch(estimator, WEIGHTED, scoring=["precision", "recall"], **options)
         .fit(x, y)
         .results_
     )
-    lineages = {point.job: results.lineage(point) for point in results.front()}
+    lineages = {point.model: results.lineage(point) for point in results.front()}
     assert any(ancestor.exploited for lineage in lineages.values() for ancestor in lineage)
     for job, lineage in lineages.items():
         by_hand = clone(estimator)
@@ -382,6 +388,11 @@ def test_a_missing_package_names_the_extra(monkeypatch):
         MissingExtra, match=r"MOPBTSearch needs scikit-learn: pip install 'mopbt\[sklearn\]'"
     ):
         importlib.import_module("mopbt.integrations.sklearn")
+
+
+def test_a_front_has_the_errors_of_its_scores(rows):
+    search = classifier(errors=True, steps=2).fit(*rows)
+    assert all(set(point.errors) == {"precision", "recall"} for point in search.front_)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "roc_auc", "neg_log_loss"])

@@ -1,7 +1,7 @@
 """What the tests of mistakes share.
 
 Each row of a table is a mistake. Its last three columns are parts of the message: what was
-received, what is allfacts, and what to do. Where the allfacts values are all there is to say, the
+received, what is allowed, and what to do. Where the allowed values are all there is to say, the
 last column is the name of what to change. The parts do not overlap, so a message that lacks one of
 them fails.
 """
@@ -80,11 +80,11 @@ def everything(place):
 
 
 def check_message(message, row, place):
-    """Check that a message says what was received, what is allfacts and what to do."""
+    """Check that a message says what was received, what is allowed and what to do."""
     said = message.replace(str(place), "HERE")
     facts = {
         "what was received": row.got,
-        "what is allfacts": row.allfacts,
+        "what is allowed": row.allowed,
         "what to do": row.remedy,
     }
     spans = {}
@@ -94,8 +94,8 @@ def check_message(message, row, place):
         begin = said.index(part)
         spans[what] = range(begin, begin + len(part))
     for a, b in (
-        ("what was received", "what is allfacts"),
-        ("what is allfacts", "what to do"),
+        ("what was received", "what is allowed"),
+        ("what is allowed", "what to do"),
         ("what was received", "what to do"),
     ):
         assert not set(spans[a]) & set(spans[b]), (
@@ -111,7 +111,7 @@ class Mistake:
     do: Callable[[Path], Any]
     error: type[Exception]
     got: str
-    allfacts: str
+    allowed: str
     remedy: str
 
 
@@ -138,7 +138,7 @@ class Command:
     command: str
     code: int
     got: str
-    allfacts: str
+    allowed: str
     remedy: str
     # What it returns is closed afterwards.
     before: Callable[[Path], Any] = lambda here: None

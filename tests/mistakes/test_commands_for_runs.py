@@ -170,7 +170,7 @@ def test_a_checkpoint_that_is_damaged_is_an_error_and_the_others_load(here):
     results = Results.open("done")
     spoilt = results.front().best("near")
     with pytest.raises(
-        CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.job} --export model.safetensors`$"
+        CorruptCheckpoint, match=rf"mopbt replay RUN {spoilt.model} --export model.safetensors`$"
     ):
         results.load(spoilt)
-    assert all(results.load(point) for point in results.front() if point.job != spoilt.job)
+    assert all(results.load(point) for point in results.front() if point.model != spoilt.model)

@@ -108,7 +108,7 @@ class TestSettings:
         assert max(curve(line)[0].max() for line in figure.axes[0].get_lines()) == 1
 
     @pytest.mark.slow
-    def test_spaces_are_drawn_for_who_asks(self, tmp_path):
+    def test_searched_spaces_are_drawn_on_request(self, tmp_path):
         """Tasks with different spaces are usually different tasks."""
         problems = {
             task: problem_of(task, variables=size) for task, size in (("a", 5), ("longer", 31))

@@ -57,7 +57,7 @@ class TestFronts:
             LABELS
         )
 
-    def test_axes_are_in_the_scores_own_sense(self):
+    def test_axes_are_in_the_original_direction_of_the_metrics(self):
         """The second objective is minimized: its scores are positive, and the edge runs above."""
         objectives = [[0.5, -0.1], [0.9, -0.4]]
         comparison = comparison_of(

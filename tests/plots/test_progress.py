@@ -63,7 +63,7 @@ class TestOverTime:
         assert line.get_ydata()[-1] == line.get_ydata()[-2]
 
     @pytest.mark.parametrize("size", [1e-4, 1.0, 1e6])
-    def test_hypervolumes_of_any_size_can_be_told_apart(self, size):
+    def test_hypervolumes_of_any_size_can_be_distinguished(self, size):
         runs = [
             run_of("a", label, 0, [[size, 0.5 * size], [far * size, far * size]])
             for label, far in (("MO-PBT", 2), ("b", 1.5))
@@ -89,7 +89,7 @@ class TestOverTime:
             seconds / {"s": 1, "min": 60, "h": 3600}[unit]
         )
 
-    def test_generalisation_is_the_same_on_test_data(self):
+    def test_generalization_is_the_same_on_test_data(self):
         measured = measure(random_comparison())
         ax = only(draw("generalization", measured)).axes[0]
         (task,) = measured

@@ -1,11 +1,14 @@
 """The common style of the figures of a comparison."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from compare.builders import LABELS
+from compare.builders import LABELS, random_comparison
+from mopbt.compare.measures import measure
+from mopbt.compare.report import draw
 from mopbt.plots.style import (
     BLACK,
     BLUE,
@@ -37,11 +40,22 @@ class TestStyles:
         )
 
     def test_all_differ_in_color_or_line_and_in_marker(self):
-        labels = ("MO-PBT", *STYLES, *(f"other {i}" for i in range(6)))
+        labels = (*STYLES, *(f"other {i}" for i in range(6)))
         styles = list(styles_of(labels).values())
         assert len({(style.color, style.line) for style in styles}) == len(styles)
-        paper = [LEAD, *STYLES.values()]
-        assert len({style.marker for style in paper}) == len(paper)
+        assert len({style.marker for style in STYLES.values()}) == len(STYLES)
+
+    def test_an_algorithm_looks_the_same_on_tasks_without_another_one(self):
+        comparison = random_comparison(("a", "b"), labels=("MO-PBT", "x", "y"))
+        runs = tuple(run for run in comparison.runs if run.task == "a" or run.algorithm != "x")
+        figures = draw("attainment", measure(replace(comparison, runs=runs)))
+        colors = []
+        for figure in figures.values():
+            (legend,) = figure.legends
+            lines = zip(legend.get_texts(), legend.legend_handles, strict=True)
+            colors.append({text.get_text(): line.get_color() for text, line in lines})
+        assert [set(each) for each in colors] == [{"MO-PBT", "x", "y"}, {"MO-PBT", "y"}]
+        assert colors[1].items() <= colors[0].items()
 
     def test_more_labels_than_styles_still_get_one(self):
         assert len(styles_of(f"label {i}" for i in range(len(SPARE) + 5))) == len(SPARE) + 5

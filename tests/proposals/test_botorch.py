@@ -316,7 +316,7 @@ def test_nothing_is_compiled(monkeypatch):
 
 @BOTH
 def test_proposals_go_where_the_objectives_are_good(propose):
-    proposed = propose(SQUARE, tried(SQUARE, 12, conflict), 4, stream(0, "gp"))
+    proposed = propose(SQUARE, tried(SQUARE, 12, conflict), 2, stream(0, "gp"))
     # Both objectives are best at y = 1; x trades them off.
     heights = [y for _, y in proposed]
     assert min(heights) > 0.7
@@ -327,9 +327,11 @@ def test_proposals_go_where_the_objectives_are_good(propose):
 def test_a_training_that_diverged_does_not_hide_the_others(propose):
     trials = tried(SQUARE, 12, conflict)
     diverged = Trials((*trials.configs, (0.5, 0.1)), (*trials.results, Result((-1e30, -1e30))))
-    assert np.mean([y for _, y in propose(SQUARE, diverged, 3, stream(0, "gp"))]) > 0.8
+    ((_, y),) = propose(SQUARE, diverged, 1, stream(0, "gp"))
+    assert y > 0.8
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_batch_is_spread_out_and_away_from_pending_configurations(propose):
     trials = tried(SQUARE, 12, conflict)
@@ -389,8 +391,8 @@ def test_constraints_bound_what_is_proposed(propose):
 @BOTH
 def test_without_feasible_trials_proposals_approach_feasibility(propose):
     trials = tried(SQUARE, 12, lambda c: Result((c[0], 1 - c[0]), violation=0.2 + c[1]))
-    proposed = propose(SQUARE, trials, 2, stream(0, "gp"))
-    assert all(y < min(y for _, y in trials.configs) for _, y in proposed)
+    ((_, y),) = propose(SQUARE, trials, 1, stream(0, "gp"))
+    assert y < min(y for _, y in trials.configs)
 
 
 DUPLICATE = ((0.3, 0.6),) * 8
@@ -431,7 +433,8 @@ def test_a_process_that_cannot_be_fitted_keeps_its_prior(propose, monkeypatch):
         raise ModelFittingError("All attempts to fit the model have failed.")
 
     monkeypatch.setattr("botorch.fit.fit_gpytorch_mll", fit)
-    assert all(y > 0.5 for _, y in propose(SQUARE, tried(SQUARE, 12, conflict), 2, stream(0, "gp")))
+    ((_, y),) = propose(SQUARE, tried(SQUARE, 12, conflict), 1, stream(0, "gp"))
+    assert y > 0.5
 
 
 @BOTH

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import mopbt
+from mopbt import filesystem
 from mopbt.engines.local import LocalEngine
 from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunLocked, StorageFull, StoreError
 from mopbt.state import Job, Report
@@ -166,15 +167,15 @@ def test_read_errors_do_not_change_the_result_of_a_run(tmp_path, disturb_reads):
             ToyTask(steps=8), out=tmp_path / name, population=6, engine=engine, progress=False
         )
 
-    expected = [(point.job, point.scores) for point in execute("undisturbed").front()]
+    expected = [(point.model, point.scores) for point in execute("undisturbed").front()]
     disturb_reads(2)
-    assert [(point.job, point.scores) for point in execute("transient").front()] == expected
+    assert [(point.model, point.scores) for point in execute("transient").front()] == expected
     disturb_reads(10**9)
     with pytest.raises(StoreError, match="cannot read checkpoint"):
         execute("persistent")
     disturb_reads(0)
     resumed = execute("persistent")
-    assert [(point.job, point.scores) for point in resumed.front()] == expected
+    assert [(point.model, point.scores) for point in resumed.front()] == expected
     journal = (tmp_path / "persistent" / "journal.jsonl").read_text()
     assert "cannot read" not in journal
     assert "OSError" not in journal
@@ -212,9 +213,13 @@ def test_looking_at_a_run_needs_no_permission_to_write(tmp_path, monkeypatch):
     """On NFS, an exclusive lock needs a file that is open for writing."""
     DirectoryStore(tmp_path).close()
     asked = []
-    monkeypatch.setattr(fcntl, "flock", lambda file, how: asked.append((file.mode, how)))
+
+    def note(file, how):
+        asked.append((fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE, how))
+
+    monkeypatch.setattr(fcntl, "flock", note)
     assert holder_of(tmp_path) == ""
-    assert asked == [("rb", fcntl.LOCK_SH | fcntl.LOCK_NB)]
+    assert asked == [(os.O_RDONLY, fcntl.LOCK_SH | fcntl.LOCK_NB)]
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
@@ -435,3 +440,35 @@ def test_the_leftovers_of_one_process_are_removed(tmp_path):
     (tmp_path / "4.ckpt.99.tmp").write_bytes(b"half")
     checkpoints.remove_leftovers(99)
     assert [file.name for file in tmp_path.iterdir()] == ["3.ckpt.98.tmp"]
+
+
+@pytest.mark.parametrize("call", ["repair", "rewind"])
+def test_a_journal_that_cannot_be_read_is_an_error_with_the_remedy(tmp_path, monkeypatch, call):
+    store = DirectoryStore(tmp_path)
+    store.append(Exchange(jobs=(Job(0, 0, (0, 0), None, 0, 2),)))
+    mark = store.mark()
+    store.append(Exchange(stopped=1.0))
+    if call == "repair":
+        damaged = store.journal.read_bytes().replace(b"jobs", b"jabs")
+        store.journal.write_bytes(damaged)
+    reads = []
+
+    class Broken(filesystem.Disk):
+        def read(self, fd, size):
+            reads.append(size)
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    def rebuild(lines):
+        monkeypatch.setattr(filesystem, "disk", Broken())
+        return [Exchange(stopped=1.0)]
+
+    def act():
+        if call == "repair":
+            store.repair(rebuild)
+        else:
+            rebuild(())
+            store.rewind(mark, Exchange(stopped=2.0))
+
+    with pytest.raises(StoreError, match=r"cannot read .*journal\.jsonl: Stale .* mount"):
+        act()
+    assert reads

@@ -179,12 +179,12 @@ def test_remote_checkpoints_give_the_same_run_and_are_dropped_when_obsolete(
         ToyTask(), out=tmp_path / "there", storage=url, population=8, engine="local", progress=False
     )
     assert [p.scores for p in there.front()] == [p.scores for p in here.front()]
-    assert there.checkpoints.kept() == here.checkpoints.kept() >= {p.job for p in there.front()}
+    assert there.checkpoints.kept() == here.checkpoints.kept() >= {p.model for p in there.front()}
     opened = mopbt.Results.open(tmp_path / "there", ToyTask())
     assert opened.settings.storage == url
     for point in opened.front():
-        assert opened.load(point)["place"].tolist() == here.load(point.job)["place"].tolist()
-        assert opened.checkpoint_file(point) == f"{url}/{point.job}.ckpt"
+        assert opened.load(point)["place"].tolist() == here.load(point.model)["place"].tolist()
+        assert opened.checkpoint_file(point) == f"{url}/{point.model}.ckpt"
 
 
 # A real S3 server.
@@ -236,7 +236,7 @@ class TestOnS3(Remote):
         assert (
             objects - {"owner.json"}
             == {f"{id}.ckpt" for id in results.checkpoints.kept()}
-            >= {f"{p.job}.ckpt" for p in results.front()}
+            >= {f"{p.model}.ckpt" for p in results.front()}
         )
         assert all(
             mopbt.Results.open(tmp_path / "r", ToyTask()).load(point) for point in results.front()

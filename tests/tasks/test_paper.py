@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mopbt import MOPBT, run
+from command_line import mopbt_command
+from mopbt import MOPBT, VectorizedEngine, run
 from mopbt.errors import DataMissing
 from mopbt.problem import Hyperparameters, problem_of
 from mopbt.registry import find_task, registered, task_fingerprint, with_scale
@@ -87,9 +88,11 @@ def test_the_papers_sizes():
 @pytest.mark.parametrize("engine", ["local", "vectorized"])
 def test_it_trains_on_every_engine_and_measures_the_test_rows_too(name, engine):
     task = made(name)
-    results = run(task, out=None, algorithm=MOPBT(population=4), engine=engine, progress=False)
+    # One worker: importing PyTorch takes longer than training.
+    own = VectorizedEngine(1, stack=4) if engine == "vectorized" else engine
+    results = run(task, out=None, algorithm=MOPBT(population=4), engine=own, progress=False)
     assert (results.outcome, len(results), len(results.failures)) == ("done", 12, 0)
-    models = {point.job for point in results.front(observed=True)}
+    models = {point.model for point in results.front(observed=True)}
     assert models <= {evaluation.model for evaluation in results.evaluations.select("test")}
     for evaluation in results.evaluations:
         assert set(task.objectives) <= set(evaluation.scores)
@@ -158,48 +161,32 @@ def test_a_folder_may_have_an_at_sign_in_its_name(tmp_path, monkeypatch):
         find_task(f"{reference}@small")
 
 
-def mopbt(*arguments, cwd):
-    command = [str(Path(sys.executable).with_name("mopbt")), *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
-
-
 @pytest.mark.slow
-def test_the_commands(tmp_path):
-    listed = {row["name"]: row for row in json.loads(mopbt("tasks", "--json", cwd=tmp_path).stdout)}
+def test_the_installed_command_lists_the_tasks(tmp_path):
+    command = [str(Path(sys.executable).with_name("mopbt")), "tasks", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    listed = {row["name"]: row for row in json.loads(done.stdout)}
     assert set(TASKS) <= set(listed)
     assert listed["adult-fairness"]["data"].startswith("shipped")
     assert listed["celeba-fairness"]["objectives"] == {"accuracy": "max", "dsp": "min"}
-    text = mopbt("tasks", cwd=tmp_path).stdout
+
+
+def test_the_commands(tmp_path):
+    text = mopbt_command("tasks", cwd=tmp_path).stdout
     assert "adult-fairness" in text
     assert "scales paper, small, smoke" in text
-    done = mopbt(
-        "run",
-        "adult-fairness",
-        "--scale",
-        "smoke",
-        "--engine",
-        "local",
-        "--out",
-        "r",
-        "--quiet",
-        "--json",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
+    options = ("--engine", "local", "--out", "r", "--quiet", "--json")
+    done = mopbt_command("run", "adult-fairness", "--scale", "smoke", *options, cwd=tmp_path)
     # The scale has a population of four.
     assert json.loads(done.stdout)["intervals"] == 12
-    again = mopbt("resume", "r", "--engine", "local", "--quiet", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    wrong = mopbt("run", "adult-fairness", "--scale", "tiny", cwd=tmp_path)
-    assert wrong.returncode == 2
+    mopbt_command("resume", "r", "--engine", "local", "--quiet", cwd=tmp_path)
+    wrong = mopbt_command("run", "adult-fairness", "--scale", "tiny", cwd=tmp_path, code=2)
     assert "must be one of 'paper', 'small', 'smoke'" in wrong.stderr
 
 
-@pytest.mark.slow
 def test_the_error_of_missing_data_says_what_to_put_where(tmp_path, monkeypatch):
     monkeypatch.setenv("MOPBT_DATA", str(tmp_path))
-    done = mopbt("run", "celeba-fairness", "--scale", "smoke", cwd=tmp_path)
-    assert done.returncode == 1
+    done = mopbt_command("run", "celeba-fairness", "--scale", "smoke", cwd=tmp_path, code=1)
     assert "put a folder celeba" in done.stderr
     assert str(tmp_path) in done.stderr
     assert "Traceback" not in done.stderr
@@ -274,3 +261,21 @@ def test_a_check_measures_few_rows(name, monkeypatch):
     # The attack in training also calls the model in evaluation mode, with its batch.
     assert seen[-1] == 16
     assert set(seen) <= {16, task.data.batch_size}
+
+
+@pytest.mark.parametrize("name", ["adult-fairness", "cifar10-robustness"])
+def test_a_run_says_what_it_does_before_it_imports_anything_large(name):
+    """Importing PyTorch and loading the data take seconds, in which nothing would be shown."""
+    program = (
+        "import sys\n"
+        "from mopbt.cli import main\n"
+        "from mopbt.progress_display import Display\n"
+        "def note(self, text):\n"
+        "    print(text, *sorted({'torch', 'sklearn', 'ray', 'pandas'} & sys.modules.keys()))\n"
+        "    sys.exit()\n"
+        "Display.note = note\n"
+        f"sys.argv = ['mopbt', 'run', '{name}']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == f"loading the data of {name}\n"

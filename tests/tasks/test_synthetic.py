@@ -122,7 +122,7 @@ def test_no_schedule_comes_beyond_the_front(kind, seed, make):
 @every_problem
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), split=st.integers(1, 49))
-def test_a_learner_that_is_handed_on_at_any_step_learns_no_longer_than_others(kind, seed, split):
+def test_a_learner_that_is_copied_at_any_step_learns_no_longer_than_others(kind, seed, split):
     task = kind()
     first, *others = sampled(task, 60, seed)
     complete = trained(task, [first] * split + others[: 50 - split])

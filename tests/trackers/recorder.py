@@ -17,7 +17,7 @@ class Recorder(Tracker):
 
     def write(self, evaluations, population):
         assert len(evaluations) == len(population)
-        self._append(" ".join(str(e.job) for e in evaluations))
+        self._append(" ".join(str(e.model) for e in evaluations))
         if self.fails:
             raise OSError("the server is gone")
 

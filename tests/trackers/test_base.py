@@ -21,12 +21,12 @@ from trackers.recorder import Recorder
 
 def test_a_branch_is_a_trial_between_two_exploits(results):
     evaluations = evaluations_of(results)
-    assert sorted(e.job for e in evaluations) == [record["job"] for record in results.records()]
-    by_job = {e.job: e for e in evaluations}
+    assert sorted(e.model for e in evaluations) == [record["model"] for record in results.records()]
+    by_job = {e.model: e for e in evaluations}
     for record in results.records():
         if record["start"] is None or record["parent"] == record["trial"]:
             continue
-        recipient = by_job[record["job"]]
+        recipient = by_job[record["model"]]
         donor = by_job[record["start"]]
         assert recipient.branch.fork is donor
         assert recipient.branch is not donor.branch
@@ -37,11 +37,11 @@ def test_a_branch_is_a_trial_between_two_exploits(results):
 
 
 def test_the_forks_of_a_branch_are_the_lineage(results):
-    by_job = {e.job: e for e in evaluations_of(results)}
+    by_job = {e.model: e for e in evaluations_of(results)}
     for point in results.front():
-        expected = [by_job[ancestor.job].branch.id for ancestor in results.lineage(point)]
+        expected = [by_job[ancestor.model].branch.id for ancestor in results.lineage(point)]
         walked = []
-        branch = by_job[point.job].branch
+        branch = by_job[point.model].branch
         while branch is not None:
             walked.append(branch.id)
             branch = branch.fork.branch if branch.fork else None
@@ -92,7 +92,7 @@ def test_following_writes_each_report_once_also_after_a_resume(tmp_path):
                 budget=mopbt.Budget(jobs=jobs),
             )
     assert sorted(recorder.jobs()) == list(range(16))
-    assert sorted(e.job for e in evaluations_of(results)) == list(range(16))
+    assert sorted(e.model for e in evaluations_of(results)) == list(range(16))
     assert recorder.lines().count("end") == 2
     # More lines than two sessions with one `write` and one `end` each: it wrote during the run.
     assert len(recorder.lines()) > 4

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +24,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from mopbt.html.follower import Follower, find_runs
 from mopbt.html.report import as_json, live_page, payload, title_of
+from mopbt.limits import CONNECTIONS
 
 PORT = 8765
 # Seconds between two reads of the journals. The pause is at least ten times as long as a read.
@@ -45,6 +47,12 @@ POLICY = (
     "default-src 'none'; script-src {0}; style-src {0}; img-src data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+
+
+TOO_MANY = (
+    "HTTP/1.0 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
+    f"{CONNECTIONS} connections are already open; close one.\n"
+).encode()
 
 
 class Snapshot(NamedTuple):
@@ -138,6 +146,7 @@ class Dashboard(ThreadingHTTPServer):
         self.token = choose_token(token, host)
         self.closing = threading.Event()
         self.streams = threading.BoundedSemaphore(STREAMS)
+        self._places = threading.BoundedSemaphore(CONNECTIONS)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), Handler)
@@ -157,6 +166,34 @@ class Dashboard(ThreadingHTTPServer):
             host = f"[{host}]"
         query = f"?token={self.token}" if self.token else ""
         return f"http://{host}:{self.server_address[1]}/{query}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, or refuse it if there are too many."""
+        if not self._places.acquire(blocking=False):
+            return self._refuse_connection(request)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # The system has no thread left.
+            self._places.release()
+            self._refuse_connection(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, and free its place."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def _refuse_connection(self, request: Any) -> None:
+        """Say that there are too many connections, without waiting for the client."""
+        request.setblocking(False)
+        with suppress(OSError):
+            # A request that is not read would make the system discard the answer.
+            request.recv(2**16)
+        with suppress(OSError):
+            request.sendall(TOO_MANY)
+        self.shutdown_request(request)
 
     def shutdown(self) -> None:
         """Stop serving and end all streams."""

@@ -16,7 +16,7 @@ def to_optuna(results: Results, storage: Any = None, *, name: str | None = None)
 
     Every evaluation of the run becomes a trial of the study. Hyperparameters become parameters,
     and objectives become values in their original direction. User attributes of a trial hold its
-    job and trial in the run, its step, all its metrics, and the number of the trial (`parent`)
+    model id and trial in the run, its step, all its metrics, and the number of the trial (`parent`)
     that its weights came from.
 
     Args:
@@ -32,7 +32,7 @@ def to_optuna(results: Results, storage: Any = None, *, name: str | None = None)
     study.set_user_attr("algorithm", dict(settings.algorithm))
     study.set_user_attr("seed", settings.seed)
     records = results.records()
-    numbers = {record["job"]: number for number, record in enumerate(records)}
+    numbers = {record["model"]: number for number, record in enumerate(records)}
     started = datetime.datetime.now() - datetime.timedelta(seconds=results.seconds)
     study.add_trials(
         [_create_trial(optuna, results, record, numbers, started) for record in records]
@@ -88,7 +88,7 @@ def _create_trial(
     numbers: Mapping[int, int],
     started: datetime.datetime,
 ) -> Any:
-    """Create the trial of one evaluation; `numbers` are trial numbers by job."""
+    """Create the trial of one evaluation; `numbers` are trial numbers by model id."""
     problem = results.problem
     values = [record.get(f"score.{o.name}", math.nan) for o in problem.objectives]
     options: dict[str, Any] = {"state": optuna.trial.TrialState.FAIL}
@@ -114,7 +114,7 @@ def _create_trial(
 def _user_attributes(record: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
     """Return those facts about an evaluation that Optuna has no field for."""
     attributes: dict[str, Any] = {
-        "job": record["job"],
+        "model": record["model"],
         "trial": record["trial"],
         "step": record["end"],
         "scores": {
@@ -135,7 +135,7 @@ def _learning_curve(results: Results, record: Mapping[str, Any]) -> dict[int, fl
     """Return the only objective by step, along the lineage of a model."""
     (objective,) = results.problem.objectives
     curve = {}
-    for ancestor in results.lineage(record["job"]):
+    for ancestor in results.lineage(record["model"]):
         value = ancestor.scores.get(objective.name)
         # The value is missing if its line of the journal was lost.
         if value is not None:

@@ -5,14 +5,14 @@ Use them if you already have a `Trainable` or a training function.
 A trial of Ray Tune is a member of the population. At the end of an interval the member is saved,
 then its report is recorded beside the experiment, and only then the scheduler of `mopbt.run`
 decides. The member continues with the checkpoint and the hyperparameters of that decision. After
-`Tuner.restore` the journal holds what Ray Tune itself does not keep, and unfinished intervals
-restart from their checkpoint.
+`Tuner.restore`, `History` rebuilds from the journal what Ray Tune itself does not keep, and
+unfinished intervals restart from their checkpoint. `ray_tune_results` says why the journal is not a
+run directory.
 
 Starting an actor takes seconds, so a member keeps its actor between two intervals unless another
 member is waiting for resources.
 """
 
-import json
 import math
 import posixpath
 import re
@@ -35,8 +35,7 @@ from mopbt.algorithms import MOASHA as _MOASHA
 from mopbt.algorithms import MOPBT as _MOPBT
 from mopbt.algorithms import Algorithm, algorithm_of, options_of
 from mopbt.errors import MissingExtra, RunMismatch, Stalled, TaskError
-from mopbt.history import History
-from mopbt.integrations.ray_tune_results import Experiment, Log
+from mopbt.integrations.ray_tune_results import Experiment, Journal
 from mopbt.objectives import Constraint, Direction, signed, total_violation
 from mopbt.problem import make_problem
 from mopbt.run_config import RunConfig
@@ -90,13 +89,10 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         self._samples = 0
         # The number of members is not known yet, but wrong options are reported here.
         self._run_config(self._build_algorithm(2))
-        self._log: Log | None = None
-        self._history = History(self._problem)
-        self._members: dict[str, int] = {}  # index of a member by Ray Tune's trial id
+        self._is_open = False
         self._trials: dict[int, Trial] = {}  # the trials of this session by index
         self._results: dict[int, Mapping[str, Any]] = {}  # of members that are being saved
         self._holding: set[int] = set()  # members without a job that keep their actor
-        self._paths: dict[int, str] = {}  # of checkpoints by job, relative to the experiment
         self._obsolete: set[str] = set()
         self._idle_rounds = 0
 
@@ -109,23 +105,23 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a trial that is new, belongs to a restored experiment, or is retried."""
-        if self._log is None:
+        if not self._is_open:
             self._open_journal(tune_controller, trial)
         free = next(i for i in range(len(self._trials) + 1) if i not in self._trials)
-        index = self._members.get(trial.trial_id, free)
+        index = self._journal.members.get(trial.trial_id, free)
         if self._trials.get(index) is trial:
             self._prepare_retry(tune_controller, trial, index)
             return
         self._check_trial(trial, index)
         self._trials[index] = trial
-        if self._members.get(trial.trial_id) != index:
+        if self._journal.members.get(trial.trial_id) != index:
             self._record(members={trial.trial_id: index})
         if not trial.is_finished():
             self._prepare_trial(trial, index)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Continue within an interval; at its end, check the metrics and save the member."""
-        index = self._members[trial.trial_id]
+        index = self._journal.members[trial.trial_id]
         job = self._find_job(index)
         if job is None or result[TRAINING_ITERATION] < job.end:
             return str(TrialScheduler.CONTINUE)
@@ -141,7 +137,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Handle a trial that Ray Tune stopped, or whose training function returned."""
-        index = self._members[trial.trial_id]
+        index = self._journal.members[trial.trial_id]
         # A trial that this scheduler stopped has finished already.
         if self._has_finished(index):
             return
@@ -183,8 +179,10 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
 
     def debug_string(self) -> str:
         """Return a line for Ray Tune's display."""
-        jobs = self._state.jobs if self._log else 0
-        front = len(self._history.front)
+        if not self._is_open:
+            return f"{type(self).__name__}: no intervals started"
+        jobs = self._state.jobs
+        front = len(self._journal.history.front)
         return f"{type(self).__name__}: {jobs} intervals started, {front} models on the front"
 
     # What depends on the algorithm.
@@ -208,30 +206,26 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
                 f"{type(self).__name__} proposes configurations itself; leave `search_alg` out of "
                 "TuneConfig"
             )
-        log = Log(trial.storage.storage_filesystem, trial.storage.experiment_fs_path)
-        recorded = log.settings()
-        if recorded is None:
-            self._size = self._samples
-        else:
-            options = recorded.algorithm
-            self._size = int(options.get("population", options.get("trials", -1)))
+        place = (trial.storage.storage_filesystem, trial.storage.experiment_fs_path)
+        journal = Journal.read(*place)
+        self._size = self._samples
+        if journal is not None:
+            self._size = int(journal.settings.algorithm.get(self._count, -1))
         algorithm = self._build_algorithm(self._size)
-        if recorded is None:
-            log.write("run.toml", self._run_config(algorithm).to_toml())
-        else:
-            settings = self._run_config(algorithm)
-            check_same_settings(log.folder, recorded, settings, "use another `name`")
-        self._scheduler: Scheduler = algorithm.scheduler(self._problem)
-        self._state = State(self._seed)
-        for record in log.read():
-            self._apply(record)
-        self._started = time.monotonic() - self._history.seconds
-        self._log = log
-        if self._members and trial.trial_id not in self._members:
+        settings = self._run_config(algorithm)
+        if journal is None:
+            journal = Journal.start(*place, settings)
+        check_same_settings(journal.folder, journal.settings, settings, "use another `name`")
+        if journal.members and trial.trial_id not in journal.members:
             raise RunMismatch(
-                f"{log.folder} belongs to another experiment; resume it with Tuner.restore, or use "
-                "another `name`"
+                f"{journal.folder} belongs to another experiment; resume it with Tuner.restore, or "
+                "use another `name`"
             )
+        self._journal = journal
+        self._scheduler: Scheduler = algorithm.scheduler(self._problem)
+        self._state: State = journal.history.state(self._scheduler, self._seed)
+        self._started = time.monotonic() - journal.history.seconds
+        self._is_open = True
 
     def _check_trial(self, trial: Trial, index: int) -> None:
         if 0 <= self._size <= index:
@@ -247,7 +241,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
                 "member needs"
             )
         tuned = [name for name in self._problem.space if name in trial.config]
-        if tuned and trial.trial_id not in self._members:
+        if tuned and trial.trial_id not in self._journal.members:
             raise ValueError(
                 f"{', '.join(map(repr, tuned))} is in the space of {type(self).__name__}; leave it "
                 "out of `param_space`"
@@ -356,16 +350,21 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         if trial.status == Trial.RUNNING:
             self._holding.add(index)
         paths = {job.id: _relative_path(trial, checkpoint)}
-        self._record(exchanges=[Exchange(reports=(report,))], paths=paths)
+        self._record(Exchange(reports=(report,)), paths=paths)
         self._delete_obsolete_checkpoints()
 
     def _remove_member(self, index: int, reason: str) -> None:
         """Remove a member from the population; its unfinished job fails."""
-        job = self._find_job(index)
-        exchanges = [] if job is None else [Exchange(reports=(Report(job.id, error=reason),))]
         self._results.pop(index, None)
         self._holding.discard(index)
-        self._record(exchanges=exchanges, left=[index])
+        # A trial that never had a job is not known to the scheduler.
+        if index >= len(self._state.trials):
+            return
+        exchanges = [Exchange(left=(index,))]
+        job = self._find_job(index)
+        if job is not None:
+            exchanges.insert(0, Exchange(reports=(Report(job.id, error=reason),)))
+        self._record(*exchanges)
 
     def _assign_jobs(self, controller: Any) -> Trial | None:
         """Give jobs to members that have an actor, and return a trial that needs one."""
@@ -398,7 +397,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         """Return whether a job continues its member unchanged: same weights, same config."""
         if job.start is None:
             return False
-        last = self._history.job(job.start)
+        last = self._journal.history.job(job.start)
         return last.trial == job.trial and last.end == job.begin and last.config == job.config
 
     def _pause_and_configure(self, controller: Any, jobs: Sequence[Job], *, may_wait: bool) -> None:
@@ -420,42 +419,33 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
     def _start_job(self, job: Job) -> Job:
         """Record a job and return it with its id and its end."""
         job = replace(job, id=self._state.jobs, end=self._end_of(job))
-        self._record(exchanges=[Exchange(jobs=(job,))])
+        self._record(Exchange(jobs=(job,)))
         return job
 
     # The journal.
 
-    def _record(self, **record: Any) -> None:
-        """Write a record to the journal, then apply it."""
-        assert self._log is not None
-        exchanges = [exchange.to_json() for exchange in record.get("exchanges", ())]
-        plain = json.loads(json.dumps(record | {"exchanges": exchanges}))
-        self._log.append(plain)
-        self._apply(plain)
-
-    def _apply(self, record: Mapping[str, Any]) -> None:
-        """Update the state with a record of the journal.
-
-        `History.state` cannot rebuild the state: it does not know the members that left, and the
-        decisions about all others depend on them.
-        """
-        self._members |= record.get("members", {})
-        self._paths |= {int(job): path for job, path in record.get("paths", {}).items()}
-        self._history.extend(record["exchanges"])
-        for exchange in map(Exchange.from_json, record["exchanges"]):
+    def _record(
+        self,
+        *exchanges: Exchange,
+        members: Mapping[str, int] | None = None,
+        paths: Mapping[int, str] | None = None,
+    ) -> None:
+        """Write a record to the journal, then act on it."""
+        self._journal.append(exchanges, members or {}, paths or {})
+        for exchange in exchanges:
             if exchange.jobs:
                 self._state = with_jobs(self._state, exchange.jobs)
             for report in exchange.reports:
                 self._state = self._scheduler.tell(self._state, report)
-        for index in record.get("left", ()):
-            if index < len(self._state.trials):
+            for index in exchange.left:
                 member = replace(self._state.trials[index], status="finished")
                 self._state = updated(self._state, [member])
 
     def _delete_obsolete_checkpoints(self) -> None:
         """Delete checkpoints that neither a member nor the front has needed for two reports."""
-        required = required_checkpoints(self._state) | {e.job for e in self._history.front}
-        keep = {self._paths[job] for job in required if job in self._paths}
+        front = {entry.job for entry in self._journal.history.front}
+        paths = self._journal.paths
+        keep = {paths[job] for job in required_checkpoints(self._state) | front if job in paths}
         obsolete = set()
         for trial in self._trials.values():
             for saved, path in _older_checkpoints(trial):
@@ -478,7 +468,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
             manager._latest_checkpoint_result = None
             return
         storage = trial.storage
-        path = posixpath.join(storage.experiment_fs_path, self._paths[job.start])
+        path = posixpath.join(storage.experiment_fs_path, self._journal.paths[job.start])
         has_path = trial.checkpoint is not None and trial.checkpoint.path == path
         if has_path and _saved_iteration(trial) == job.begin:
             return

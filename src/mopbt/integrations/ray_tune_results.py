@@ -1,20 +1,30 @@
-"""The journal of a Ray Tune experiment under `MOPBT` or `MOASHA`, and its results."""
+"""The journal of a Ray Tune experiment under `MOPBT` or `MOASHA`, and its results.
+
+Settings and lines are those of a run directory, and `History` reads them. The files cannot be those
+of a `RunDirectory`, because Ray Tune opens, drives and restores an experiment itself:
+
+- Its storage may be an object store, which neither appends to a file nor locks one. So each record
+  is a file of its own.
+- It does not tell a scheduler that the experiment has ended, so a lock would stay until the process
+  ends, and `Tuner.restore` would fail in the same process.
+- It keeps the checkpoints, under names of its own. So a record says where they are.
+"""
 
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.fs
 from ray.tune import Checkpoint, ResultGrid
 
 from mopbt.errors import StoreError
 from mopbt.front import Front, Point
-from mopbt.history import read_history
+from mopbt.history import History, read_history
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
+from mopbt.stores.base import Exchange
 from mopbt.stores.memory import MemoryCheckpoints
 
 FOLDER = "mopbt"  # beside the trials of an experiment
@@ -43,68 +53,90 @@ class Experiment:
         else:
             files = pyarrow.fs.LocalFileSystem()
             path = str(Path(experiment).absolute())
-        log = Log(files, path)
-        settings = log.settings()
-        if settings is None:
+        journal = Journal.read(files, path)
+        if journal is None:
             raise StoreError(
                 f"{path} is not an experiment under MOPBT or MOASHA: it has no {FOLDER}/run.toml"
             )
-        results = Results(settings, MemoryCheckpoints())
-        records = log.read()
-        lines = [line for record in records for line in record["exchanges"]]
-        results.history = read_history(settings.problem, lines, log.folder)
-        paths: dict[int, str] = {}
-        for record in records:
-            for job, checkpoint in record.get("paths", {}).items():
-                paths[int(job)] = checkpoint
-        return Experiment(results, path, files, paths)
+        results = Results(journal.settings, MemoryCheckpoints())
+        results.history = journal.history
+        return Experiment(results, path, files, journal.paths)
 
     def front(self) -> Front:
         """Return the models that no other model dominates; all of them can be loaded."""
         return self.results.front()
 
     def checkpoint(self, point: Point | int) -> Checkpoint:
-        """Return the checkpoint of a point or job; StoreError if it has been deleted."""
-        job = point.job if isinstance(point, Point) else point
-        if job in self._paths:
-            path = posixpath.join(self.path, self._paths[job])
+        """Return the checkpoint of a model; StoreError if it has been deleted."""
+        model = point.model if isinstance(point, Point) else point
+        if model in self._paths:
+            path = posixpath.join(self.path, self._paths[model])
             if self.filesystem.get_file_info(path).type == pyarrow.fs.FileType.Directory:
                 return Checkpoint(path, self.filesystem)
         raise StoreError(
-            f"the checkpoint of job {job} has been deleted; only those of the front and of the "
+            f"the checkpoint of model {model} has been deleted; only those of the front and of the "
             "last members are kept"
         )
 
 
-class Log:
-    """The journal of an experiment, a file per record because not every file system can append."""
+class Journal:
+    """What an experiment has recorded so far. Each record is a file.
 
-    def __init__(self, files: pyarrow.fs.FileSystem, experiment: str) -> None:
+    Attributes:
+        settings: The settings that the experiment was started with.
+        history: Its jobs, its reports, and the trials that Ray Tune ended.
+        members: The index of a member by Ray Tune's trial id.
+        paths: The paths of checkpoints by job, relative to the experiment.
+    """
+
+    def __init__(self, files: pyarrow.fs.FileSystem, experiment: str, settings: RunConfig) -> None:
         self.folder = posixpath.join(experiment, FOLDER)
+        self.settings = settings
+        self.history = History(settings.problem)
+        self.members: dict[str, int] = {}
+        self.paths: dict[int, str] = {}
         self._files = files
-        self._next = 0
+        self._records = 0
 
-    def settings(self) -> RunConfig | None:
-        """Return the settings of the experiment; None if there are none."""
-        path = posixpath.join(self.folder, "run.toml")
-        if self._files.get_file_info(path).type != pyarrow.fs.FileType.File:
+    @staticmethod
+    def start(files: pyarrow.fs.FileSystem, experiment: str, settings: RunConfig) -> "Journal":
+        """Start the journal of a new experiment."""
+        journal = Journal(files, experiment, settings)
+        journal._write("run.toml", settings.to_toml())
+        return journal
+
+    @staticmethod
+    def read(files: pyarrow.fs.FileSystem, experiment: str) -> "Journal | None":
+        """Read the journal of an experiment; None if it has none."""
+        folder = posixpath.join(experiment, FOLDER)
+        path = posixpath.join(folder, "run.toml")
+        if files.get_file_info(path).type != pyarrow.fs.FileType.File:
             return None
-        return RunConfig.from_toml(self._read_text(path), Path(path))
+        journal = Journal(files, experiment, RunConfig.from_toml(_text(files, path), Path(path)))
+        found = files.get_file_info(pyarrow.fs.FileSelector(folder))
+        names = sorted(file.path for file in found if file.path.endswith(".json"))
+        records = [json.loads(_text(files, name)) for name in names]
+        lines = [line for record in records for line in record["exchanges"]]
+        journal.history = read_history(journal.settings.problem, lines, folder)
+        for record in records:
+            journal.members |= record["members"]
+            journal.paths |= {int(job): place for job, place in record["paths"].items()}
+        journal._records = len(records)
+        return journal
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return all records, in order."""
-        selector = pyarrow.fs.FileSelector(self.folder, allow_not_found=True)
-        files = self._files.get_file_info(selector)
-        paths = sorted(file.path for file in files if file.path.endswith(".json"))
-        self._next = len(paths)
-        return [json.loads(self._read_text(path)) for path in paths]
+    def append(
+        self, exchanges: Sequence[Exchange], members: Mapping[str, int], paths: Mapping[int, str]
+    ) -> None:
+        """Write a record, then add it to what is recorded."""
+        lines = [exchange.to_json() for exchange in exchanges]
+        record = {"exchanges": lines, "members": members, "paths": paths}
+        self._write(f"{self._records:08}.json", json.dumps(record))
+        self._records += 1
+        self.history.extend(lines)
+        self.members |= members
+        self.paths |= paths
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Write a record."""
-        self.write(f"{self._next:08}.json", json.dumps(record))
-        self._next += 1
-
-    def write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str) -> None:
         """Write a file, under another name first so that it is never incomplete."""
         path = posixpath.join(self.folder, name)
         self._files.create_dir(self.folder, recursive=True)
@@ -112,6 +144,7 @@ class Log:
             stream.write(text.encode())
         self._files.move(f"{path}.tmp", path)
 
-    def _read_text(self, path: str) -> str:
-        with self._files.open_input_stream(path) as stream:
-            return str(stream.read().decode())
+
+def _text(files: pyarrow.fs.FileSystem, path: str) -> str:
+    with files.open_input_stream(path) as stream:
+        return str(stream.read().decode())

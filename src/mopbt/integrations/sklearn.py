@@ -382,7 +382,7 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         The search itself still predicts with `best_estimator_`.
         """
         check_is_fitted(self)
-        return self.estimators_[[other.job for other in self.front_].index(point.job)]
+        return self.estimators_[[other.model for other in self.front_].index(point.model)]
 
     @available_if(_best_has("predict"))
     def predict(self, X: Any) -> Any:

@@ -23,13 +23,13 @@ from mopbt.plots.style import (
     DOTTED,
     FAINT,
     Style,
+    Styles,
     add_legend,
     create_panels,
     label_rows,
     line_options,
     set_title,
-    styles_of,
-    task_styles,
+    shown_styles,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 36  # characters per line
 
 
-def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def final(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot the final hypervolume of every run (Figures 10 to 12 and 15).
 
     Hypervolumes are in percent of the baseline's mean.
@@ -50,7 +50,6 @@ def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     labels = labels_of(measured)
     if len(labels) < 2:
         return {}
-    styles = styles_of(labels)
     lines = sum(len(wrap(label, LABEL_WIDTH)) for label in labels)
     figure, axes = create_panels(len(measured), height=0.5 + 0.19 * lines, sharey=True)
     for ax, task in zip(axes, measured, strict=True):
@@ -68,7 +67,7 @@ def final(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     return {"final": figure}
 
 
-def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def populations(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot the final hypervolume over the size of the population (Figure 8).
 
     An algorithm without a population is placed at the size of the one whose time it gets.
@@ -78,7 +77,6 @@ def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     shown = [task for task in measured if baseline in task.runs]
     if not families or not shown:
         return {}
-    styles = styles_of(families)
     ticks = sorted({size for sizes in families.values() for size in sizes})
     figure, axes = create_panels(len(shown), height=2.1)
     for ax, task in zip(axes, shown, strict=True):
@@ -95,11 +93,11 @@ def populations(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         set_title(ax, task.title)
         ax.set_xlabel("population")
     label_rows(axes, f"HV, % of {baseline}  (better →)")
-    add_legend(figure, styles, len(shown))
+    add_legend(figure, shown_styles(styles, families), len(shown))
     return {"populations": figure}
 
 
-def spaces(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def spaces(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot the progress on tasks with different numbers of hyperparameters (Figure 9).
 
     The tasks are measured as one. Time is a share of each task's total, because the cost of a
@@ -112,19 +110,19 @@ def spaces(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         return {}
     runs = []
     entries = {}
-    styles = {}
+    own_styles = {}
     for task, size, line in zip(measured, sizes, cycle(("-", DASHED, DOTTED)), strict=False):
         total = task.times[-1]
         for label, of_label in task.runs.items():
             name = f"{label}, {size} variables"
             entries[name] = task.entries[label]
-            styles[name] = replace(task_styles(measured)[label], line=line)
+            own_styles[name] = replace(styles[label], line=line)
             for run in of_label:
                 shares = run.data.seconds / total
                 runs.append(replace(run.data, algorithm=name, seconds=shares))
     names = " and ".join(task.title for task in measured)
     together = measure_task(names, measured[0].problem, runs, entries)
-    return {"spaces": plot_progress([together], styles, time_label="share of the time")}
+    return {"spaces": plot_progress([together], own_styles, time_label="share of the time")}
 
 
 def _find_families(measured: Sequence[MeasuredTask]) -> dict[str, dict[int, str]]:

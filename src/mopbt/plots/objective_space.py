@@ -1,6 +1,6 @@
 """Plot a comparison in objective space: fronts, searched regions and attainment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import moocore
@@ -19,7 +19,7 @@ from mopbt.plots.style import (
     FRONT,
     INK,
     WIDTH,
-    Style,
+    Styles,
     add_legend,
     add_side_legend,
     axis_label,
@@ -28,8 +28,7 @@ from mopbt.plots.style import (
     drawing_order,
     label_axes,
     set_title,
-    styles_of,
-    task_styles,
+    shown_styles,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ SHADES = ("#e3ebf4", "#a6c4de", "#3f7bb3", "#12355f")  # from few evaluations to
 # Fronts
 
 
-def fronts(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def fronts(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot the front of each algorithm's median run (Figure 6).
 
     The legend has its hypervolume and coverage.
@@ -52,7 +51,7 @@ def fronts(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     if not shown:
         return {}
     alone = len(shown) == 1
-    styles = task_styles(shown)
+    styles = shown_styles(styles, {label for task in shown for label in task.runs})
     figure, axes = create_panels(len(shown), height=2.7, columns=2, width=5.2 if alone else WIDTH)
     for ax, task in zip(axes, shown, strict=True):
         x, y = task.problem.objectives
@@ -85,16 +84,16 @@ def median_run(runs: Sequence[MeasuredRun]) -> MeasuredRun:
 # Searched regions
 
 
-def searched(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def searched(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot where the evaluations of each algorithm lie, as histograms (Figure 7)."""
     return {
-        f"searched-{task.slug}": _plot_searched(task)
+        f"searched-{task.slug}": _plot_searched(task, shown_styles(styles, task.runs))
         for task in measured
         if len(task.problem.objectives) == 2
     }
 
 
-def _plot_searched(task: MeasuredTask) -> "Figure":
+def _plot_searched(task: MeasuredTask, styles: Styles) -> "Figure":
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
     x, y = task.problem.objectives
@@ -116,7 +115,7 @@ def _plot_searched(task: MeasuredTask) -> "Figure":
         "interpolation": "none",
     }
     figure, axes = _create_searched_panels(len(points))
-    for ax, (label, style) in zip(axes, styles_of(task.runs).items(), strict=True):
+    for ax, (label, style) in zip(axes, styles.items(), strict=True):
         drawn = ax.imshow(np.where(counts[label] > 0, counts[label], np.nan).T, **image)
         if style.leads:
             set_title(ax, label, color=FRONT, fontweight="bold")
@@ -172,7 +171,7 @@ def bin_edges(values: Array) -> Array:
 # Attainment
 
 
-def attainment(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def attainment(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot what half of each algorithm's runs attain, and how the baseline differs.
 
     The second panel shows where the baseline attains more often than its best rival.
@@ -183,13 +182,13 @@ def attainment(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         repeated = all(len(of_label) > 1 for of_label in task.runs.values())
         is_shown = len(task.problem.objectives) == 2 and len(task.runs) > 1 and repeated
         if is_shown and all(len(run.front) for run in runs):
-            figures[f"attainment-{task.slug}"] = _plot_attainment(task)
+            figure = _plot_attainment(task, shown_styles(styles, task.runs))
+            figures[f"attainment-{task.slug}"] = figure
     return figures
 
 
-def _plot_attainment(task: MeasuredTask) -> "Figure":
+def _plot_attainment(task: MeasuredTask, styles: Styles) -> "Figure":
     x, y = task.problem.objectives
-    styles = styles_of(task.runs)
     baseline, rival = _baseline_and_rival(task)
     figure, (left, right) = create_panels(2, height=3.0, columns=2, sharex=True, sharey=True)
     for label in drawing_order(task.runs, styles):
@@ -276,9 +275,7 @@ def _height(corners: Array, xs: Array, floor: float) -> Array:
     return np.asarray(np.where(reach, corners[None, :, 1], floor).max(axis=1))
 
 
-def _draw_difference(
-    ax: "Axes", task: MeasuredTask, pair: tuple[str, str], styles: Mapping[str, Style]
-) -> None:
+def _draw_difference(ax: "Axes", task: MeasuredTask, pair: tuple[str, str], styles: Styles) -> None:
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -291,10 +288,11 @@ def _draw_difference(
     if not len(corners):
         ax.text(0.5, 0.5, "no difference", transform=ax.transAxes, ha="center", color=FAINT)
         return
+    colors = [styles[rival].color, "#ffffff", styles[baseline].color]
     drawn = PolyCollection(
         list(corners * task.signs),
         array=100 * shares,
-        cmap=LinearSegmentedColormap.from_list("shares", [styles[rival].color, "#ffffff", FRONT]),
+        cmap=LinearSegmentedColormap.from_list("shares", colors),
         lw=0.1,
         edgecolors="face",
     )

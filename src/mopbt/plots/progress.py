@@ -1,6 +1,6 @@
 """Plot a comparison over time: hypervolume, transfer and trivial models."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,14 +10,14 @@ from mopbt.compare.measures import RELATIONS, Array, MeasuredRun, MeasuredTask
 from mopbt.metrics import MARGIN, log_hypervolume_difference
 from mopbt.objectives import Constraint, parse_constraints
 from mopbt.plots.style import (
-    Style,
+    Styles,
     add_legend,
     create_panels,
     drawing_order,
     label_rows,
     line_options,
     set_title,
-    task_styles,
+    shown_styles,
     time_unit,
 )
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 # Hypervolume over time
 
 
-def progress(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def progress(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot log10(HV* - HV) over time (Figures 3 to 5).
 
     The line is the mean over the runs, the band reaches from the worst to the best run.
     """
     if not measured:
         return {}
-    return {"progress": plot_progress(measured, task_styles(measured))}
+    return {"progress": plot_progress(measured, styles)}
 
 
-def generalization(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def generalization(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot log10(HV* - HV) on test data (Figure 13).
 
     The fronts are those found on validation data.
@@ -52,11 +52,10 @@ def generalization(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         return _log_differences(task.best_test or 0.0, _test_curves(runs))
 
     label = "on test data\n(← better)  log₁₀(HV* − HV)"
-    styles = task_styles(tested)
     return {"generalization": _plot_over_time(tested, differences, label, styles, tested=True)}
 
 
-def transfer(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def transfer(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot the mean hypervolume on test data as a share of that on validation data."""
     tested = _tested_over_time(measured)
     if not tested:
@@ -69,14 +68,13 @@ def transfer(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         return np.asarray(100 * np.divide(test, validation, out=unknown, where=validation > 0))
 
     label = "HV on test, % of validation"
-    styles = task_styles(tested)
     # The first fronts consist of a few bad models. Their shares are noise and would set the scale.
     figure = _plot_over_time(tested, shares, label, styles, since=0.2, tested=True)
     return {"transfer": figure}
 
 
 def plot_progress(
-    measured: Sequence[MeasuredTask], styles: Mapping[str, Style], time_label: str = ""
+    measured: Sequence[MeasuredTask], styles: Styles, time_label: str = ""
 ) -> "Figure":
     """Plot log10(HV* - HV) over time in given styles.
 
@@ -94,7 +92,7 @@ def _plot_over_time(
     measured: Sequence[MeasuredTask],
     values_of: Callable[[MeasuredTask, Sequence[MeasuredRun]], Array],
     label: str,
-    styles: Mapping[str, Style],
+    styles: Styles,
     *,
     since: float = 0.0,
     time_label: str = "",
@@ -112,6 +110,7 @@ def _plot_over_time(
         tested: Draw only runs with test scores.
     """
     figure, axes = create_panels(len(measured), height=1.9)
+    styles = shown_styles(styles, {label for task in measured for label in task.runs})
     for ax, task in zip(axes, measured, strict=True):
         unit, unit_name = (1.0, "") if time_label else time_unit(task.times)
         for algorithm in drawing_order(task.runs, styles):
@@ -132,7 +131,7 @@ def _plot_over_time(
     return figure
 
 
-def draw_band(ax: "Axes", x: Array, values: Array, label: str, styles: Mapping[str, Style]) -> None:
+def draw_band(ax: "Axes", x: Array, values: Array, label: str, styles: Styles) -> None:
     """Draw the mean of values (R, n) at x (n,), and the band of their range."""
     if not len(x):
         return
@@ -188,7 +187,7 @@ def _test_curves(runs: Sequence[MeasuredRun]) -> Array:
 # Trivial classifiers
 
 
-def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
+def trivial(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:
     """Plot the share of trivial classifiers over training steps (Figure 18)."""
     known = []
     for task in measured:
@@ -199,7 +198,7 @@ def trivial(measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
         return {}
     from matplotlib.ticker import MaxNLocator
 
-    styles = task_styles(known)
+    styles = shown_styles(styles, {label for task in known for label in task.runs})
     figure, axes = create_panels(len(known), height=1.9)
     for ax, task in zip(axes, known, strict=True):
         for label in drawing_order(task.runs, styles):

@@ -77,7 +77,7 @@ def learning_curves_figure(results: Results, point: Point | int | None = None) -
     if len(trials) > MOST_LINES:
         members = f"{MOST_LINES} of {members}"
     _set_title(
-        figure, f"{results.problem.name}: {members}, and the lineage of model {lineage[-1].job}"
+        figure, f"{results.problem.name}: {members}, and the lineage of model {lineage[-1].model}"
     )
     return figure
 
@@ -117,7 +117,7 @@ def lineage_figure(results: Results, point: Point | int) -> "Figure":
     exploits = sum(ancestor.exploited for ancestor in lineage)
     _set_title(
         figure,
-        f"{results.problem.name}, model {lineage[-1].job}: "
+        f"{results.problem.name}, model {lineage[-1].model}: "
         f"{counted(len(lineage), 'interval')}, {counted(exploits, 'exploit')} (dotted)",
     )
     return figure
@@ -130,12 +130,12 @@ def hyperparameters_figure(results: Results) -> "Figure":
     figure, axes = _panels(len(space))
     points = list(results.points())
     lineages = [results.lineage(point) for point in results.front().spread(20)]
-    ancestors = {ancestor.job for lineage in lineages for ancestor in lineage}
+    ancestors = {ancestor.model for lineage in lineages for ancestor in lineage}
     for ax, (name, domain) in zip(axes, space.items(), strict=True):
         _set_value_axis(ax, name, domain)
-        others = [point for point in points if point.job not in ancestors]
+        others = [point for point in points if point.model not in ancestors]
         _draw_values(ax, name, domain, others, colors=BLUE, alpha=0.25, label="other members")
-        behind = [point for point in points if point.job in ancestors]
+        behind = [point for point in points if point.model in ancestors]
         _draw_values(
             ax, name, domain, behind, colors=FRONT, alpha=0.7, label="lineages of the front"
         )

@@ -15,8 +15,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mopbt.compare.measures import Array, MeasuredTask, baseline_of, labels_of
 from mopbt.errors import MissingExtra
 from mopbt.objectives import Objective
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+Array = NDArray[np.float64]
 
 INK = "#333333"
 FAINT = "#bbbbbb"
@@ -74,6 +76,8 @@ class Style:
         return self.color == FRONT
 
 
+Styles = Mapping[str, Style]  # of all algorithms of a comparison, by label
+
 BLUE = "#0072b2"
 GREEN = "#009e73"
 ORANGE = "#e69f00"
@@ -87,6 +91,7 @@ MIXED = (0, (5, 1.2, 1, 1.2))
 LEAD = Style(FRONT)
 # Styles of the labels in the paper's experiments. Algorithms of one family share a color.
 STYLES = {
+    "MO-PBT": LEAD,
     "random search": Style(GRAY, "-", "s"),
     "PBT, objective 1": Style(ORANGE, "-", "^"),
     "PBT, objective 2": Style(ORANGE, DASHED, "v"),
@@ -110,20 +115,22 @@ SPARE = tuple(
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
     """Assign a style to each label.
 
-    The baseline gets the strong color, the paper's algorithms their fixed styles, and all others
-    the spare styles in turn.
+    MO-PBT gets the strong color, or else the first label. The paper's algorithms get their fixed
+    styles, and all others the spare styles in turn.
     """
     labels = tuple(labels)
     fixed = {label: STYLES[label] for label in labels if label in STYLES}
-    fixed[baseline_of(labels)] = LEAD
+    if LEAD not in fixed.values():
+        fixed |= dict.fromkeys(labels[:1], LEAD)
     taken = {(style.color, style.line) for style in fixed.values()}
     spare = cycle([style for style in SPARE if (style.color, style.line) not in taken])
     return {label: fixed[label] if label in fixed else next(spare) for label in labels}
 
 
-def task_styles(measured: Sequence[MeasuredTask]) -> dict[str, Style]:
-    """Assign a style to each algorithm that has runs on some tasks."""
-    return styles_of(labels_of(measured))
+def shown_styles(styles: Styles, labels: Iterable[str]) -> dict[str, Style]:
+    """Return the styles of some labels, in their order in a comparison."""
+    shown = set(labels)
+    return {label: style for label, style in styles.items() if label in shown}
 
 
 @contextmanager
@@ -177,7 +184,7 @@ def create_panels(
     return figure, axes[:panels]
 
 
-def drawing_order(labels: Iterable[str], styles: Mapping[str, Style]) -> list[str]:
+def drawing_order(labels: Iterable[str], styles: Styles) -> list[str]:
     """Sort labels for drawing: the leading one last, so that it is on top."""
     return sorted(labels, key=lambda label: styles[label].leads)
 
@@ -226,7 +233,7 @@ def label_rows(axes: Sequence["Axes"], text: str) -> None:
             ax.set_ylabel(text)
 
 
-def add_legend(figure: "Figure", styles: Mapping[str, Style], panels: int, **options: Any) -> None:
+def add_legend(figure: "Figure", styles: Styles, panels: int, **options: Any) -> None:
     """Add a legend below several panels, or to the right of a single one."""
     from matplotlib.lines import Line2D
 

@@ -19,10 +19,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One line of the journal: jobs, reports, an extension, or the end of a session.
+    """One line of the journal: jobs, reports, an extension, departures, or the end of a session.
 
     The end of a session records its seconds of work in `stopped`, and `done` if nothing was left
-    to do. An extension holds the new total of `steps`, of the `population`, or of both.
+    to do. An extension holds the new total of `steps`, of the `population`, or of both. `left` are
+    trials that will not be trained again, because something other than the scheduler ended them.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -30,11 +31,14 @@ class Exchange:
     stopped: float = 0.0
     done: bool = False
     extend: Mapping[str, int] = field(default_factory=dict)
+    left: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Convert the exchange to a JSON object."""
         if self.extend:
             return {"extend": dict(self.extend)}
+        if self.left:
+            return {"left": list(self.left)}
         if self.stopped or self.done:
             end: dict[str, Any] = {"stopped": round(self.stopped, 6)}
             if self.done:
@@ -51,7 +55,8 @@ class Exchange:
         reports = tuple(Report.from_json(report) for report in data.get("reports", ()))
         stopped = data.get("stopped", 0.0)
         done = data.get("done", False)
-        return Exchange(jobs, reports, stopped, done, dict(data.get("extend", {})))
+        extend = dict(data.get("extend", {}))
+        return Exchange(jobs, reports, stopped, done, extend, tuple(data.get("left", ())))
 
 
 class Checkpoints(Protocol):

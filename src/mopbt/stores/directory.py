@@ -8,9 +8,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from mopbt.errors import RunLocked, StoreError
 from mopbt.filesystem import (
@@ -18,6 +19,8 @@ from mopbt.filesystem import (
     cannot_read,
     cannot_write,
     create_exclusively,
+    exists,
+    list_names,
     make_directories,
     open_lock_file,
     open_to_read,
@@ -81,7 +84,9 @@ class DirectoryCheckpoints:
 
     def kept(self) -> frozenset[int]:
         """Return the ids of all checkpoints."""
-        return frozenset(int(f.stem) for f in self.path.glob(f"*{SUFFIX}") if f.stem.isdecimal())
+        names = [name for name in list_names(self.path) if name.endswith(SUFFIX)]
+        stems = [name.removesuffix(SUFFIX) for name in names]
+        return frozenset(int(stem) for stem in stems if stem.isdecimal())
 
     def owner(self) -> bytes | None:
         """Return the record of the run that the folder belongs to; None if there is none."""
@@ -100,9 +105,7 @@ class DirectoryCheckpoints:
         patterns = [f"*{SUFFIX}.{process or '*'}.tmp"]
         if process is None:
             patterns.append(f"{OWNER}.*.tmp")
-        for pattern in patterns:
-            for leftover in self.path.glob(pattern):
-                remove(leftover)
+        _remove_matching(self.path, patterns)
 
     def file(self, id: int) -> Path:
         """Return the file of a job's checkpoint."""
@@ -129,20 +132,16 @@ class DirectoryStore:
     ) -> None:
         self.path = Path(path)
         folder = self.path / "checkpoints"
-        try:
-            make_directories(folder)
-        except OSError as error:
-            raise cannot_write(error, self.path) from error
+        make_directories(folder)
         self._lock = Lock(
             self.path / "lock", f"`mopbt show {self.path}` works while a run is in progress"
         )
         self._durable = durable
+        self._is_open = True
         try:
             if repair is not None:
                 self._rewrite(repair)
-            for pattern in ("run.toml.*.tmp", "journal.*.tmp"):
-                for leftover in self.path.glob(pattern):
-                    remove(leftover)
+            _remove_matching(self.path, ("run.toml.*.tmp", "journal.*.tmp"))
             self._journal_file = self._open_journal()
         except BaseException:
             self._lock.release()
@@ -175,9 +174,7 @@ class DirectoryStore:
         if then is None:
             self._journal_file.cut(mark)
             return
-        with open_to_read(self.journal) as file:
-            kept = file.read(mark)
-        write_atomically(self.journal, kept + encode_line(then))
+        write_atomically(self.journal, self._read_journal(mark) + encode_line(then))
         self._reopen_journal()
 
     def clear(self) -> None:
@@ -185,9 +182,11 @@ class DirectoryStore:
         self._journal_file.cut(0)
 
     def close(self) -> None:
-        """Close the journal and release the lock."""
-        self._journal_file.close()
-        self._lock.release()
+        """Close the journal and release the lock. Closing it again does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._journal_file.close()
+            self._lock.release()
 
     def repair(self, repair: Repair) -> None:
         """Rewrite a damaged journal, and keep the damaged file beside it."""
@@ -208,10 +207,25 @@ class DirectoryStore:
         if None not in lines:
             return
         repaired = b"".join(map(encode_line, repair(lines)))
-        number = next(n for n in count(1) if not (self.path / f"journal.damaged-{n}").exists())
+        number = next(n for n in count(1) if not exists(self.path / f"journal.damaged-{n}"))
         # The copy comes first, so that a crash loses neither file.
-        write_atomically(self.path / f"journal.damaged-{number}", read_file(self.journal))
+        write_atomically(self.path / f"journal.damaged-{number}", self._read_journal())
         write_atomically(self.journal, repaired)
+
+    def _read_journal(self, length: int = -1) -> bytes:
+        """Return the first bytes of the journal, or all."""
+        try:
+            with open_to_read(self.journal) as file:
+                return file.read(length)
+        except OSError as error:
+            raise cannot_read(error, self.journal) from error
+
+
+def _remove_matching(folder: Path, patterns: Iterable[str]) -> None:
+    """Remove the files of a folder whose names match one of the patterns."""
+    for name in list_names(folder):
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            remove(folder / name)
 
 
 class Lock:
@@ -281,7 +295,7 @@ def _close_locks_in_child() -> None:
 os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
-def _try_lock(file: IO[Any], mode: int) -> bool:
+def _try_lock(file: IO[bytes], mode: int) -> bool:
     """Lock a file, exclusively or shared, and return whether that succeeded."""
     try:
         fcntl.flock(file, mode | fcntl.LOCK_NB)
@@ -290,15 +304,12 @@ def _try_lock(file: IO[Any], mode: int) -> bool:
     return True
 
 
-def _read_holder(file: IO[Any]) -> str:
+def _read_holder(file: IO[bytes]) -> str:
     file.seek(0)
-    text = file.read(_LONGEST_HOLDER)
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    return str(text).strip("\0 \n")
+    return file.read(_LONGEST_HOLDER).decode("utf-8", "replace").strip("\0 \n")
 
 
-def _check_own(file: IO[Any], path: Path) -> None:
+def _check_own(file: IO[bytes], path: Path) -> None:
     """Raise StoreError if a file is not the lock of a run: it would be overwritten."""
     text = _read_holder(file)
     if not (text.startswith(_HOLDER) or _HOLDER.startswith(text)):

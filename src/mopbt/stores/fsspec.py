@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.errors import MissingExtra
-from mopbt.filesystem import cannot_write, make_directories
+from mopbt.filesystem import make_directories
 from mopbt.stores.base import (
     OWNER,
     Checkpoints,
@@ -32,10 +32,7 @@ def checkpoints_at(place: Path | str, *, make: bool = True) -> Checkpoints:
         return RemoteCheckpoints(str(place))
     folder = Path(str(place).rpartition("://")[2]).absolute()
     if make:
-        try:
-            make_directories(folder)
-        except OSError as error:
-            raise cannot_write(error, folder) from error
+        make_directories(folder)
     return DirectoryCheckpoints(folder)
 
 

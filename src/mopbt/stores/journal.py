@@ -44,7 +44,7 @@ def parse_line(line: bytes) -> Line | None:
         return None
     try:
         parsed = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise incompatible(error) from None
     if not isinstance(parsed, dict):
         raise incompatible(TypeError(f"{type(parsed).__name__} instead of an object"))

@@ -42,7 +42,7 @@ class Branch:
     """A trial from its start, or from an exploit, to its next exploit.
 
     Attributes:
-        id: The first job of the branch.
+        id: The id of the first model of the branch.
         trial: The trial.
         number: Position among the branches of the trial, from 1.
         start: The checkpoint that the branch started from, None for fresh weights.
@@ -73,7 +73,7 @@ class Branch:
 class Evaluation:
     """One report of a run and its branch. `scores` is empty if the interval failed."""
 
-    job: int
+    model: int
     branch: Branch = field(repr=False)
     step: int
     hp: Mapping[str, Any]
@@ -84,8 +84,8 @@ class Evaluation:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this is the first job of its branch."""
-        return self.job == self.branch.id
+        """Return whether this is the first evaluation of its branch."""
+        return self.model == self.branch.id
 
     @property
     def numeric_hp(self) -> dict[str, float]:
@@ -153,8 +153,8 @@ def evaluations_of(results: Results) -> list[Evaluation]:
     for record in results.records():
         branch = _find_branch(record, latest.get(record["trial"]), evaluations)
         latest[branch.trial] = branch
-        evaluations[record["job"]] = Evaluation(
-            job=record["job"],
+        evaluations[record["model"]] = Evaluation(
+            model=record["model"],
             branch=branch,
             step=record["end"],
             hp=_select(record, "hp."),
@@ -163,7 +163,7 @@ def evaluations_of(results: Results) -> list[Evaluation]:
             seconds=record["seconds"],
             error=record["error"],
         )
-    return sorted(evaluations.values(), key=lambda e: (e.seconds, e.job))
+    return sorted(evaluations.values(), key=lambda e: (e.seconds, e.model))
 
 
 def _standard_errors(record: Mapping[str, Any]) -> dict[str, float]:
@@ -183,15 +183,15 @@ def _select(record: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 def _find_branch(
     record: Mapping[str, Any], latest: Branch | None, evaluations: Mapping[int, Evaluation]
 ) -> Branch:
-    """Return the branch of a job: the latest one of its trial, or a new one."""
+    """Return the branch of an evaluation: the latest one of its trial, or a new one."""
     start = record["start"]
     fork = evaluations.get(start)
     if latest is None:
-        return Branch(record["job"], record["trial"], 1, start, fork)
+        return Branch(record["model"], record["trial"], 1, start, fork)
     # The start of the branch itself is used again if its first interval failed.
     if start == latest.start or (fork is not None and fork.branch == latest):
         return latest
-    return Branch(record["job"], record["trial"], latest.number + 1, start, fork)
+    return Branch(record["model"], record["trial"], latest.number + 1, start, fork)
 
 
 def population_metrics(
@@ -206,7 +206,7 @@ def population_metrics(
     archive = Archive()
     rows = []
     for reports, evaluation in enumerate(evaluations, 1):
-        entry = entry_of(results.history.report(evaluation.job))
+        entry = entry_of(results.history.report(evaluation.model))
         if entry is not None:
             archive.enter(entry)
         reached = bisect_right(times, evaluation.seconds)
