@@ -457,7 +457,7 @@ class TestRecord:
         mopbt_command("resume", "run", "--engine", "local")
         results = mopbt.Results.open(tmp_path / "run")
         assert all("scaling" in results.load(point) for point in results.front())
-        best = results.front()[0].job
+        best = results.front()[0].model
         assert "identical" in mopbt_command("replay", "run", best).stdout
         plan = mopbt_command(
             "plan", "adult-fairness", "--scale", "smoke", "--precision", "tf32", code=1
