@@ -175,7 +175,7 @@ class Attention(nn.Module):
             for part in self.qkv(x).chunk(3, -1)
         )
         scores = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
-        attended: Tensor = self.dropout(scores.softmax(-1)) @ v
+        attended: Tensor = self.dropout(_softmax(scores)) @ v
         return attended.transpose(1, 2).flatten(2)
 
     def _attend_first(self, x: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class Attention(nn.Module):
         q = torch.einsum("bw,hdw->bhd", x[:, 0], wq) + bq
         scores = torch.einsum("bhd,hdw->bhw", q * q.shape[-1] ** -0.5, wk) @ x.transpose(-1, -2)
         # The dimension of queries makes dropout draw the same mask as in `_attend`.
-        weights = self.dropout(scores.softmax(-1)[:, :, None])[:, :, 0]
+        weights = self.dropout(_softmax(scores)[:, :, None])[:, :, 0]
         attended: Tensor = torch.einsum("bhw,hdw->bhd", weights @ x, wv)
         attended = attended + weights.sum(-1, keepdim=True) * bv
         return attended.flatten(1)[:, None]
@@ -269,6 +269,15 @@ class WideBlock(nn.Module):
         added = self.second(F.relu(self.second_norm(added)))
         total: Tensor = self.shortcut(x) + added
         return total
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    """Normalize scores over the last dimension.
+
+    For a dozen tokens, PyTorch's own softmax takes five times as long on a CPU.
+    """
+    weights = (scores - scores.amax(-1, keepdim=True).detach()).exp()
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _uniform(rows: int, width: int) -> nn.Parameter:

@@ -16,8 +16,8 @@ from mopbt.torch.device import free_memory, is_out_of_memory, release_unused_mem
 
 Result = TypeVar("Result")
 
-# Memory for the intermediate results of one call. More would not make it faster.
-CPU_BYTES = 2**29
+# Memory for the intermediate results of one call. On a CPU, more than its caches hold is slower.
+CPU_BYTES = 2**24
 ACCELERATOR_BYTES = 2**31
 # The share of free memory that one call may take, and a stack with all that its training needs.
 CALL_SHARE = 0.25
