@@ -56,9 +56,9 @@ mutation: $(VENV)/.baselines
 trace: $(VENV)/.baselines
 	$(BIN)/python baselines/measure_trace.py $(ARGS)
 
-# Build the site in build/site. A warning is an error.
+# Build the site in build/site: some minutes at first, because the programs of its gallery are executed.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	$(BIN)/python docs/site/build.py $(ARGS)
 
 # Run all comparisons in the scale `small`, in comparisons/small: many hours on two cores. Stop at any time and rerun to resume.
 # If one cannot run, for example because its data are missing, the others still do.
@@ -105,7 +105,7 @@ $(VENV)/.check: $(VENV)/.torch
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.torch
-	$(PIP) --editable ".[torch]" --group docs
+	$(PIP) --editable ".[lightning,plot,ray,sklearn,torch]" --group docs
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.torch

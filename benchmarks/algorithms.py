@@ -1,4 +1,4 @@
-"""Compare all algorithms on the synthetic problems, for docs/algorithms.md.
+"""Compare all algorithms on the synthetic problems, for docs/explanation/algorithms.md.
 
 Run it with ``python benchmarks/algorithms.py [--seeds 20]``; it needs the extras `bo` and `plot`.
 The protocol is the paper's: 16 workers, a population of 32, 50 intervals, in virtual time.
@@ -49,7 +49,7 @@ from mopbt.tasks.synthetic import (
     TwoQuadratics,
 )
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs" / "explanation"
 WORKERS = 16
 # A population of 32 on 16 workers takes two seconds for each of the 50 steps.
 SECONDS = 100.0

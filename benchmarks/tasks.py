@@ -1,4 +1,4 @@
-"""Run MO-PBT on the paper's nine tasks at scale `small`, for docs/tasks.md.
+"""Run MO-PBT on the paper's nine tasks at scale `small`, for docs/reference/tasks.md.
 
 Run it with ``python benchmarks/tasks.py [TASK ...]``. It needs the extras `torch` and `plot`, and
 the data sets; `mopbt tasks` lists which are present. Runs are kept in ``--out``; rerun the same
@@ -24,7 +24,7 @@ from mopbt.engines.supervisor import available_cores
 from mopbt.metrics import hypervolume
 from mopbt.tasks.paper import TASKS
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs" / "reference"
 BEGIN = "<!-- table: written by benchmarks/tasks.py -->\n"
 END = "<!-- end of table -->\n"
 NINE = [name for name in TASKS if not name.endswith("-31")]
@@ -127,7 +127,7 @@ def draw(names: Sequence[str], out: Path, file: Path) -> None:
 
 
 def main() -> None:
-    """Print the table; with all nine tasks, update docs/tasks.md and its figure."""
+    """Print the table; with all nine tasks, update docs/reference/tasks.md and its figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tasks", nargs="*", default=NINE, help="names of tasks (default: all nine)")
     parser.add_argument("--out", type=Path, default=Path("runs/tasks"), help="folder of the runs")

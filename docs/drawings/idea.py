@@ -1,4 +1,4 @@
-"""Draw docs/idea.png: one step of MO-PBT, with the ranking of the library.
+"""Draw docs/explanation/idea.png: one step of MO-PBT, with the ranking of the library.
 
 Run it with ``python docs/drawings/idea.py``.
 """
@@ -120,7 +120,7 @@ def main():
     members(panels[2], grown[kept], [colors[i] for i in kept])
     members(panels[2], grown[worst], [colors[i] for i in best], ["±"] * QUARTER)
     note(panels[2], "±: copies, hyperparameters perturbed")
-    figure.savefig(Path(__file__).parent.parent / "idea.png", dpi=130)
+    figure.savefig(Path(__file__).parents[1] / "explanation" / "idea.png", dpi=130)
 
 
 if __name__ == "__main__":

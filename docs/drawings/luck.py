@@ -1,4 +1,4 @@
-"""Draw docs/luck.png: what a front says, and what its models are worth.
+"""Draw docs/explanation/luck.png: what a front says, and what its models are worth.
 
 Run it with ``python docs/drawings/luck.py``.
 """
@@ -56,4 +56,4 @@ def main(file):
 
 
 if __name__ == "__main__":
-    main(Path(__file__).parents[1] / "luck.png")
+    main(Path(__file__).parents[1] / "explanation" / "luck.png")

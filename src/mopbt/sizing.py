@@ -19,7 +19,7 @@ from mopbt.uncertainty import inheritance_test
 FEWEST_INTERVALS = 20
 SMALLEST_POPULATION = 8
 GENERATIONS = 3  # after which the interval is judged
-GUIDE = "see docs/sizing.md"
+GUIDE = "see docs/how-to/sizing.md"
 
 Ints = NDArray[np.intp]
 

@@ -93,7 +93,7 @@ MISTAKES = [
     ),
     Mistake(
         *("something that is no task", lambda here: mopbt.run({"lr": 0.1}, out="new"), TypeError),
-        *("dict object", "it has no method `init`", "see docs/write-a-task.md"),
+        *("dict object", "it has no method `init`", "see docs/how-to/write-a-task.md"),
     ),
     Mistake(
         *(

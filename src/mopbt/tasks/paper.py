@@ -61,7 +61,7 @@ class Scale:
 # `paper` needs a GPU. `small` is for comparisons on two cores: it has fewer rows, smaller networks
 # and shorter intervals, an epoch of few rows or less, but keeps 50 exploit steps (25 under attack),
 # because with few of them MO-PBT and random search are equal. Its learning rates are measured, see
-# docs/tasks.md. `smoke` only shows that everything works.
+# docs/reference/tasks.md. `smoke` only shows that everything works.
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
     "small": Scale(
