@@ -1,10 +1,12 @@
 """Settings for all tests, and the two lanes they run in.
 
-`make test` is the fast lane: about three minutes on two cores, five minutes of CPU time.
-`make test-all` runs all tests in at most 25 minutes.
+`make test` is the fast lane: at most four minutes on two cores, six minutes of CPU time.
+`make test-all` runs all tests, with more random examples, in at most 25 minutes.
 
-- A test is marked slow if it takes more than about 1.2 seconds.
-- A test that needs a Ray cluster or a browser is slow, unless it is marked `fast`: one of each is.
+- A test is marked slow if it takes more than about 1.2 seconds of CPU time, or if a faster test
+  covers the same code: of the parameters of a test, often one of each kind is fast (`lanes.py`).
+- A test that needs a Ray cluster, a browser or the simulated accelerator is slow, unless it is
+  marked `fast`: one with a cluster and one with a browser is.
 - A file whose imports alone take seconds is slow as a whole.
 - The fast lane has at least a test of every module, every algorithm, every engine, Lightning, the
   commands of the README and 100 kills, some of which take longer. It tries fewer random examples.
@@ -19,13 +21,18 @@ import pytest
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
-SLOW_FIXTURES = {"cluster", "local_ray", "open_view"}
+SLOW_FIXTURES = {"accelerator", "cluster", "local_ray", "open_view"}
 # Not even imported in the fast lane.
 SLOW_FILES = {
     "integrations/test_lightning.py",
     "integrations/test_ray_tune.py",
     "test_examples.py",
     "test_published.py",
+    # They compile and register the simulated accelerator.
+    "torch/test_accelerator.py",
+    "torch/test_memory_on_accelerator.py",
+    "torch/test_misplacement.py",
+    "torch/test_paper_on_accelerator.py",
 }
 FIRST = ("compare", "proposals", "ray", "cli", "docs", "examples")  # the longest files start first
 
@@ -41,7 +48,7 @@ sys.dont_write_bytecode = False
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 # A busy machine must not fail a test. The fast lane tries fewer examples.
-settings.register_profile("fast", deadline=None, max_examples=40)
+settings.register_profile("fast", deadline=None, max_examples=20)
 settings.register_profile("all", deadline=None)
 
 

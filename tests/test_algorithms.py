@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from lanes import slow_except
 from mopbt import Budget, LocalEngine, PoolEngine, Results, SimulatedEngine, VectorizedEngine, run
 from mopbt.algorithms import (
     ALGORITHMS,
@@ -49,10 +50,7 @@ SMALL = {
 SYNCHRONOUS = [name for name in SMALL if "asha" not in name]
 TOY = ToyTask(steps=6)
 # One algorithm of each scheduler starts workers in the fast lane; tests/golden does with others.
-ON_WORKERS = [
-    name if name in ("mo-pbt", "mo-asha", "nsga2") else pytest.param(name, marks=pytest.mark.slow)
-    for name in SMALL
-]
+ON_WORKERS = slow_except(["mo-pbt", "mo-asha", "nsga2"], SMALL)
 
 
 def test_all_ten_algorithms_are_tested():
@@ -68,8 +66,15 @@ def conformance(name):
     return Conforms
 
 
+# The fast lane runs these once, on a simulation.
+MODELED = ["qnehvi", "parego"]
+WITHOUT_MODELS = slow_except([name for name in SMALL if name not in MODELED], SMALL)
+
 for _name in SMALL:
-    globals()[f"Test_{_name.replace('-', '_')}"] = conformance(_name)
+    _tests = conformance(_name)
+    globals()[f"Test_{_name.replace('-', '_')}"] = (
+        pytest.mark.slow(_tests) if _name in MODELED else _tests
+    )
 
 
 def evaluations(results):
@@ -166,7 +171,7 @@ def test_a_kill_loses_nothing_and_the_run_ends_as_if_there_had_been_none(name, t
         assert finish(path) == unbroken
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", WITHOUT_MODELS)
 def test_nan_does_not_end_it(name):
     results = run(NanToy(steps=6), out=None, algorithm=SMALL[name], engine="local", progress=False)
     assert results.outcome == "done"

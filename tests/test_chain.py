@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from lanes import examples
 from mopbt import chain
 from mopbt.chain import ScatteredChain
 from mopbt.ranking import scattered_order
@@ -26,7 +27,7 @@ def check(following, points):
 
 @pytest.mark.parametrize("most", [0, 3, 100])
 @given(st.lists(st.dictionaries(st.integers(0, 25), st.none() | PLACES, max_size=4), max_size=12))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_chain_equals_algorithm_1_on_its_points(most, steps):
     following, points = ScatteredChain(), {}
     objectives = np.zeros((26, 2))

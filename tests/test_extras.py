@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from lanes import slow_except
+
 EXTRAS = ("torch", "sklearn", "matplotlib", "pandas", "ray", "botorch", "lightning", "optuna")
 BLOCK = f"import sys\nfor name in {EXTRAS}: sys.modules[name] = None\n"
 
@@ -19,20 +21,20 @@ def command_line(*arguments):
     return f"sys.argv = {['mopbt', *arguments]}\nfrom mopbt.cli import main\nmain()"
 
 
-@pytest.mark.parametrize(
-    ("program", "extra"),
-    [
-        ("import mopbt.torch", "torch"),
-        ("from mopbt.torch.task import TorchTask", "torch"),
-        ("import mopbt.integrations.sklearn", "sklearn"),
-        ("import mopbt.integrations.lightning", "lightning"),
-        (command_line("run", "adult-fairness", "--scale", "smoke"), "sklearn,torch"),
-        (command_line("run", "cifar10-robustness", "--scale", "smoke"), "torch"),
-        (command_line("run", "adult-linear"), "sklearn"),
-        (command_line("run", "toy", "--algorithm", "qnehvi", "--engine", "local"), "bo"),
-        (command_line("run", "toy", "--engine", "ray"), "ray"),
-    ],
-)
+PROGRAMS = [
+    ("import mopbt.torch", "torch"),
+    ("from mopbt.torch.task import TorchTask", "torch"),
+    ("import mopbt.integrations.sklearn", "sklearn"),
+    ("import mopbt.integrations.lightning", "lightning"),
+    (command_line("run", "adult-fairness", "--scale", "smoke"), "sklearn,torch"),
+    (command_line("run", "cifar10-robustness", "--scale", "smoke"), "torch"),
+    (command_line("run", "adult-linear"), "sklearn"),
+    (command_line("run", "toy", "--algorithm", "qnehvi", "--engine", "local"), "bo"),
+    (command_line("run", "toy", "--engine", "ray"), "ray"),
+]
+
+
+@pytest.mark.parametrize(("program", "extra"), slow_except([PROGRAMS[0], PROGRAMS[4]], PROGRAMS))
 def test_a_missing_extra_is_named_with_its_command(program, extra, tmp_path):
     done = execute(program, tmp_path)
     assert done.returncode == 1

@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, AdamW
@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import (
 )
 
 import mopbt
+from lanes import examples
 from mopbt import run, serialization
 from mopbt.algorithms import RandomSearch
 from mopbt.device import assign_device
@@ -685,7 +686,7 @@ class TestArraysFunction(TaskConformance):
         return make(counting)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.lists(st.floats(1e-3, 1.0), min_size=2, max_size=4), st.sampled_from(STYLES))
 def test_any_history_of_rates_is_the_one_that_was_used(rates, style):
     styles = Styles(AdamW)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mopbt
+from lanes import slow_except
 from mopbt.algorithms import algorithm_of
 from mopbt.archive import entry_of, front_of
 from mopbt.columns import LARGEST_GAP, JobColumns, MappingColumn, ReportColumns
@@ -65,7 +66,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", slow_except([4], [1, 4]))
 @pytest.mark.parametrize("name", CASES)
 def test_the_state_is_that_of_the_plain_fold_after_every_line(name, workers, tmp_path):
     task, options = CASES[name]
@@ -86,7 +87,7 @@ def test_the_state_is_that_of_the_plain_fold_after_every_line(name, workers, tmp
         assert repr(history.state(scheduler, 0)) == repr(state)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", slow_except([0], range(5)))
 @pytest.mark.parametrize("name", ["synchronous", "asynchronous", "stopping ASHA"])
 def test_the_state_follows_trials_that_leave(name, seed):
     """Ray Tune may end a trial by itself: its job fails, and it is never trained again."""

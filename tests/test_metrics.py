@@ -5,11 +5,12 @@ from itertools import pairwise, product
 import numpy as np
 import pygmo
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import mopbt.metrics as metrics
+from lanes import examples
 from mopbt.metrics import (
     best_hypervolume,
     coverage,
@@ -84,7 +85,7 @@ def test_hypervolume_by_hand():
     assert hypervolume(np.empty((0, 3)), [0, 0, 0]) == 0
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(tables(SOME_BROKEN, largest=5))
 def test_hypervolume_is_that_of_the_definition(objectives):
     reference = [0.0] * objectives.shape[1]

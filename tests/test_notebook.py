@@ -104,6 +104,7 @@ def test_a_figure_shows_itself_in_a_notebook(results):
     results.plot_progress().savefig(file, format="svg")
 
 
+@pytest.mark.slow
 def test_more_objectives_are_parallel_coordinates():
     results = mopbt.run(
         ThreeSkills(), out=None, engine="simulated", progress=False, population=4, seed=1

@@ -5,11 +5,12 @@ from itertools import pairwise, product
 import numpy as np
 import pygmo
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import mopbt.ranking as ranking
+from lanes import examples
 from mopbt.exploit import quantile_size
 from mopbt.ranking import (
     by_domination,
@@ -364,7 +365,7 @@ def test_equal_hypervolumes_go_to_the_larger_first_objective_and_duplicates_last
     ]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(tables(largest=7, counts=st.sampled_from([1, 2, 3])))
 def test_each_of_the_hypervolume_order_adds_the_most(objectives):
     order = hypervolume_order(objectives).tolist()
@@ -387,7 +388,7 @@ def test_each_of_the_hypervolume_order_adds_the_most(objectives):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@settings(max_examples=60)
+@examples(60)
 @given(table=constrained(st.one_of(EIGHTHS, EIGHTHS, BROKEN)))
 def test_orders_are_permutations_by_rank_with_failed_rows_last(order, table):
     objectives, violations = table
@@ -422,7 +423,7 @@ def test_no_row_one_row_two_rows(function, K):
 
 
 @pytest.mark.parametrize("rank", RANKS, ids=repr)
-@settings(max_examples=40)
+@examples(40)
 @given(table=constrained(st.one_of(EIGHTHS, EIGHTHS, EIGHTHS, BROKEN)))
 def test_every_ranking_orders_feasible_rows_first_and_failed_rows_last(rank, table):
     objectives, violations = table
@@ -440,7 +441,7 @@ def test_every_ranking_orders_feasible_rows_first_and_failed_rows_last(rank, tab
 
 
 @pytest.mark.parametrize("rank", RANKS, ids=repr)
-@settings(max_examples=40)
+@examples(40)
 @given(table=constrained(), cuts=st.tuples(st.integers(0, 12), st.integers(0, 12)))
 def test_cuts_do_not_change_the_rows_on_each_side(rank, table, cuts):
     """An exploit cuts twice: below the donors and above the replaced members."""

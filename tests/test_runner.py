@@ -817,6 +817,7 @@ def test_options_of_the_wrong_kind(tmp_path, options, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_kept_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     made, make = [], tempfile.mkdtemp

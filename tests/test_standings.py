@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from lanes import examples
 from mopbt import chain, standings
 from mopbt.ranking import (
     by_domination,
@@ -67,7 +68,7 @@ def check_fronts(fronts, held):
     ("kind", "k"), [(Staircases, 2), *((Fronts, k) for k in (1, 2, 3, 4))], ids=str
 )
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_fronts_follow_points_that_come_and_go(kind, k, data):
     fronts, held = kind(), {}
     moves = st.lists(st.tuples(st.integers(0, 20), points(k)), max_size=40)
@@ -124,7 +125,7 @@ def check_order(table, held, rank, cuts):
 
 @pytest.mark.parametrize("rank", RANKINGS, ids=repr)
 @given(k=st.integers(2, 3), limit=st.sampled_from([0, 4, 400]), data=st.data())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_standings_equal_the_ranking_of_all_results(rank, k, limit, data):
     table, held = standings_of(rank), {}
     with pytest.MonkeyPatch.context() as patch:

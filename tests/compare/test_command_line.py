@@ -93,6 +93,7 @@ def test_the_command_says_what_is_wrong_and_which_runs_failed(place, tmp_path, m
     assert "problems.py" in trace
 
 
+@pytest.mark.slow
 def test_without_matplotlib_there_are_tables(small, place, tmp_path, monkeypatch):
     """The command reports the missing package and does not fail."""
     shutil.copytree(small[1], tmp_path / "small")

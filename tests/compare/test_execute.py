@@ -77,6 +77,7 @@ def test_algorithms_without_an_end_get_the_time_of_the_slowest_run(small, place)
         assert [len(run) for run in theirs] == [4 * rounds] * 2
 
 
+@pytest.mark.slow
 def test_the_slowest_run_counts_where_they_take_different_times(place, tmp_path):
     algorithms = {
         "random search": {"name": "random-search", "population": 4},
@@ -107,6 +108,7 @@ def test_finished_runs_are_not_repeated_and_nothing_is_started_for_them(small, p
     ]
 
 
+@pytest.mark.slow
 def test_one_task_can_be_run_now_and_the_others_later(small, place, tmp_path):
     """This works even if the data of the others are missing."""
     both = experiment(place, "short", "Absent", seeds=1)
@@ -183,6 +185,7 @@ def test_a_measured_cost_is_measured_once(place, tmp_path):
     assert times == {"A": 0.5, "B": 0.5}
 
 
+@pytest.mark.slow
 def test_the_cost_is_that_of_configurations_that_can_be_trained(place, tmp_path):
     algorithms = {"A": {"name": "random-search", "population": 8}}
     fickle = experiment(

@@ -5,10 +5,11 @@ import math
 import moocore
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from compare.builders import MAX_MAX, comparison_of, problem_of, run_of
+from lanes import examples
 from mopbt import metrics
 from mopbt.compare import AlgorithmEntry
 from mopbt.compare.measures import (
@@ -39,7 +40,7 @@ class TestMeasures:
             }
         assert {tuple(p) for p in objectives[rows_once_on_front(objectives, seconds)]} == seen
 
-    @settings(max_examples=25)
+    @examples(25)
     @given(st.integers(0, 10**6), st.sampled_from([2, 3]), st.booleans())
     def test_all_measures_are_those_of_the_definition(self, seed, K, together):
         """The paper's definitions, one by one: fronts, reference point, HV* and hypervolumes."""
@@ -78,7 +79,7 @@ class TestMeasures:
             if K == 2:
                 assert measured.coverage == metrics.coverage(data.objectives, task.reference)
 
-    @settings(max_examples=25)
+    @examples(25)
     @given(st.integers(0, 10**6))
     def test_the_test_hypervolume_is_that_of_the_validation_front(self, seed):
         rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from compare.helpers import EXPERIMENTS, GOOD, ONE_RUN, TESTS, by_run, experiment, task
+from lanes import slow_except
 from mopbt.algorithms import MOPBT, NSGA2, ParEGO, RandomSearch
 from mopbt.compare import (
     AlgorithmEntry,
@@ -219,7 +220,7 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "message"), IMPOSSIBLE)
+@pytest.mark.parametrize(("old", "new", "message"), slow_except(IMPOSSIBLE[:2], IMPOSSIBLE))
 def test_an_impossible_experiment_is_refused_before_any_run(tmp_path, old, new, message):
     assert old in GOOD
     (tmp_path / "wrong.toml").write_text(GOOD.replace(old, new, 1))
@@ -286,6 +287,7 @@ def test_the_papers_scale_is_the_default(place, tmp_path):
     assert recompute(one, out=tmp_path, scale="paper").runs
 
 
+@pytest.mark.slow
 def test_a_scale_of_the_experiment_alone_leaves_tasks_as_they_are(place, tmp_path):
     """A task of a user's file has one size, and must run in any scale of the experiment."""
     quick = experiment(place, "quick", scales={"quick": {"seeds": 1}}, **ONE_RUN | {"seeds": 2})

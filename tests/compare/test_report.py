@@ -81,6 +81,7 @@ class TestReport:
         }
         assert (folder / "final.png").stat().st_size > 5000
 
+    @pytest.mark.slow
     def test_the_same_comparison_gives_the_same_files(self, tmp_path):
         first, second = (
             write_report(random_comparison(figures=("progress",)), tmp_path / name)
@@ -102,6 +103,7 @@ class TestReport:
         files = write_report(replace(random_comparison(), runs=(), problems={}), tmp_path)
         assert {file.name for file in files} == TABLES
 
+    @pytest.mark.slow
     def test_the_shortest_runs_can_be_drawn(self):
         measured = measure(random_comparison(seeds=1, n=1))
         figures = [figure for name in FIGURES for figure in draw(name, measured).values()]
@@ -241,6 +243,7 @@ class TestReport:
             write_report(random_comparison(), tmp_path)
         assert (tmp_path / "tables.md").exists()
 
+    @pytest.mark.slow
     def test_matplotlib_is_imported_with_the_first_figure_and_keeps_its_settings(self):
         script = (
             "import sys; from mopbt.compare.report import draw; "

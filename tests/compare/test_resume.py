@@ -108,6 +108,7 @@ def test_a_run_with_missing_checkpoints_restarts(place, tmp_path):
     assert plain(Results.open(tmp_path / "run")) == plain(Results.open(tmp_path / "uninterrupted"))
 
 
+@pytest.mark.slow
 def test_files_left_by_a_kill_do_no_harm(small, place, tmp_path):
     (tmp_path / "experiment.toml.123.tmp").touch()
     one = experiment(
@@ -138,6 +139,7 @@ def test_runs_with_different_costs_are_not_compared(place, tmp_path):
         compare(quick, out=out, jobs=1, progress=False)
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_with_another_cost_restarts(place, tmp_path):
     out, quick = tmp_path / "out", experiment(place, "quick", **ONE_RUN)
     compare(quick, out=out, jobs=1, progress=False)

@@ -136,6 +136,7 @@ def test_runs_of_another_version_are_not_reused(small, place, tmp_path):
     assert is_copy == [False, True]
 
 
+@pytest.mark.slow
 def test_a_given_cost_is_not_reused_as_a_measured_one(small, place, tmp_path):
     given = experiment(place, "short", seeds=1)
     compare(

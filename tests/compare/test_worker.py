@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from compare.helpers import experiment, task
+from lanes import slow_except
 from mopbt.compare import Experiment
 from mopbt.compare.execute import WorkerPool
 from mopbt.compare.resources import Resources
@@ -61,7 +62,7 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("code", CHECKS)
+@pytest.mark.parametrize("code", slow_except(["os._exit(7)"], CHECKS))
 def test_an_error_of_a_task_is_raised_before_any_run(pool, tmp_path, code):
     """The task is loaded in a worker, so that its code cannot end this process."""
     (tmp_path / "only_in_worker.py").write_text(

@@ -377,6 +377,7 @@ def test_each_worker_receives_its_own_device(three, tmp_path):
     assert len(received) == len(set(received)) >= 2
 
 
+@pytest.mark.slow
 def test_workers_share_the_chosen_devices(three, tmp_path):
     workers, received = environments(tmp_path, devices=[1], workers_per_device=2, jobs=8)
     assert workers == 2
@@ -423,6 +424,7 @@ def test_a_machine_without_accelerators_assigns_nothing(tmp_path, monkeypatch):
     assert (workers, received) == (1, [(None, "")])
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_on_its_own_device(three, tmp_path):
     task = Placed(folder=str(tmp_path))
     engine = PoolEngine(devices=[0, 2])
@@ -497,6 +499,7 @@ def test_auto_says_why_there_is_no_stack(tried):
     assert spec.why.startswith("the model cannot be stacked; 2 workers on a device")
 
 
+@pytest.mark.slow
 def test_device_memory_limits_stacks_and_workers(tried):
     half = FREE // 2
     spec = tried(size=half, population=32)

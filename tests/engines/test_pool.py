@@ -24,6 +24,7 @@ from engines.in_workers import (
     UnreadTask,
     WordyTask,
 )
+from lanes import slow_except
 from mopbt.engines import pool
 from mopbt.engines.base import RunContext
 from mopbt.engines.execution import Answer
@@ -52,6 +53,7 @@ class TestPool(EngineConformance):
         return DirectoryCheckpoints(self.folder)
 
 
+@pytest.mark.slow
 class TestPoolWithoutCache(TestPool):
     def make(self):
         return PoolEngine(1, warm_bytes=0)
@@ -84,6 +86,7 @@ def test_a_dead_worker_is_replaced_and_its_job_repeated(tmp_path):
     assert all(report.objectives is not None for report in reports.values())
 
 
+@pytest.mark.slow
 def test_a_job_that_keeps_killing_its_worker_is_reported_as_failed(tmp_path):
     (tmp_path / "lives").write_text("2")
     engine = start(SuicidalToy(lives=str(tmp_path / "lives")), tmp_path, workers=1, retries=1)
@@ -95,7 +98,8 @@ def test_a_job_that_keeps_killing_its_worker_is_reported_as_failed(tmp_path):
     assert reports[1].objectives is not None
 
 
-@pytest.mark.parametrize("retries", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("retries", [0, 2])
 def test_a_job_that_is_being_saved_is_not_blamed_for_the_death_of_the_next_one(tmp_path, retries):
     (tmp_path / "lives").write_text("99")
     engine, task = (
@@ -314,6 +318,7 @@ def test_refuses_wrong_sizes():
     assert PoolEngine().workers == available_cores() >= 1
 
 
+@pytest.mark.slow
 def test_the_death_of_a_worker_whose_children_survive_is_noticed_at_once(tmp_path):
     (tmp_path / "lives").write_text("1")
     began = time.monotonic()
@@ -354,6 +359,7 @@ def test_a_storage_that_refuses_a_checkpoint_stops_the_run(tmp_path, error):
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_worker_collects_garbage_except_in_what_it_imported(tmp_path):
     engine = start(GarbageTask(), tmp_path, workers=1)
     engine.submit(fresh(0), {})
@@ -363,6 +369,7 @@ def test_a_worker_collects_garbage_except_in_what_it_imported(tmp_path):
     engine.close()
 
 
+@pytest.mark.slow
 def test_long_jobs_do_not_wait_behind_each_other(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "_SHORT", 0.05)
     engine = start(SlowToy(seconds=0.1), tmp_path, workers=2)
@@ -375,6 +382,7 @@ def test_long_jobs_do_not_wait_behind_each_other(tmp_path, monkeypatch):
     engine.close()
 
 
+@pytest.mark.slow
 def test_finished_jobs_are_reported_before_the_error(tmp_path):
     evaluated = tmp_path / "evaluated"
     engine = start(HalfSilentTask(noise=0.0, evaluated=str(evaluated)), tmp_path, workers=1)
@@ -392,7 +400,7 @@ def test_finished_jobs_are_reported_before_the_error(tmp_path):
 STACK_FAILED = r"members of 'toy' as one stack failed \(ZeroDivisionError: no stacks today\)"
 
 
-@pytest.mark.parametrize("is_simulated", [False, True])
+@pytest.mark.parametrize("is_simulated", slow_except([False], [False, True]))
 def test_a_stack_that_fails_is_reported_once_and_its_members_trained_one_by_one(
     tmp_path, is_simulated
 ):

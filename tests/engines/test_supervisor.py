@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lanes import slow_except
 from mopbt.engines.supervisor import Supervisor
 
 
@@ -67,7 +68,9 @@ def test_a_worker_that_dies_takes_its_children_with_it(supervisor):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are searched on Linux only")
-@pytest.mark.parametrize("end", ["dies", "is killed", "loses its supervisor"])
+@pytest.mark.parametrize(
+    "end", slow_except(["is killed"], ["dies", "is killed", "loses its supervisor"])
+)
 def test_processes_in_sessions_of_their_own_end_with_their_worker(supervisor, end):
     worker = supervisor.spawn("engines.in_workers:echo", {})
     other = supervisor.spawn("engines.in_workers:echo", {})

@@ -27,6 +27,8 @@ from tests.golden.cases import (
 )
 from tests.golden.recorded import FOLDER, assert_same, check_lines, read_lines, rounded, writing
 
+from lanes import slow_except
+
 ALGORITHMS = sorted(adapter.ALGORITHMS)
 compares = pytest.mark.skipif(writing(), reason="it compares with what another engine writes")
 
@@ -48,7 +50,10 @@ def test_a_run_is_as_it_was(name, tmp_path):
 @compares
 @pytest.mark.parametrize(
     ("engine", "name"),
-    [(engine, name) for engine, names in ON_OTHER_ENGINES.items() for name in names],
+    slow_except(
+        [("pool", "mo-pbt-scaled"), ("pool", "nsga2-three"), ("vectorized", "mo-pbt")],
+        [(engine, name) for engine, names in ON_OTHER_ENGINES.items() for name in names],
+    ),
 )
 def test_another_engine_gives_the_same_synchronous_run(engine, name, tmp_path):
     run = adapter.execute(LOCAL[name], tmp_path / "run", engine={"kind": engine})
@@ -74,7 +79,7 @@ def test_a_simulation_of_stacks_is_that_of_single_members(tmp_path):
     assert_same(read_lines(file_of(name)), made, name)
 
 
-@pytest.mark.parametrize("name", ON_POOL_ASYNC)
+@pytest.mark.parametrize("name", slow_except(["mo-asha"], ON_POOL_ASYNC))
 def test_an_asynchronous_run_on_the_pool_is_what_its_scheduler_orders(name, tmp_path):
     run = adapter.execute(LOCAL[name], tmp_path / "run", engine={"kind": "pool"})
     adapter.check_decisions(run)

@@ -127,6 +127,7 @@ def data_of(text):
     )
 
 
+@pytest.mark.slow
 def test_the_page_refers_to_nothing_outside_it(runs):
     text = report([read_run(runs / "toy")], [""])
     parser = Elements()

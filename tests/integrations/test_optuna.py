@@ -83,6 +83,7 @@ def test_directions_constraints_failures_and_nan_are_kept(wild):
     )
 
 
+@pytest.mark.slow
 def test_a_study_in_a_file_is_read_back_completely(results, tmp_path):
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     to_optuna(results, storage, name="toy-1")

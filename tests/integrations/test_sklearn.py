@@ -390,6 +390,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
         importlib.import_module("mopbt.integrations.sklearn")
 
 
+@pytest.mark.slow
 def test_a_front_has_the_errors_of_its_scores(rows):
     search = classifier(errors=True, steps=2).fit(*rows)
     assert all(set(point.errors) == {"precision", "recall"} for point in search.front_)

@@ -71,6 +71,7 @@ def test_two_objectives_make_one_panel(tmp_path):
     assert size_of(tmp_path / "small.png") == (350, 220)
 
 
+@pytest.mark.slow
 def test_three_objectives_make_three_panels(tmp_path, monkeypatch):
     figure = drawn(run(ManyObjectives(), tmp_path), tmp_path, monkeypatch)
     assert size_of(tmp_path / "front.png") == (1575, 585)
@@ -200,6 +201,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
         plot_front(results, tmp_path / "front.png")
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_with_the_first_figure_and_without_pyplot(tmp_path):
     run(ToyTask(steps=2), tmp_path)
     script = (

@@ -306,6 +306,7 @@ def test_the_same_trials_and_generator_give_the_same_and_touch_nothing_else(prop
     assert all(KINDS.contains(config) for config in first)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled(monkeypatch):
     monkeypatch.setattr(logei, "_load_attempted", False)
     monkeypatch.setattr(
@@ -323,6 +324,7 @@ def test_proposals_go_where_the_objectives_are_good(propose):
     assert np.mean(heights) > 0.85
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_training_that_diverged_does_not_hide_the_others(propose):
     trials = tried(SQUARE, 12, conflict)
@@ -366,6 +368,7 @@ def test_the_first_configurations_are_new_too(propose):
     assert len(propose(SMALL, trials, 9, stream(0, "gp"))) == 9
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_failed_configuration_is_avoided(propose):
     trials = tried(SQUARE, 10, conflict)
@@ -388,6 +391,7 @@ def test_constraints_bound_what_is_proposed(propose):
     assert all(x < 0.6 for x, _ in bound)
 
 
+@pytest.mark.slow
 @BOTH
 def test_without_feasible_trials_proposals_approach_feasibility(propose):
     trials = tried(SQUARE, 12, lambda c: Result((c[0], 1 - c[0]), violation=0.2 + c[1]))

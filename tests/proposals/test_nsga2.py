@@ -5,10 +5,11 @@ from collections import Counter
 import numpy as np
 import pygmo
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
+from lanes import examples
 from mopbt.metrics import hypervolume, non_dominated
 from mopbt.proposals.base import Trials
 from mopbt.proposals.nsga2 import (
@@ -115,7 +116,7 @@ def slow_survivors(trials, population):
     return kept
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.integers(1, 40),
     st.integers(2, 9),
@@ -146,7 +147,7 @@ def test_rows_that_failed_never_survive():
     assert select_survivors(Trials(trials.configs[:4], FAILED), 4) == []
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(1, 25), st.integers(0, 2**32), st.sampled_from([0.0, 0.4]))
 def test_places_are_by_front_and_then_by_crowding_distance(n, seed, infeasible):
     trials = random_history(MIXED, n, seed, infeasible=infeasible)
@@ -508,6 +509,7 @@ def assert_comparable(found, others):
     assert np.mean(found) > np.mean(others) - 2 * error, (np.mean(found), np.mean(others), error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["zdt1", "zdt2", "branin-currin"])
 def test_the_hypervolume_is_not_below_that_of_pygmo_with_simulated_binary_crossover(problem):
     found = [ours(problem, 32, 25, seed) for seed in range(4)]

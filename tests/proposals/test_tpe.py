@@ -6,10 +6,11 @@ from collections import Counter
 import numpy as np
 import pygmo
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest, truncnorm
 
+from lanes import examples
 from mopbt.metrics import hypervolume
 from mopbt.proposals.base import Trials
 from mopbt.proposals.tpe import Tpe, bandwidths, fit_parzen, good_rows
@@ -119,7 +120,7 @@ def test_the_density_of_whole_numbers_times_their_cells_sums_to_1(case):
     assert density.min() > 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(seen(real))
 def test_the_density_of_real_numbers_integrates_to_1_over_their_scale(case):
     domain, positions = case
@@ -163,7 +164,7 @@ def slow_kernels(domain, positions):
         yield truncnorm((0 - center) / width, (1 - center) / width, loc=center, scale=width)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(seen(real), st.lists(st.floats(0, 1), min_size=1, max_size=4))
 def test_real_numbers_have_truncated_gaussians_and_a_uniform_kernel(case, shares):
     domain, positions = case
@@ -174,7 +175,7 @@ def test_real_numbers_have_truncated_gaussians_and_a_uniform_kernel(case, shares
         assert density == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(seen(integers), st.floats(0, 1))
 def test_a_whole_number_has_the_mean_density_of_its_cell(case, share):
     domain, positions = case
@@ -294,7 +295,7 @@ def picked(trials, front, size):
     return chosen
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.integers(1, 30),
     st.integers(2, 3),

@@ -107,6 +107,7 @@ def exploits(path):
     ]
 
 
+@pytest.mark.slow
 def test_cooling_replaces_fewer_members_toward_the_end(tmp_path):
     task = ToyTask(steps=40)
     options = {"population": 16, "fraction": 0.5}

@@ -3,9 +3,10 @@
 from dataclasses import fields
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from lanes import examples, slow_except
 from mopbt import MOPBT, PBT, RandomScalarizationPBT, standings
 from mopbt.algorithms import MOASHA
 from mopbt.problem import problem_of
@@ -49,9 +50,9 @@ def outcomes(draw, k):
     return {"objectives": tuple(objectives), "violation": violation}
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", slow_except(["scaled", "asynchronous", "promotion"], ALGORITHMS))
 @given(k=st.sampled_from([2, 3]), slots=st.integers(1, 6), limit=st.booleans(), data=st.data())
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_views_change_no_decision(name, k, slots, limit, data):
     scheduler = ALGORITHMS[name].scheduler(PROBLEMS[k])
     oracle = plain(scheduler)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image, ImageEnhance, ImageOps
@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import mopbt
+from lanes import examples
 from mopbt.problem import Hyperparameters
 from mopbt.rng import stream
 from mopbt.tasks import augment, image_ops
@@ -151,7 +152,7 @@ def test_an_operation_is_pillows_on_real_images(name, file):
     assert_as_pillow(name, images, strengths_of(name, len(images)))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data())
 def test_an_operation_is_pillows_whatever_the_image_and_the_strength(data):
     name = data.draw(st.sampled_from(OPERATIONS))

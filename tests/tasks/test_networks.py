@@ -493,6 +493,7 @@ def test_residual_networks_train_the_same_alone_and_stacked():
         assert b["loss"] == pytest.approx(a["loss"], abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [tabular_task, image_task])
 def test_tasks_with_these_networks_pass_all_checks(make):
     task = make()

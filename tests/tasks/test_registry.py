@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lanes import examples
 from mopbt.errors import DataMissing, MissingExtra, MopbtError
 from mopbt.tasks import image_io, registry, tabular_io
 from mopbt.tasks.adult import CATEGORICAL, load_adult
@@ -100,6 +101,7 @@ def real(tmp_path_factory):
     return get
 
 
+@pytest.mark.slow
 def test_adult_has_the_papers_sizes_and_shares(real):
     found = real("adult")
     assert [len(part.target) for part in parts(found)] == [26_048, 6_513, 16_281]
@@ -191,6 +193,7 @@ def test_click_is_split_as_the_authors_split_what_is_not_for_testing(real):
         np.testing.assert_array_equal(part.numeric, fitted.transform(x[rows]).astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("cifar100", 100)])
 def test_cifar_is_split_by_class_and_its_images_are_whole(real, name, classes):
     from sklearn.model_selection import StratifiedShuffleSplit
@@ -309,7 +312,7 @@ def test_missing_categories_are_categories_and_unseen_ones_are_0():
     assert found.cardinalities == (4,)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(0, 1000), st.integers(0, 1000))
 def test_what_is_learned_comes_from_the_training_rows_alone(seed, other):
     train, test = drawn(1), drawn(2)
@@ -991,6 +994,7 @@ def test_other_files_and_other_recipes_are_prepared_again(click, celeba, monkeyp
     assert len(cached()) == 5
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
 def test_a_damaged_cache_is_rebuilt(click, where, bit, cut):

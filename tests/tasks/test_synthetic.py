@@ -5,9 +5,10 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from lanes import examples
 from mopbt.algorithms import MOPBT
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.execution import train as execute
@@ -105,7 +106,7 @@ def extreme(task, seed):
 
 
 @every_problem
-@settings(max_examples=40)
+@examples(40)
 @given(
     seed=st.integers(0, 10**6),
     make=st.sampled_from([extreme, lambda task, seed: sampled(task, task.steps, seed)]),
@@ -120,7 +121,7 @@ def test_no_schedule_comes_beyond_the_front(kind, seed, make):
 
 
 @every_problem
-@settings(max_examples=20)
+@examples(20)
 @given(seed=st.integers(0, 10**6), split=st.integers(1, 49))
 def test_a_learner_that_is_copied_at_any_step_learns_no_longer_than_others(kind, seed, split):
     task = kind()
@@ -493,7 +494,7 @@ def test_wrong_options_are_errors_that_say_what_is_allowed(option, value):
 
 
 @every_problem
-@settings(max_examples=30)
+@examples(30)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(2, 9),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.torch.nets import cross_entropy, make_task, mlp, rows
 from tests.torch.test_stack import MODELS
@@ -17,6 +17,7 @@ from torch.func import vmap
 from torch.nn import functional as F
 
 import mopbt
+from lanes import examples
 from mopbt.engines.placement import AGREEMENT
 from mopbt.errors import RunMismatch, TaskError
 from mopbt.problem import problem_of, with_precision
@@ -89,7 +90,8 @@ def test_devices_have_different_precisions(kind, capability, types, expected, mo
 
 
 class TestScales:
-    @settings(max_examples=25)
+    @pytest.mark.slow
+    @examples(25)
     @given(
         st.lists(st.booleans(), min_size=1, max_size=20),
         st.sampled_from([1.0, 2.0**16, 3.7, 2.0**126, 2.0**127]),
