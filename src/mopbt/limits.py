@@ -15,6 +15,8 @@ POPULATION = 10_000_000
 SEEDS = 100_000
 # Bytes of the header of a checkpoint.
 HEADER_BYTES = 256 * 2**20
+# Bytes of the record of a run of a comparison, decompressed.
+RECORD_BYTES = 256 * 2**20
 # Connections to the dashboard at a time, each of which takes a thread.
 CONNECTIONS = 128
 # Characters of an error message; the middle of a longer one is left out.

@@ -240,7 +240,8 @@ def test_a_run_without_its_journal_is_an_error(small, place, tmp_path):
     """Otherwise it would count as a run of hypervolume 0."""
     shutil.copytree(small[1], tmp_path / "out")
     usual = experiment(place, "short", "Mixed")
-    (tmp_path / "out" / usual.plan()[0].directory / "journal.jsonl").unlink()
+    for name in ("journal.jsonl", "record.json.gz"):
+        (tmp_path / "out" / usual.plan()[0].directory / name).unlink()
     with pytest.raises(
         StoreError,
         match=r"mo-pbt/0 has changed since its run finished: it has no journal.jsonl; restore it",

@@ -134,7 +134,7 @@ WRONG = [
     (
         'name = "mo-asha"',
         'name = "mo-asha", tau = 1',
-        "an entry may also have constraints, seed_offset, tasks, time_of",
+        "an entry may also have by_task, constraints, seed_offset, seeds, tasks, time_of",
     ),
     (
         'name = "mo-asha"',
@@ -326,7 +326,7 @@ def test_runs_that_give_others_their_time_come_first_on_each_task():
 
 def test_the_population_of_a_scale_is_the_default_of_all_algorithms():
     def made(**options):
-        return AlgorithmEntry(options=options).algorithm(16)
+        return AlgorithmEntry(options=options).algorithm("toy", 16)
 
     assert made(name="mo-pbt") == MOPBT(population=16)
     assert made(name="mo-pbt", population=64) == MOPBT(population=64)
@@ -472,3 +472,30 @@ def test_constraints_of_an_entry_are_added_to_those_of_the_task(place, tmp_path)
 def test_the_tables_have_the_papers_seeds(name, seeds):
     file = next(file for file in EXPERIMENTS if file.stem == name)
     assert len(Experiment.read(file).seeds) == seeds
+
+
+def test_an_algorithm_may_have_fewer_seeds_and_other_options_on_a_task():
+    asha = {"name": "mo-asha", "seeds": 2, "by_task": {"annealing": {"grace": 3}}}
+    algorithms = {"MO-PBT": {"name": "mo-pbt"}, "MO-ASHA": asha}
+    planned = Experiment(
+        name="some", tasks=("toy", "annealing"), algorithms=algorithms, seeds=(7, 8, 9)
+    )
+    seeds = [run.seed for run in planned.plan() if (run.task, run.algorithm) == ("toy", "MO-ASHA")]
+    assert seeds == [7, 8]
+    assert len(planned.plan()) == 2 * (3 + 2)
+    entry = planned.entries["MO-ASHA"]
+    assert (entry.algorithm("toy").grace, entry.algorithm("annealing").grace) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"seeds": 0}, "`seeds` must be a whole number of at least 1, got 0"),
+        ({"by_task": 3}, "`by_task` must have a table of options for each task.*got 3"),
+        ({"by_task": {"toy": {"grade": 3}}}, "'grade'"),
+        ({"by_task": {"toys": {"grace": 3}}}, "'toys'"),
+    ],
+)
+def test_wrong_options_of_single_tasks_and_seeds_are_named(own, message):
+    with pytest.raises(ValueError, match=message):
+        Experiment(name="some", tasks=("toy",), algorithms={"MO-ASHA": {"name": "mo-asha", **own}})

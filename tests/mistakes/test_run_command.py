@@ -100,7 +100,11 @@ COMMANDS = [
     ),
     Command(
         *("run adult-fairness --scale smal", 2),
-        *("got 'smal'", "one of 'paper', 'small', 'smoke'", "did you mean 'small'?"),
+        *(
+            "got 'smal'",
+            "one of 'paper', 'medium', 'small', 'small-1000', 'smoke'",
+            "did you mean 'small'?",
+        ),
     ),
     Command(
         *("run celeba-fairness --scale smoke", 1),

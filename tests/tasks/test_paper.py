@@ -141,7 +141,7 @@ def test_a_scale_is_part_of_how_a_task_is_found():
     assert task.steps == SCALES["tabular"]["smoke"].steps
     with pytest.raises(
         ValueError,
-        match="`scale` of adult-fairness must be one of 'paper', 'small', 'smoke', got 'tiny'",
+        match="`scale` of adult-fairness must be one of 'paper', 'medium', 'small', 'small-1000', 'smoke', got 'tiny'",
     ):
         find_task("adult-fairness@tiny")
     with pytest.raises(ValueError, match="toy comes in one size only, got the scale 'small'"):
@@ -182,7 +182,7 @@ def test_the_commands(tmp_path):
     assert json.loads(done.stdout)["intervals"] == 12
     mopbt_command("resume", "r", "--engine", "local", "--quiet", cwd=tmp_path)
     wrong = mopbt_command("run", "adult-fairness", "--scale", "tiny", cwd=tmp_path, code=2)
-    assert "must be one of 'paper', 'small', 'smoke'" in wrong.stderr
+    assert "must be one of 'paper', 'medium', 'small', 'small-1000', 'smoke'" in wrong.stderr
 
 
 def test_the_error_of_missing_data_says_what_to_put_where(tmp_path, monkeypatch):

@@ -12,15 +12,17 @@ The modules in the order of reading:
 - `plan` reads and checks an experiment, and lists its runs.
 - `execute` executes those that are missing, in processes that run `worker`. `directory` reads and
   writes the files of a comparison, `reuse` copies runs of others, `progress` shows what is done.
-- `collect` reads the finished runs, and writes the table of their evaluations.
+- `collect` reads the finished runs, and writes the table of their evaluations. `run_data` defines
+  what is known of a run, and its record, from which it is read if its journal was not kept.
 - `measures`, `significance` and `tables` compute the numbers, `table_formats` and `report` write
   them.
 """
 
-from mopbt.compare.collect import Comparison, RunData
+from mopbt.compare.collect import Comparison
 from mopbt.compare.execute import compare, recompute
 from mopbt.compare.plan import AlgorithmEntry, Experiment, PlannedRun
 from mopbt.compare.progress import seconds_left
+from mopbt.compare.run_data import RunData
 
 __all__ = [
     "Comparison",

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -15,93 +15,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mopbt.compare.directory import REMEDY, Marker, finished_runs, recorded_experiment
+from mopbt.compare.directory import (
+    JOURNAL,
+    REMEDY,
+    Marker,
+    finished_runs,
+    recorded_experiment,
+)
 from mopbt.compare.plan import Experiment, PlannedRun
+from mopbt.compare.run_data import RunData, read_record, run_data
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
-from mopbt.evaluations import Evaluations, read_evaluations
+from mopbt.evaluations import read_evaluations
 from mopbt.filesystem import write_atomically
-from mopbt.history import History
 from mopbt.problem import Problem
 from mopbt.registry import task_fingerprint
 from mopbt.run_config import RunConfig
-from mopbt.run_directory import read_run
+from mopbt.run_directory import read_run, read_run_config
 from mopbt.space import Float
 
 # Columns of the table of evaluations that are strings in every comparison.
 TEXTS = ("task", "algorithm", "error")
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class RunData:
-    """The n evaluations of one run, in the order in which they ended.
-
-    There are K objectives and d hyperparameters. Rows of failed evaluations are NaN in
-    `objectives`, `test` and `scores`, and infinite in `violations`.
-
-    Attributes:
-        task: The task, as in the experiment.
-        algorithm: Label of the algorithm.
-        seed: Seed, as in the experiment, without the algorithm's `seed_offset`. Runs of the same
-            seed are pairs.
-        objectives: Objectives (n, K), larger is better.
-        test: The same objectives (n, K) on test data, NaN for models that were not measured on it.
-            None if the task does not measure them.
-        seconds: Virtual time (n,) at which each evaluation ended.
-        steps: Training steps (n,) of each evaluated model.
-        violations: Violations (n,) of the constraints. 0 is feasible.
-        positions: Encoded hyperparameters (n, d) of the last interval, in the order of the space.
-        scores: Everything that was measured, each (n,), by name and in its original direction.
-        jobs: Jobs (n,).
-        trials: Trials (n,).
-        duration: Real seconds (n,) of training and evaluation.
-        errors: Errors of failed evaluations, by row.
-        bounds: Objectives (n, K) at the worse bounds of their intervals, larger is better. None if
-            no objective has an error.
-    """
-
-    task: str
-    algorithm: str
-    seed: int
-    objectives: Floats
-    test: Floats | None
-    seconds: Floats
-    steps: Ints
-    violations: Floats
-    positions: Floats
-    scores: Mapping[str, Floats]
-    jobs: Ints
-    trials: Ints
-    duration: Floats
-    errors: Mapping[int, str]
-    bounds: Floats | None = None
-
-    def __len__(self) -> int:
-        """Return n, the number of evaluations."""
-        return len(self.jobs)
-
-    def only(self, rows: NDArray[np.intp]) -> "RunData":
-        """Return the run with only some of its rows (m,), in the given order."""
-        errors = {}
-        for new, old in enumerate(rows.tolist()):
-            if old in self.errors:
-                errors[new] = self.errors[old]
-        return replace(
-            self,
-            objectives=self.objectives[rows],
-            test=None if self.test is None else self.test[rows],
-            seconds=self.seconds[rows],
-            steps=self.steps[rows],
-            violations=self.violations[rows],
-            positions=self.positions[rows],
-            jobs=self.jobs[rows],
-            trials=self.trials[rows],
-            duration=self.duration[rows],
-            scores={name: column[rows] for name, column in self.scores.items()},
-            errors=errors,
-            bounds=None if self.bounds is None else self.bounds[rows],
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,16 +96,17 @@ def collect(out: Path, experiment: Experiment, finished: Mapping[PlannedRun, Mar
     fingerprints: dict[str, set[str]] = {}
     runs = []
     for run in filter(finished.__contains__, plan):
-        settings, history = _read_history(out / run.directory, finished[run])
+        path = out / run.directory
+        settings, data = _read_run(path, run, finished[run])
         problem = experiment.entries[run.algorithm].shared_problem(settings.problem)
         if problems.setdefault(run.task, problem) != problem:
             raise RunMismatch(
                 f"the runs of {run.task} in {out} are of different tasks: "
-                f"{out / run.directory} has a different space, objectives or number of steps "
+                f"{path} has a different space, objectives or number of steps "
                 f"than the first run; remove the outdated runs, then rerun to resume"
             )
         fingerprints.setdefault(run.task, set()).add(settings.task_fingerprint)
-        runs.append(_run_data(run, history, read_evaluations(out / run.directory)))
+        runs.append(data)
     mixed = tuple(task for task, found in fingerprints.items() if len(found - {""}) > 1)
     return Comparison(
         experiment,
@@ -184,8 +119,10 @@ def collect(out: Path, experiment: Experiment, finished: Mapping[PlannedRun, Mar
     )
 
 
-def _read_history(path: Path, marker: Marker) -> tuple[RunConfig, History]:
+def _read_run(path: Path, run: PlannedRun, marker: Marker) -> tuple[RunConfig, RunData]:
     """Read a finished run, and check that it is complete."""
+    if not (path / JOURNAL).exists():
+        return read_run_config(path), read_record(path, run)
     try:
         settings, history = read_run(path)
     except CorruptJournal as error:
@@ -195,7 +132,7 @@ def _read_history(path: Path, marker: Marker) -> tuple[RunConfig, History]:
             f"{path} has changed since its run finished: its journal has {len(history.reports)} "
             f"evaluations, but finished.json says {marker['evaluations']}; {REMEDY}"
         )
-    return settings, history
+    return settings, run_data(run, history, read_evaluations(path))
 
 
 def _has_changed(task: str, fingerprints: set[str]) -> bool:
@@ -204,55 +141,6 @@ def _has_changed(task: str, fingerprints: set[str]) -> bool:
     if not is_file or len(fingerprints) > 1:
         return False
     return not fingerprints <= {"", task_fingerprint(task)}
-
-
-def _run_data(run: PlannedRun, history: History, evaluations: Evaluations) -> RunData:
-    reports = history.reports
-    jobs = reports.jobs()
-    scores = {name: reports.scores(name) for name in reports.score_names()}
-    scores |= _scores_on_other_rows(jobs, evaluations)
-    return RunData(
-        task=run.task,
-        algorithm=run.algorithm,
-        seed=run.seed,
-        objectives=reports.objectives(),
-        test=_test_objectives(scores, history.problem),
-        seconds=reports.seconds(),
-        steps=history.jobs.ends()[jobs],
-        violations=reports.violations(),
-        positions=history.jobs.configs()[jobs],
-        scores=scores,
-        jobs=jobs,
-        trials=history.jobs.trials()[jobs],
-        duration=reports.durations(),
-        errors=dict(reports.failures()),
-        bounds=reports.bounds() if reports.has_errors else None,
-    )
-
-
-def _scores_on_other_rows(jobs: Ints, evaluations: Evaluations) -> dict[str, Floats]:
-    """Return what was measured on rows besides validation, by names such as ``test/accuracy``.
-
-    Each is (n,), and NaN for the models that were not measured there. The seed is that of the
-    evaluations that end a run, so that repeating them later changes nothing.
-    """
-    places = {job: row for row, job in enumerate(jobs.tolist())}
-    scores: dict[str, Floats] = {}
-    for evaluation in evaluations:
-        if evaluation.seed == 0 and evaluation.model in places:
-            for name, score in evaluation.scores.items():
-                column = scores.setdefault(f"{evaluation.rows}/{name}", np.full(len(jobs), np.nan))
-                column[places[evaluation.model]] = score
-    return scores
-
-
-def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats | None:
-    """Return the objectives (n, K) on test data, larger is better, or None."""
-    names = [f"test/{objective.name}" for objective in problem.objectives]
-    if not set(names) <= set(scores):
-        return None
-    signs = np.array([objective.sign for objective in problem.objectives])
-    return np.asarray(np.column_stack([scores[name] for name in names]) * signs)
 
 
 # The table of evaluations

@@ -30,6 +30,9 @@ REMEDY = (
 # The content of finished.json, which marks a run as finished: its virtual and its real seconds, the
 # numbers of evaluations and failures, the bytes of its journal, and its identity (see `RunSpec`).
 Marker = Mapping[str, Any]
+JOURNAL = "journal.jsonl"
+# What the measures of a run need, see `run_data`. A published run has no journal.
+RECORD = "record.json.gz"
 MARKER_KEYS = ("seconds", "real", "evaluations", "bytes", "order")
 PACKAGES = ("numpy", "moocore", "torch", "botorch", "scikit-learn")
 
@@ -139,10 +142,11 @@ def read_marker(file: Path) -> Marker:
 
 def find_damage(path: Path, marker: Marker) -> str:
     """Describe what is wrong with the files of a finished run, or return ""."""
-    for name in ("run.toml", "journal.jsonl"):
-        if not (path / name).is_file():
-            return f"it has no {name}"
-    size = (path / "journal.jsonl").stat().st_size
+    if not (path / "run.toml").is_file():
+        return "it has no run.toml"
+    if not (path / JOURNAL).is_file():
+        return "" if (path / RECORD).is_file() else f"it has no {JOURNAL}"
+    size = (path / JOURNAL).stat().st_size
     if size != marker["bytes"]:
         return f"its journal has {size} bytes, but finished.json says {marker['bytes']}"
     return ""

@@ -315,7 +315,8 @@ class _Execution:
         if not self.prepared[run.task][run.algorithm].needs_budget:
             return []
         timer = cast(str, self.plan.scaled.timer(run.algorithm))
-        return [PlannedRun(run.task, timer, seed) for seed in self.plan.scaled.seeds]
+        planned = self.plan.scaled.plan()
+        return [own for own in planned if (own.task, own.algorithm) == (run.task, timer)]
 
     def _is_ready(self, run: PlannedRun) -> bool:
         return all(timer in self.finished for timer in self._timers(run))

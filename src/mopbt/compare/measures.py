@@ -14,8 +14,9 @@ import moocore
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mopbt.compare.collect import Comparison, RunData
+from mopbt.compare.collect import Comparison
 from mopbt.compare.plan import AlgorithmEntry, slug
+from mopbt.compare.run_data import RunData
 from mopbt.metrics import (
     best_hypervolume,
     coverage,
@@ -197,6 +198,31 @@ def rows_once_on_front(objectives: Array, seconds: Array) -> NDArray[np.intp]:
     return np.asarray(rows[moocore.is_nondominated(costs)])
 
 
+def pessimistic_front(run: RunData, points: Array) -> NDArray[np.intp]:
+    """Return the rows of valid objectives (n, K) that no other row dominates at its bounds.
+
+    It is empty if the run has no bounds.
+    """
+    if run.bounds is None:
+        return np.zeros(0, dtype=np.intp)
+    valid = np.isfinite(points).all(axis=1) & np.isfinite(run.bounds).all(axis=1)
+    rows = np.flatnonzero(valid)
+    return np.asarray(rows[non_dominated(run.bounds[rows])])
+
+
+def recorded_rows(run: RunData, problem: Problem) -> NDArray[np.intp]:
+    """Return the rows that the measures of a run need, in their order.
+
+    Args:
+        run: All evaluations of the run.
+        problem: The problem without constraints of single algorithms.
+    """
+    points = valid_objectives(run, problem)
+    once = rows_once_on_front(points, run.seconds)
+    last = np.arange(len(run))[-1:]
+    return np.unique(np.concatenate([once, pessimistic_front(run, points), last]))
+
+
 def measuring_times(seconds: Sequence[Array]) -> Array:
     """Return the times (T,) at which evaluations ended, evenly thinned to at most 128.
 
@@ -251,9 +277,8 @@ def _measure_choice(
     front = measured.front
     honest_test = None
     if run.bounds is not None:
-        compared = np.where(np.isfinite(points), run.bounds, np.nan)
-        finite = np.flatnonzero(np.isfinite(compared).all(axis=1))
-        front = finite[non_dominated(compared[finite])]
+        compared = run.bounds
+        front = pessimistic_front(run, points)
         honest_test = hypervolume(run.test[front], reference)
     choice = None
     if (ideal > reference).all():

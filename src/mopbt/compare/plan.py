@@ -83,6 +83,8 @@ class AlgorithmEntry:
             that does not end by itself.
         seed_offset: Added to every seed.
         constraints: Constraints in addition to those of the task.
+        seeds: Number of seeds, the first of the experiment's. None means all.
+        by_task: Options that differ on a task, by the name of the task.
     """
 
     options: Mapping[str, Any]
@@ -90,6 +92,8 @@ class AlgorithmEntry:
     time_of: str | None = None
     seed_offset: int = 0
     constraints: tuple[str, ...] = ()
+    seeds: int | None = None
+    by_task: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @staticmethod
     def of(label: str, entry: Mapping[str, Any]) -> "AlgorithmEntry":
@@ -118,17 +122,29 @@ class AlgorithmEntry:
         _check_names("constraints", self.constraints)
         check_count("seed_offset", self.seed_offset, 0)
         parse_constraints(self.constraints)
+        if self.seeds is not None:
+            check_count("seeds", self.seeds, 1)
+        if not isinstance(self.by_task, Mapping) or not all(
+            isinstance(own, Mapping) for own in self.by_task.values()
+        ):
+            raise ValueError(
+                f"`by_task` must have a table of options for each task, such as "
+                f"{{ toy = {{ population = 8 }} }}, got {self.by_task!r}"
+            )
+        for own in self.by_task.values():
+            algorithm_of(dict(self.options) | dict(own))
 
     @cached_property
     def has_population(self) -> bool:
         """Return whether the algorithm has a population, whose size is an option."""
         return "population" in options_with_defaults(type(algorithm_of(dict(self.options))))
 
-    def algorithm(self, population: int = POPULATION) -> Algorithm:
-        """Build the algorithm, with `population` in place of the paper's default size."""
+    def algorithm(self, task: str, population: int = POPULATION) -> Algorithm:
+        """Build the algorithm for a task, with `population` as default instead of the paper's."""
         defaults = options_with_defaults(type(algorithm_of(dict(self.options))))
         sizes = [key for key in ("population", "trainings") if defaults.get(key) == POPULATION]
-        return algorithm_of(dict.fromkeys(sizes, population) | dict(self.options))
+        own = dict(self.by_task.get(task, {}))
+        return algorithm_of(dict.fromkeys(sizes, population) | dict(self.options) | own)
 
     def problem(self, problem: Problem) -> Problem:
         """Add the constraints of this entry to the problem of a task."""
@@ -237,7 +253,11 @@ class Experiment:
         timers = {self.timer(label) for label in self.entries}
         labels = sorted(self.entries, key=lambda label: label not in timers)
         runs = (PlannedRun(*run) for run in product(self.tasks, labels, self.seeds))
-        return tuple(run for run in runs if self.has(run.task, run.algorithm))
+        return tuple(run for run in runs if self._has_run(run))
+
+    def _has_run(self, run: PlannedRun) -> bool:
+        own = self.entries[run.algorithm].seeds
+        return self.has(run.task, run.algorithm) and run.seed in self.seeds[:own]
 
     def has(self, task: str, label: str) -> bool:
         """Return whether an algorithm is run on a task."""
@@ -393,7 +413,7 @@ def _check_algorithms(experiment: Experiment) -> None:
             raise ValueError(
                 f"`algorithms` must have labels of one line and printable characters, got {label!r}"
             )
-        for task in entry.tasks:
+        for task in (*entry.tasks, *entry.by_task):
             check_choice(f"tasks of {label}", task, experiment.tasks)
         if experiment.timer(label) is not None:
             check_choice("time_of", experiment.timer(label), tuple(experiment.algorithms))

@@ -58,8 +58,14 @@ class Report:
             for name in self.comparison.experiment.figures or DEFAULT_FIGURES:
                 for stem, figure in draw(name, self.measured).items():
                     files += _save(figure, out / "figures" / stem)
-        _remove_stale_figures(out / "figures", files)
+        _remove_stale_figures(out / "figures", [*files, *self._figures_of_all_evaluations(out)])
         return files
+
+    def _figures_of_all_evaluations(self, out: Path) -> list[Path]:
+        """Return the figures that cannot be drawn again, because journals were not kept."""
+        if all(map(_knows_all_evaluations, self.measured)):
+            return []
+        return [file for name in OF_ALL_EVALUATIONS for file in out.glob(f"figures/{name}*")]
 
 
 def build_report(comparison: Comparison) -> Report:
@@ -90,8 +96,15 @@ def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
     The result is empty if the comparison has no data for them.
     """
     check_choice("figures", name, tuple(FIGURES))
+    if name in OF_ALL_EVALUATIONS:
+        measured = [task for task in measured if _knows_all_evaluations(task)]
     with styled():
         return FIGURES[name](measured, styles_of(labels_of(measured)))
+
+
+def _knows_all_evaluations(task: MeasuredTask) -> bool:
+    """Return whether all evaluations of a task are known, not just the records of its runs."""
+    return not any(run.data.left_out for runs in task.runs.values() for run in runs)
 
 
 def _write_tables(report: Report, out: Path) -> list[Path]:
@@ -125,7 +138,7 @@ def _introduction(report: Report) -> str:
     if missing:
         lines.append(f"{missing} of {missing + len(comparison.runs)} runs are not finished.")
     lines += comparability_warnings(comparison)
-    intervals = sum(map(len, comparison.runs))
+    intervals = sum(len(run) + run.left_out for run in comparison.runs)
     failed = sum(len(run.errors) for run in comparison.runs)
     if failed:
         lines.append(
@@ -236,5 +249,7 @@ FIGURES: Mapping[str, Callable[[Sequence[MeasuredTask], Styles], dict[str, "Figu
         trivial,
     )
 }
+# These show evaluations that were never on a front, which records do not have.
+OF_ALL_EVALUATIONS = ("searched", "trivial")
 # `spaces` needs tasks that differ only in their spaces, so an experiment must ask for it.
 DEFAULT_FIGURES = tuple(name for name in FIGURES if name != "spaces")

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mopbt.compare.directory import (
+    JOURNAL,
+    RECORD,
     Marker,
     comparison_of,
     find_damage,
@@ -22,7 +24,7 @@ from mopbt.filesystem import write_atomically
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
 
-FILES = ("run.toml", "journal.jsonl", "finished.json")
+FILES = ("run.toml", JOURNAL, RECORD, EVALUATIONS, "finished.json")
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,8 @@ class ReusableRuns:
         shutil.rmtree(path, ignore_errors=True)
         copy.mkdir(parents=True)
         for name in FILES:
-            write_atomically(copy / name, (other / name).read_bytes())
-        if (other / EVALUATIONS).exists():
-            write_atomically(copy / EVALUATIONS, (other / EVALUATIONS).read_bytes())
+            if (other / name).exists():
+                write_atomically(copy / name, (other / name).read_bytes())
         if spec.keep_models:
             shutil.copytree(other / "checkpoints", copy / "checkpoints")
         # Renaming makes the copy appear all at once.

@@ -423,7 +423,7 @@ def runs_to_csv(measured: Iterable[MeasuredTask]) -> str:
                         task.name,
                         label,
                         run.data.seed,
-                        len(run.data.seconds),
+                        len(run.data) + run.data.left_out,
                         float(max(run.data.seconds, default=0.0)),
                         float(run.hypervolumes[-1]),
                         "" if tests is None else float(tests[-1]),

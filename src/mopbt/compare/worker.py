@@ -25,7 +25,9 @@ from mopbt.algorithms import (
     options_of,
 )
 from mopbt.compare.directory import Marker
-from mopbt.compare.plan import LEAST, Experiment
+from mopbt.compare.measures import recorded_rows
+from mopbt.compare.plan import LEAST, Experiment, PlannedRun
+from mopbt.compare.run_data import run_data, write_record
 from mopbt.engines.auto import EngineSpec, check_stackable, engine_spec
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.devices import adopt_device
@@ -42,7 +44,7 @@ from mopbt.errors import (
     StorageFull,
     TaskFailed,
 )
-from mopbt.evaluations import evaluate_front
+from mopbt.evaluations import evaluate_front, read_evaluations
 from mopbt.filesystem import sync, write_atomically
 from mopbt.messages import did_you_mean
 from mopbt.objectives import parse_constraints
@@ -202,7 +204,7 @@ def prepare_task(experiment: Experiment, task: str, scale: str | None) -> dict[s
     algorithms = {}
     for label, is_endless in needs_budget.items():
         entry = experiment.entries[label]
-        algorithm = entry.algorithm(population)
+        algorithm = entry.algorithm(task, population)
         settings = RunConfig(
             entry.problem(problem), options_of(algorithm), 0, reference, {}, fingerprint
         )
@@ -302,7 +304,7 @@ def _needs_budget(
     experiment: Experiment, task: str, label: str, problem: Problem, population: int
 ) -> bool:
     entry = experiment.entries[label]
-    algorithm = entry.algorithm(population)
+    algorithm = entry.algorithm(task, population)
     if isinstance(algorithm, CheckedAlgorithm):
         algorithm.check()
     try:
@@ -385,7 +387,8 @@ def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
             session.free_engine()
             evaluate_front(engine, task, run.history, None, path=run.store.path)
         real = earlier + time.perf_counter() - began
-        return _finish(spec, run, elapsed, real)
+        shared = replace(problem, constraints=problem_of(task).constraints)
+        return _finish(spec, run, shared, elapsed, real)
 
 
 def _trainer(spec: RunSpec, usual: EngineSpec) -> EngineSpec:
@@ -397,8 +400,8 @@ def _trainer(spec: RunSpec, usual: EngineSpec) -> EngineSpec:
     return replace(usual, timeout=spec.timeout)
 
 
-def _finish(spec: RunSpec, run: OpenRun, seconds: float, real: float) -> Marker:
-    """Drop models that are not kept, and mark a run as finished.
+def _finish(spec: RunSpec, run: OpenRun, problem: Problem, seconds: float, real: float) -> Marker:
+    """Drop models that are not kept, write the record, and mark a run as finished.
 
     The marker is written last and after the journal is on the disk, so that it is never wrong.
     """
@@ -406,6 +409,10 @@ def _finish(spec: RunSpec, run: OpenRun, seconds: float, real: float) -> Marker:
     if not spec.keep_models:
         store.checkpoints.drop(store.checkpoints.kept())
     sync(store.journal)
+    path = Path(spec.path)
+    label = PlannedRun(spec.task, "", spec.seed)
+    data = run_data(label, run.history, read_evaluations(path))
+    write_record(path, data, recorded_rows(data, problem))
     marker = {
         "seconds": round(seconds, 6),
         "real": round(real, 3),
@@ -414,7 +421,7 @@ def _finish(spec: RunSpec, run: OpenRun, seconds: float, real: float) -> Marker:
         "failures": run.history.failures,
         "order": spec.identity(),
     }
-    write_atomically(Path(spec.path) / "finished.json", (json.dumps(marker) + "\n").encode())
+    write_atomically(path / "finished.json", (json.dumps(marker) + "\n").encode())
     return marker
 
 

@@ -18,7 +18,7 @@ from mopbt.space import Domain, Grid, LogGrid
 from mopbt.tasks import registry
 from mopbt.tasks.datasets import ImageRows, Images, Tabular, TabularRows, subset
 
-ScaleName = Literal["paper", "small", "smoke"]
+ScaleName = Literal["paper", "medium", "small", "small-1000", "smoke"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +58,25 @@ class Scale:
     population: int = 32
 
 
-# `paper` needs a GPU. `small` is for comparisons on two cores: it has fewer rows, smaller networks
-# and shorter intervals, an epoch of few rows or less, but keeps 50 exploit steps (25 under attack),
-# because with few of them MO-PBT and random search are equal. Its learning rates are measured, see
-# docs/reference/tasks.md. `smoke` only shows that everything works.
+# `paper` needs a GPU. `small` is for comparisons on two cores: it has fewer training rows, smaller
+# networks and shorter intervals, but keeps 50 exploit steps (25 under attack), because with few of
+# them MO-PBT and random search are equal. `small-1000` has 1,000 validation rows, `medium` all rows
+# and a larger network. Rules that know nothing of other algorithms than random search gave learning
+# rate and length of `small`, see experiments/research/presets.py. `smoke` only shows that
+# everything works.
+_SMALL = Scale(
+    rows=2048, width=32, depth=1, batch=64, updates=32, steps=50, interval=1, lr=3e-3
+)  # fmt: skip
 _TABULAR = {
     "paper": Scale(width=192, depth=3, batch=512, steps=100, interval=2, lr=1e-5),
-    "small": Scale(
-        rows=2048, validation=2500, width=32, depth=1, batch=64, updates=32, steps=50,
-        interval=1, lr=3e-3,
-    ),
+    "medium": replace(_SMALL, rows=0, width=64, depth=2, lr=1e-3),
+    "small": _SMALL,
+    "small-1000": replace(_SMALL, validation=1000),
     "smoke": Scale(
         rows=256, validation=200, test=200, width=8, depth=1, batch=64, updates=2, steps=3,
         interval=1, lr=1e-3, population=4,
     ),
 }  # fmt: skip
-_FAIR = {**_TABULAR, "small": replace(_TABULAR["small"], lr=1e-2)}
 _IMAGES = {
     "paper": Scale(width=2, depth=28, batch=128, steps=100, interval=2, lr=0.1),
     "small": Scale(
@@ -98,7 +101,6 @@ _ATTACKED = {
 }  # fmt: skip
 SCALES: dict[str, Mapping[str, Scale]] = {
     "tabular": _TABULAR,
-    "tabular, fair": _FAIR,
     "images": _IMAGES,
     "images under attack": _ATTACKED,
 }
@@ -463,10 +465,10 @@ click_precision_recall = PaperTask(
     build_tabular,
 )
 adult_fairness = PaperTask(
-    "adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular, fair", build_tabular
+    "adult-fairness", f"{_FT} Adult, by sex", "adult", FAIRNESS, "tabular", build_tabular
 )
 adult_fairness_3 = PaperTask(
-    "adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular, fair", build_tabular
+    "adult-fairness-3", f"{_FT} Adult, by sex", "adult", FAIRNESS_3, "tabular", build_tabular
 )
 celeba_fairness = PaperTask(
     "celeba-fairness", f"{_WRN} CelebA, by sex", "celeba", FAIRNESS, "images", **_FACES
