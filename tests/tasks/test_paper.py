@@ -141,7 +141,7 @@ def test_a_scale_is_part_of_how_a_task_is_found():
     assert task.steps == SCALES["tabular"]["smoke"].steps
     with pytest.raises(
         ValueError,
-        match="`scale` of adult-fairness must be one of 'paper', 'medium', 'small', 'small-1000', 'smoke', got 'tiny'",
+        match="`scale` of adult-fairness must be one of 'paper', .*'smoke', got 'tiny'",
     ):
         find_task("adult-fairness@tiny")
     with pytest.raises(ValueError, match="toy comes in one size only, got the scale 'small'"):
