@@ -199,6 +199,27 @@ def test_a_trade_off_is_not_taken_for_noise():
     assert found.spans == pytest.approx(np.ptp(values[non_dominated(values)], axis=0))
 
 
+def test_a_trade_off_of_precise_models_is_not_noise_though_early_models_are_measured_badly():
+    """Episodes of a policy vary less as it learns, so early errors are much larger than late ones."""
+    rng = np.random.default_rng(0)
+    place = rng.random(200)
+    true = np.column_stack([place, 1 - place])
+    stderr = np.full((400, 2), 0.02)
+    stderr[:200] = 1.0  # early models, each clearly worse
+    values = np.vstack([true - 8, true]) + stderr * rng.normal(size=(400, 2))
+    found = span_test(values, stderr, stream(0))
+    assert (found.spans <= found.by_luck).all()
+    assert (found.ratios > found.ratios_by_luck).all()
+    assert not found.is_noise
+
+
+def test_equal_models_with_unequal_errors_are_noise():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        stderr = 10 ** rng.uniform(-2, 0, size=(400, 2))
+        assert span_test(stderr * rng.normal(size=(400, 2)), stderr, stream(seed)).is_noise, seed
+
+
 def test_luck_spans_are_those_of_a_direct_simulation():
     stderr = np.column_stack([np.full(50, 2.0), np.full(50, 0.1)])
     rng = np.random.default_rng(7)

@@ -9,8 +9,16 @@ from mopbt.cli import app
 
 HEAD = """# Command line
 
-Every command has `--help`. Errors end with exit code 1, wrong arguments with 2, Ctrl-C with 130.
-`--traceback` anywhere on the line shows where an error comes from.
+Every command has `--help`, and `--traceback` anywhere on the line shows where an error comes from.
+`mopbt --install-completion` lets your shell complete commands and options.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | a problem with the run or its directory |
+| 2 | wrong arguments |
+| 3 | the budget was exhausted before the run was done; rerun with a larger one to resume |
+| 130, 143 | interrupted, terminated; rerun the same command to resume |
 
 """
 

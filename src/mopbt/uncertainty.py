@@ -100,7 +100,9 @@ def corrected_claims(
 class SpanTest:
     """How far the models of a front differ, and how far luck alone would let them, (K,).
 
-    `spans` are the differences between the best and the worst value on the front. `by_luck` are
+    `spans` are the differences between the best and the worst value on the front. `ratios` are the
+    largest differences of two models in units of their own error: they tell models apart that are
+    measured precisely, if other evaluations have large errors. `by_luck` and `ratios_by_luck` are
     those that equally good models exceed once in a hundred times. Objectives without noise are
     NaN.
     """
@@ -108,12 +110,16 @@ class SpanTest:
     evaluations: int
     spans: Floats
     by_luck: Floats
+    ratios: Floats
+    ratios_by_luck: Floats
 
     @property
     def is_noise(self) -> bool:
         """Return whether luck alone explains the differences in every noisy objective."""
         noisy = np.isfinite(self.by_luck)
-        return bool(noisy.any() and (self.spans[noisy] <= self.by_luck[noisy]).all())
+        by_spans = (self.spans[noisy] <= self.by_luck[noisy]).all()
+        by_ratios = (self.ratios[noisy] <= self.ratios_by_luck[noisy]).all()
+        return bool(noisy.any() and by_spans and by_ratios)
 
 
 def span_test(values: ArrayLike, stderr: ArrayLike, rng: Generator) -> SpanTest | None:
@@ -123,15 +129,17 @@ def span_test(values: ArrayLike, stderr: ArrayLike, rng: Generator) -> SpanTest 
     one model, which claims no trade-off.
     """
     array, errors = _check_shapes(values, stderr)
-    front = array[non_dominated(array)] if len(array) else array
-    if len(np.unique(front, axis=0)) < 2:
+    front = non_dominated(array) if len(array) else np.empty(0, dtype=np.intp)
+    if len(np.unique(array[front], axis=0)) < 2:
         return None
     noisy = np.flatnonzero((errors > 0).any(axis=0))
     by_luck = np.full(array.shape[1], math.nan)
+    ratios_by_luck = by_luck.copy()
     if len(noisy):
         rows = _subset(len(array), np.empty(0, dtype=np.intp), rng, most=4 * MOST_ROWS)
-        by_luck[noisy] = _luck_spans(array[rows], errors[rows], noisy, rng)
-    return SpanTest(len(array), np.ptp(front, axis=0), by_luck)
+        by_luck[noisy], ratios_by_luck[noisy] = _luck_spans(array[rows], errors[rows], noisy, rng)
+    ratios = _largest_ratios(array[front], errors[front])
+    return SpanTest(len(array), np.ptp(array[front], axis=0), by_luck, ratios, ratios_by_luck)
 
 
 @dataclass(frozen=True)
@@ -340,18 +348,42 @@ def _subset(n: int, required: Ints, rng: Generator, most: int = MOST_ROWS) -> In
     return np.union1d(rng.choice(n, size=most, replace=False), required)
 
 
-def _luck_spans(values: Floats, errors: Floats, noisy: Ints, rng: Generator) -> Floats:
-    """Return the spans that fronts of models rarely exceed which differ by noise only.
+def _luck_spans(
+    values: Floats, errors: Floats, noisy: Ints, rng: Generator
+) -> tuple[Floats, Floats]:
+    """Return spans and ratios that fronts of models rarely exceed which differ by noise only.
 
     Exact objectives keep their values.
     """
     redrawn = values.copy()
     spans = np.empty((NULL_DRAWS, len(noisy)))
+    ratios = np.empty((NULL_DRAWS, len(noisy)))
     for draw in range(NULL_DRAWS):
         redrawn[:, noisy] = errors[:, noisy] * rng.standard_normal((len(errors), len(noisy)))
-        spans[draw] = np.ptp(redrawn[np.ix_(non_dominated(redrawn), noisy)], axis=0)
+        front = np.ix_(non_dominated(redrawn), noisy)
+        spans[draw] = np.ptp(redrawn[front], axis=0)
+        ratios[draw] = _largest_ratios(redrawn[front], errors[front])
     # Shared between the objectives.
-    return np.asarray(np.quantile(spans, 1 - LEVEL / len(noisy), axis=0))
+    level = 1 - LEVEL / len(noisy)
+    return np.quantile(spans, level, axis=0), np.quantile(ratios, level, axis=0)
+
+
+def _largest_ratios(values: Floats, errors: Floats) -> Floats:
+    """Return the largest difference of two rows in units of its standard error, (K,).
+
+    Pairs are formed with the rows that are extreme at the bounds of their errors, so that the work
+    is linear in the length of a front.
+    """
+    ratios = np.zeros(values.shape[1])
+    for k, (column, error) in enumerate(zip(values.T, errors.T, strict=True)):
+        extremes = (column.argmin(), column.argmax(), (column + error).argmin())
+        for extreme in (*extremes, (column - error).argmax()):
+            difference = np.abs(column - column[extreme])
+            scale = np.hypot(error, error[extreme])
+            with np.errstate(divide="ignore"):
+                found = np.divide(difference, scale, out=np.zeros_like(scale), where=difference > 0)
+            ratios[k] = max(ratios[k], float(found.max()))
+    return ratios
 
 
 def _ranks_within(column: Floats, groups: Ints) -> Floats:
