@@ -42,7 +42,7 @@ LAYERS = {
         "function_task",
     },
     4: {
-        *("", "front", "noise", "sizing", "results", "selection", "export", "replay"),
+        *("", "front", "noise", "importance", "sizing", "results", "selection", "export", "replay"),
         "verify",
         *("callbacks", "notebook", "progress_display"),
         *("torch", "tasks", "testing", "registry"),
@@ -128,6 +128,7 @@ HEAVY = {
         "compare.report",
     },
     "sklearn": {
+        "importance",
         "tasks.adult",
         "tasks.adult_linear",
         "tasks.tabular_io",

@@ -81,6 +81,7 @@ class Evaluations:
 
     def __init__(self, evaluations: Iterable[Evaluation] = ()) -> None:
         self._by_key: dict[Key, Evaluation] = {}
+        self._by_model: dict[int, list[Evaluation]] = {}
         self.update(evaluations)
 
     def __contains__(self, key: object) -> bool:
@@ -94,7 +95,9 @@ class Evaluations:
 
     def add(self, evaluation: Evaluation) -> None:
         """Add an evaluation, unless there is one with its key."""
-        self._by_key.setdefault(evaluation.key, evaluation)
+        if evaluation.key not in self._by_key:
+            self._by_key[evaluation.key] = evaluation
+            self._by_model.setdefault(evaluation.model, []).append(evaluation)
 
     def update(self, evaluations: Iterable[Evaluation]) -> None:
         """Add several evaluations."""
@@ -110,7 +113,22 @@ class Evaluations:
 
     def of_model(self, model: int) -> list[Evaluation]:
         """Return the first evaluation of a model on each of the rows that it was measured on."""
-        return sorted((e for e in self if e.model == model and e.seed == 0), key=lambda e: e.key)
+        first = [e for e in self._by_model.get(model, ()) if e.seed == 0]
+        return sorted(first, key=lambda e: e.key)
+
+    def with_rows(
+        self, model: int, scores: Mapping[str, float], errors: Mapping[str, ErrorBar]
+    ) -> tuple[Mapping[str, float], Mapping[str, ErrorBar]]:
+        """Return the metrics of a model and their errors, with those on other rows added.
+
+        A metric on other rows is named after them, as in ``test/accuracy``.
+        """
+        scores = dict(scores)
+        errors = dict(errors)
+        for evaluation in self.of_model(model):
+            scores |= {f"{evaluation.rows}/{k}": v for k, v in evaluation.scores.items()}
+            errors |= {f"{evaluation.rows}/{k}": bar for k, bar in evaluation.errors.items()}
+        return scores, errors
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Return the keys that have no evaluation."""

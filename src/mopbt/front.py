@@ -388,12 +388,14 @@ class Front(Sequence[Point]):
 
 def metric_columns(problem: Problem, points: Sequence[Point]) -> list[str]:
     """Return the objectives, each followed by metrics such as ``test/accuracy`` of its name."""
+    measured: dict[str, None] = {}
+    for point in points:
+        measured |= dict.fromkeys(point.scores)
     names = []
     for objective in problem.objectives:
         names.append(objective.name)
-        common = [name for name in (points[0].scores if points else ()) if name not in names]
-        names += [name for name in common if name.endswith(f"/{objective.name}")]
-    return [name for name in names if all(name in point.scores for point in points)]
+        names += [name for name in measured if name.endswith(f"/{objective.name}")]
+    return names
 
 
 def _text(value: Any) -> str:
@@ -401,7 +403,9 @@ def _text(value: Any) -> str:
 
 
 def score_text(point: Point, name: str) -> str:
-    """Format a metric of a model, with its standard error if it has one."""
+    """Format a metric of a model, with its standard error if it has one; a dash if missing."""
+    if name not in point.scores:
+        return "–"
     bar = point.errors.get(name)
     value = point.scores[name]
     return number(value) if bar is None else with_error(value, bar.stderr)

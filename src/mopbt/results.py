@@ -27,6 +27,7 @@ from mopbt.filesystem import write_atomically
 from mopbt.front import Ancestor, Front, FrontKind, Point, import_pandas, record_of, schedule_of
 from mopbt.function_task import Snapshot, TrainingFunction, described_by, visible
 from mopbt.history import History, read_history
+from mopbt.importance import Importance, importance_of, intervals_of
 from mopbt.messages import counted, did_you_mean
 from mopbt.noise import Claim, claims_of, noise_warning
 from mopbt.notebook import table_html
@@ -181,6 +182,8 @@ class Results:
         Where metrics have errors, objectives are compared at the bounds of their intervals, so a
         lucky measurement does not put a model on the front. `observed` compares the measurements
         themselves, as the paper does. `Front.kind` says which front it is.
+
+        Metrics on rows that do not guide the search are beside the others, as ``test/accuracy``.
         """
         pessimistic = self.history.has_errors and not observed
         entries = self.history.pessimistic_front if pessimistic else self.history.front
@@ -188,7 +191,8 @@ class Results:
         jobs = [entry.job for entry in entries]
         jobs.sort(key=lambda job: ([-x for x in rows.objectives_of(rows.row(job))], job))
         kind: FrontKind = "pessimistic" if pessimistic else "observed"
-        return Front([self._point(job) for job in jobs], self.problem, kind=kind)
+        points = [self.with_evaluations(self._point(job)) for job in jobs]
+        return Front(points, self.problem, kind=kind)
 
     def claims(self) -> list[Claim]:
         """Return what can be claimed about the models of the front.
@@ -470,6 +474,19 @@ class Results:
 
         return hyperparameters_figure(self)
 
+    def importance(self) -> list[Importance]:
+        """Return which hyperparameters moved which objective, for each objective.
+
+        It needs scikit-learn. The list is empty for runs of fewer than 40 intervals.
+        """
+        return importance_of(intervals_of(self.history))
+
+    def plot_importance(self) -> Any:
+        """Draw which hyperparameters moved which objective; return a matplotlib figure."""
+        from mopbt.plots.run import importance_figure
+
+        return importance_figure(self)
+
     def to_pandas(self) -> Any:
         """Return all reports as a pandas DataFrame."""
         return import_pandas().DataFrame(self.records())
@@ -492,11 +509,7 @@ class Results:
 
     def with_evaluations(self, point: Point) -> Point:
         """Return a model with its metrics on other rows added, as ``test/accuracy``."""
-        scores = dict(point.scores)
-        errors = dict(point.errors)
-        for evaluation in self.evaluations.of_model(point.model):
-            scores |= {f"{evaluation.rows}/{k}": v for k, v in evaluation.scores.items()}
-            errors |= {f"{evaluation.rows}/{k}": bar for k, bar in evaluation.errors.items()}
+        scores, errors = self.evaluations.with_rows(point.model, point.scores, point.errors)
         return replace(point, scores=scores, errors=errors)
 
     def _found(self, point: Point | int) -> Point:

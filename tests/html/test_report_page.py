@@ -186,8 +186,10 @@ def test_a_report_opens_without_a_network_and_shows_all_sections(opened, runs):
     assert [h for h in headings if h not in chosen] == [
         "Front",
         "Hypervolume over time",
+        "Learning curves",
         "Lineage",
         "Hyperparameter schedules",
+        "Importance of hyperparameters",
         "Searched regions",
         "Settings",
     ]

@@ -9,21 +9,30 @@ import json
 import os
 import re
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from mopbt.errors import MopbtError
-from mopbt.filesystem import open_to_read, read_settings
+from mopbt.evaluations import FILE as EVALUATIONS
+from mopbt.evaluations import Evaluation, Evaluations
+from mopbt.filesystem import open_to_read, read_file, read_settings
 from mopbt.history import History
-from mopbt.html.run_data import RunData, thinned
+from mopbt.html.run_data import RunData, importance_data, thinned
+from mopbt.importance import intervals_of
 from mopbt.limits import LINE_BYTES
 from mopbt.run_config import RunConfig
 from mopbt.stores.journal import parse_line
 
 LARGEST = 2**20  # bytes of a lock
+MOST_EVALUATED = 2**26  # bytes of the evaluations outside of the search
 # A journal that was cut and has grown again differs in these last bytes that were read.
 TAIL = 64
+# The importance of hyperparameters of a run in progress is measured after this many reports, and
+# again whenever their number has doubled.
+SETTLED = 100
 SPARK = 60  # points of a curve in a list of runs
 BROKEN = (
     ArithmeticError,
@@ -50,13 +59,16 @@ class Follower:
         self._size = -1
         self._offset = 0  # how far the journal was read
         self._tail = b""
+        self._evaluated = 0  # bytes of evaluations that were read
+        self._explained = 0  # reports whose importance was measured
+        self._measuring: threading.Thread | None = None
         self._driver = ""
         self._trouble = ""
         self._unread = ""
+        self._last_seen = self._seen()
 
     def look(self) -> None:
         """Read what has come since the last look."""
-        before = self._seen()
         self._unread = ""
         try:
             self._read()
@@ -65,7 +77,10 @@ class Follower:
         except BROKEN as error:
             self._trouble = f"it cannot be shown: {error or type(error).__name__}"
         self._driver = driver_of(self.path)
-        self.version += before != self._seen()
+        # What was measured in another thread since the last look counts as well.
+        seen = self._seen()
+        self.version += seen != self._last_seen
+        self._last_seen = seen
 
     @property
     def trouble(self) -> str:
@@ -73,7 +88,8 @@ class Follower:
         return self._trouble or self._unread
 
     def _seen(self) -> tuple[Any, ...]:
-        return self._file, self._offset, self._tail, self._driver, self.trouble
+        journal = (self._file, self._offset, self._tail)
+        return *journal, self._evaluated, self._explained, self._driver, self.trouble
 
     def row(self) -> dict[str, Any]:
         """Return the run's row in a list; if it cannot be shown, the row says why."""
@@ -91,6 +107,7 @@ class Follower:
     def data(self) -> dict[str, Any]:
         """Return the data of the run's page; ValueError if it cannot be shown."""
         try:
+            self._measure_importance()
             return self.run.data(driver=self._driver, trouble=self.trouble)
         except BROKEN as error:
             raise ValueError(f"the run {self.name} cannot be shown: {error}") from None
@@ -115,6 +132,37 @@ class Follower:
                 self._size = state.st_size
                 file.seek(self._offset)
                 self._extend(file)
+        self._read_evaluations()
+
+    def _read_evaluations(self) -> None:
+        """Read the metrics on other rows, if there are new ones."""
+        try:
+            data = read_file(self.path / EVALUATIONS, MOST_EVALUATED, follow_links=False)
+        except FileNotFoundError:
+            data = b""
+        if len(data) != self._evaluated:
+            self._evaluated = len(data)
+            lines = filter(None, map(parse_line, data.splitlines()))
+            self.run.evaluations = Evaluations(map(Evaluation.from_json, lines))
+
+    def _measure_importance(self) -> None:
+        """Measure the importance of hyperparameters, if it is due, without waiting for it."""
+        count = len(self.run.history.reports)
+        due = max(SETTLED, 2 * self._explained) if self._driver else self._explained + 1
+        is_busy = self._measuring is not None and self._measuring.is_alive()
+        if count < due or is_busy:
+            return
+        run = self.run
+        # The history may grow meanwhile.
+        intervals = intervals_of(run.history)
+
+        def measure() -> None:
+            with suppress(*BROKEN):
+                run.importance = importance_data(intervals)
+            self._explained = count
+
+        self._measuring = threading.Thread(target=measure, daemon=True)
+        self._measuring.start()
 
     def _start_over(self, file: tuple[int, int]) -> None:
         """Forget everything: this journal was not seen before, or was repaired."""
@@ -122,6 +170,8 @@ class Follower:
         self._size = -1
         self._offset = 0
         self._tail = b""
+        self._evaluated = 0
+        self._explained = 0
         self._trouble = ""
         settings = read_run_config(self.path)
         self._run = RunData(settings, History(settings.problem), name=self.name, path=self._shown)

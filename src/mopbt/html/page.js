@@ -71,13 +71,14 @@
     return hours ? `${hours}:${pad(minutes)}:${pad(total % 60)} h` : `${minutes}:${pad(total % 60)} min`;
   }
 
-  // Formats the numbers of a column with enough decimals to distinguish them. Numbers of very different
-  // magnitudes are formatted one by one.
+  // Formats the numbers of a column in one way: with enough decimals to distinguish them, or, if their
+  // magnitudes are very different, all as powers of ten.
   function aligned(values, { magnitudes = false } = {}) {
     if (!values.every((v) => typeof v === "number")) return values.map((v) => text(v));
     if (values.every((v) => Number.isInteger(v))) return values.map(String);
     const span = Math.max(...values) - Math.min(...values) || Math.abs(values[0]) || 1;
     const least = Math.min(...values.map(Math.abs).filter(Boolean)), decimals = 3 - Math.floor(Math.log10(span));
+    if (magnitudes && least < 1e-3 && least * 100 < span) return values.map((v) => (v ? v.toExponential(2) : "0"));
     if (decimals > 7 || decimals < -5 || (magnitudes && least * 100 < span)) return values.map((v) => text(v));
     return values.map((v) => v.toFixed(clamp(decimals, 0, 7)));
   }
@@ -346,13 +347,15 @@
     });
   }
 
-  // Parallel coordinates for more than three objectives: an axis for each, with better scores at the top.
+  // Parallel coordinates for three or more objectives: an axis for each, with better scores at the top.
   function parallel(width, runs, indices, views, name) {
     const { objectives } = runs[0], alone = runs.length === 1, last = objectives.length - 1;
     const height = 340, top = 44, low = height - 28, side = Math.min(32, width / 8);
+    // Without the margins of a scatter plot, an axis ends at the worst and the best value.
+    const ends = views.map(([lo, hi]) => [lo + (0.04 / 1.08) * (hi - lo), hi - (0.04 / 1.08) * (hi - lo)]);
     const X = (k) => side + (k / last) * (width - 2 * side);
     const Y = (k, v) => {
-      const [lo, hi] = views[k], share = (v - lo) / (hi - lo);
+      const [lo, hi] = ends[k], share = (v - lo) / (hi - lo);
       return top + (low - top) * (objectives[k].direction === "max" ? 1 - share : share);
     };
     const way = (scores) => scores.map((v, k) => `${k ? "L" : "M"}${round(X(k))} ${round(Y(k, v))}`).join("");
@@ -360,7 +363,7 @@
     if (alone) root.append(shape("path", { class: "faint", d: lately(runs[0], 300).map(way).join("") }));
     objectives.forEach(({ name: title, direction }, k) => {
       const anchor = k === 0 ? "start" : k === last ? "end" : "middle", x = k === 0 ? 0 : k === last ? width : X(k);
-      const [worst, best] = direction === "max" ? views[k] : [...views[k]].reverse();
+      const [worst, best] = direction === "max" ? ends[k] : [...ends[k]].reverse();
       root.append(
         shape("path", { class: "axis", d: `M${X(k)} ${top}V${low}` }),
         shape("text", { class: "name", x, y: 12 + 14 * (k % 2), "text-anchor": anchor }, short(title, 20)),
@@ -391,8 +394,11 @@
     const name = `${runs.length > 1 ? "Fronts" : "Front"}: models as points; arrow keys move between them, Enter selects`;
     if (runs[0].objectives.length > 3) return parallel(width, runs, indices, views, name);
     const all = pairsOf(runs[0]), side = all.length > 1 && width > 600 ? Math.floor((width - 46) / 3) : width;
-    return make("div", { class: all.length > 1 ? "panels" : null },
+    const panels = make("div", { class: all.length > 1 ? "panels" : null },
       all.map((pair) => scatter(side, runs, indices, pair, views, name)));
+    if (all.length < 3) return panels;
+    const lines = "Front: models as lines over one axis for each objective, better values at the top; arrow keys move, Enter selects";
+    return make("div", {}, panels, make("h3", {}, "All objectives"), parallel(width, runs, indices, views, lines));
   }
 
   function legendOf(run) {
@@ -409,17 +415,32 @@
       outside ? entry(null, `${plural(outside, "evaluation")} outside the view`) : null);
   }
 
+  // Metrics such as test/accuracy of an objective accuracy.
+  function namesakes(run, objective) {
+    const names = new Set(run.front.flatMap((p) => Object.keys(p.scores)));
+    return [...names].filter((name) => name.endsWith(`/${objective}`));
+  }
+
+  function metricColumn(run, name) {
+    const known = run.front.map((p) => p.scores[name]);
+    if (known.every((v) => typeof v === "number") && !run.front.some((p) => p.errors[name])) return aligned(known);
+    return run.front.map((p) => (name in p.scores ? withError(p.scores[name], p.errors[name]) : "–"));
+  }
+
   function frontTable(run, index) {
     const scores = run.objectives.map(({ name }, k) => (run.front.some((p) => p.errors[name])
       ? run.front.map((p) => scoreOf(run, p, k)) : aligned(run.front.map((p) => p.objectives[k]))));
     const own = (k) => run.front.map(({ job }) => valueAt(run, k, stretchOf(run, job).config[k]));
     const values = run.space.map((_, k) => aligned(own(k), { magnitudes: true }));
+    const metrics = run.objectives.flatMap((o, k) => [[`${o.name} ${ARROWS[o.direction]}`, scores[k]],
+      ...namesakes(run, o.name).map((name) => [name, metricColumn(run, name)])]);
     const shown = run.front.slice(0, allRows ? Infinity : TABLE_ROWS), rest = run.front.length - shown.length;
     const button = (job) => make("button", {
       class: "link", "data-key": `row-${job}`, "aria-label": `select model ${job}`, click: () => choose(index, job),
     }, String(job));
-    const cells = (p, i) => [button(p.job), ...[...scores, ...values].map((column) => column[i]), String(p.step), String(p.trial)];
-    const titles = [...run.objectives.map((o) => `${o.name} ${ARROWS[o.direction]}`), ...run.space.map((s) => s.name)];
+    const columns = [...metrics.map(([, column]) => column), ...values];
+    const cells = (p, i) => [button(p.job), ...columns.map((column) => column[i]), String(p.step), String(p.trial)];
+    const titles = [...metrics.map(([title]) => title), ...run.space.map((s) => s.name)];
     const name = "Models of the front, with the hyperparameters of their last interval";
     const row = index === chosen.run ? shown.findIndex((p) => p.job === chosen.job) : -1;
     const showAll = () => { allRows = true; render(); };
@@ -517,18 +538,23 @@
   }
 
   function scoresOf(run, point) {
-    const own = run.objectives.map((o, k) => [`${o.name} ${ARROWS[o.direction]}`, scoreOf(run, point, k, 6)]);
-    const others = Object.entries(point.scores).filter(([name]) => !run.objectives.some((o) => o.name === name));
-    return [...own, ...others.map(([name, score]) => [name, withError(score, point.errors[name], 6)])];
+    const row = (name) => [name, withError(point.scores[name], point.errors[name], 6)];
+    const rows = [], seen = new Set();
+    run.objectives.forEach((o, k) => {
+      const same = Object.keys(point.scores).filter((name) => name.endsWith(`/${o.name}`));
+      rows.push([`${o.name} ${ARROWS[o.direction]}`, scoreOf(run, point, k, 6)], ...same.map(row));
+      [o.name, ...same].forEach((name) => seen.add(name));
+    });
+    return [...rows, ...Object.keys(point.scores).filter((name) => !seen.has(name)).map(row)];
   }
 
   // ---- hypervolume ----
 
-  function curves(width, lines, label) {
+  function curves(width, lines, label, virtual) {
     const ends = lines.map((line) => line.at(-1) || [0, 0]);
     const far = Math.max(...ends.map((e) => e[0]), 1e-9), high = Math.max(...ends.map((e) => e[1]), 1e-9);
     const [unit, units] = far > 7200 ? [3600, "hours"] : far > 180 ? [60, "minutes"] : [1, "seconds"];
-    const x = { lo: 0, hi: far / unit, label: `${units} of work` }, y = { lo: 0, hi: high * 1.05, label: "hypervolume" };
+    const x = { lo: 0, hi: far / unit, label: `${virtual ? "virtual time" : "time"} (${units})` }, y = { lo: 0, hi: high * 1.05, label: "hypervolume" };
     const at = frame(width, Math.round(clamp(width * 0.36, 210, 320)), x, y, label);
     lines.forEach((line, i) => {
       const start = line.length ? `M${round(at.X(line[0][0] / unit))} ${round(at.Y(0))}` : "";
@@ -547,9 +573,115 @@
       return [
         make("h2", {}, "Hypervolume over time"),
         small(`Volume of the objective space that the front dominates, from the reference ${cornerOf(run.reference)}.`),
-        curves(width, [run.curve], `Hypervolume over time, ${text(run.hypervolume)} at the end`),
+        curves(width, [run.curve], `Hypervolume over time, ${text(run.hypervolume)} at the end`, run.virtual),
         more("curve-table", "As a table",
           table("Hypervolume over time", ["time", "hypervolume"], rows.map((r, i) => [clock(r[0]), volumes[i]]), { plain: true })),
+      ];
+    });
+  }
+
+  // ---- learning curves ----
+
+  // A path over steps that is interrupted where a value is missing, out of view, or was reached with other weights.
+  function curvePath(at, points, [lo, hi]) {
+    let open = false;
+    return points.map(({ step, value, taken }) => {
+      const visible = value !== null && value >= lo && value <= hi, place = `${round(at.X(step))} ${round(at.Y(value ?? lo))}`;
+      const part = !visible ? "" : open && !taken ? `L${place}` : `M${place}h0`;
+      open = visible;
+      return part;
+    }).join("");
+  }
+
+  const pointsOf = (curve, m) =>
+    curve.steps.map((step, i) => ({ job: curve.jobs[i], step, value: curve.scores[m][i], taken: curve.taken[i] }));
+
+  // What was measured along the lineage of a model.
+  function lineagePoints(run, way, m) {
+    const byTrial = new Map(run.learning.curves.map((curve) => [curve.trial, curve]));
+    return way.flatMap(({ job, start, trial, begin, end }) => {
+      const curve = byTrial.get(trial), after = start ?? -1;
+      const own = curve ? pointsOf(curve, m) : [];
+      return own.filter((p) => p.job > after && p.job <= job && p.step > begin && p.step <= end).map((p) => ({ ...p, taken: 0 }));
+    });
+  }
+
+  function rangeOf(run, m) {
+    const k = run.objectives.findIndex((o) => o.name === run.learning.metrics[m]);
+    if (k >= 0) return run.views[k];
+    const values = run.learning.curves.flatMap((curve) => curve.scores[m]).filter((v) => v !== null);
+    const lo = Math.min(...values), hi = Math.max(...values), margin = 0.04 * (hi - lo) || 0.04 * Math.abs(hi) || 1;
+    return values.length ? [lo - margin, hi + margin] : [0, 1];
+  }
+
+  function learningPanel(side, run, way, m) {
+    const name = run.learning.metrics[m], objective = run.objectives.find((o) => o.name === name), view = rangeOf(run, m);
+    const y = objective ? upwards(objective, view) : { lo: view[0], hi: view[1], label: short(name) };
+    const at = frame(side, 230, { lo: 0, hi: run.steps, label: "step" }, y, `Learning curves: ${name}`);
+    const members = run.learning.curves.map((curve) => curvePath(at, pointsOf(curve, m), view)).join("");
+    at.root.append(
+      shape("path", { class: "member", d: members }),
+      shape("path", { class: "ancestry thin", d: curvePath(at, lineagePoints(run, way, m), view) }));
+    return at.root;
+  }
+
+  function drawLearning(run) {
+    const { learning, views, stretches, trials } = run;
+    section("learning", [learning, views, stretches, chosen], (width) => {
+      const way = chosen.job === null ? [] : wayOf(run, chosen.job), count = learning.metrics.length;
+      const columns = clamp(Math.floor((width + 22) / 300), 1, Math.max(1, Math.min(count, 3)));
+      const side = Math.floor((width - 23 * (columns - 1)) / columns);
+      return [
+        make("h2", {}, "Learning curves"),
+        small(`Metrics of ${plural(trials.length, "trial")} over training steps. A line is interrupted where a trial copied the weights of another. ` +
+          "The highlighted line is the lineage of the selected model."),
+        make("div", { class: columns > 1 ? "panels" : null },
+          [...learning.metrics.keys()].map((m) => learningPanel(side, run, way, m))),
+      ];
+    });
+  }
+
+  // ---- importance ----
+
+  function importanceBars(side, run, { objective, explained, shares, shifts }) {
+    const names = run.space.map((s) => s.name), { direction } = run.objectives.find((o) => o.name === objective);
+    const row = 36, top = 44, height = top + row * names.length, room = 132, wide = Math.max(40, side - room);
+    const label = (name) => {
+      const share = `${Math.round(100 * shares[name])} %`, shift = shifts[name];
+      return shift === null || shares[name] < 0.01 ? share : `${share}, ${shift > 0 ? "+" : "−"}${text(Math.abs(shift), 2)}`;
+    };
+    const root = shape("svg", {
+      width: side, height, viewBox: `0 0 ${side} ${height}`, role: "img",
+      "aria-label": `Importance for ${objective}: ${names.map((name) => `${name} ${label(name)}`).join("; ")}`,
+    },
+    shape("text", { class: "name", x: 0, y: 12 }, `${short(objective)} ${ARROWS[direction]}`),
+    shape("text", { x: 0, y: 29 }, `${Math.round(100 * explained)} % of the changes explained`));
+    names.forEach((name, i) => {
+      const y = top + row * i, length = Math.max(1, round(wide * shares[name]));
+      root.append(
+        shape("text", { x: 0, y: y + 11 }, short(name, Math.max(12, Math.floor(side / 7)))),
+        shape("path", { class: "bar", d: `M0 ${y + 16}h${length}v9h${-length}z` }),
+        shape("text", { x: length + 6, y: y + 25 }, label(name)));
+    });
+    return root;
+  }
+
+  const hasImportance = ({ importance }) => importance.objectives.length > 0 || importance.missing !== "";
+
+  function drawImportance(run) {
+    if (!hasImportance(run)) return drop("importance");
+    const { objectives: found, missing } = run.importance;
+    section("importance", [run.importance], (width) => {
+      const columns = clamp(Math.floor((width + 22) / 300), 1, Math.max(1, Math.min(found.length, 3)));
+      const side = Math.floor((width - 23 * (columns - 1)) / columns), unclear = found.filter((i) => i.explained < 0.1);
+      return [
+        make("h2", {}, "Importance of hyperparameters"),
+        missing ? small(`${missing[0].toUpperCase()}${missing.slice(1)}.`) : small(
+          "Which hyperparameter moved which objective: how much worse a random forest predicts the change of an objective in an " +
+          `interval if the values of the hyperparameter are shuffled (${plural(found[0].intervals, "interval")}). The signed number is ` +
+          "the change in an interval with large values, less that with small ones."),
+        unclear.length ? small(`Hardly any change of ${unclear.map((i) => i.objective).join(", ")} can be explained, so its bars mean little.`) : null,
+        make("div", { class: columns > 1 ? "panels" : null }, found.map((importance) => importanceBars(side, run, importance))),
       ];
     });
   }
@@ -785,7 +917,7 @@
       tile("hypervolume", text(run.hypervolume)),
       run.objectives.slice(0, 4).map((objective, k) => bestTile(run, objective, k)),
       tile("intervals", whole(run.intervals), run.total ? `of ${whole(run.total)}` : "", progressOf(run)),
-      tile("time", clock(run.seconds)),
+      tile(run.virtual ? "virtual time" : "time", clock(run.seconds)),
       wrong ? tile("failed or diverged", whole(wrong)) : null);
   }
 
@@ -849,7 +981,7 @@
       pictures(width, runs, [...runs.keys()], comparison.views),
       make("ul", { class: "legend" }, runs.map((run, i) => make("li", {}, runSign(i), run.name))),
       make("h3", {}, "Hypervolume over time"),
-      curves(width, comparison.curves, "Hypervolume of the runs over time"),
+      curves(width, comparison.curves, "Hypervolume of the runs over time", runs.some((r) => r.virtual)),
     ]);
   }
 
@@ -926,8 +1058,11 @@
     const run = data.runs[chosen.run];
     drawFront(run, chosen.run);
     drawCurve(run);
+    drawLearning(run);
     drawLineage(run, chosen.run);
     drawSchedules(run);
+    if (hasImportance(run) && !document.getElementById("importance")) ["search", "failures", "settings"].forEach(drop); // to append them after it
+    drawImportance(run);
     drawSearch(run);
     if ((run.failed || run.diverged) && !document.getElementById("failures")) drop("settings"); // to append it again after the failures
     drawFailures(run);

@@ -11,9 +11,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from mopbt.evaluations import read_evaluations
 from mopbt.history import read_history
 from mopbt.html.follower import driver_of
-from mopbt.html.run_data import RunData, check_comparable, compared
+from mopbt.html.run_data import RunData, check_comparable, compared, importance_data
+from mopbt.importance import intervals_of
 from mopbt.run_directory import read_run_config
 from mopbt.stores.journal import read_lines
 
@@ -30,7 +32,9 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
         raise ValueError(
             f"`out` must be a file in an existing directory, such as report.html, got {out}"
         )
-    text = report([read_run(Path(run)) for run in runs], [driver_of(Path(run)) for run in runs])
+    names = distinct_names([Path(run) for run in runs])
+    read = [read_run(Path(run), name) for run, name in zip(runs, names, strict=True)]
+    text = report(read, [driver_of(Path(run)) for run in runs])
     out.write_text(text, encoding="utf-8")
     return out
 
@@ -81,12 +85,34 @@ def as_json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-def read_run(path: Path) -> RunData:
-    """Read the run in a directory."""
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Name runs by the last parts of their paths, as many as it takes to tell them apart.
+
+    >>> distinct_names([Path("/runs/mo-pbt/0"), Path("/runs/random/0")])
+    ['mo-pbt/0', 'random/0']
+    """
+    places = [path.resolve().parts for path in paths]
+    length = 1
+    while len({parts[-length:] for parts in places}) < len(set(places)):
+        length += 1
+    return ["/".join(parts[-length:]) for parts in places]
+
+
+def read_run(path: Path, name: str | None = None) -> RunData:
+    """Read the run in a directory, and call it by its name, or that of the directory."""
     settings = read_run_config(path)
     journal = path / "journal.jsonl"
     history = read_history(settings.problem, read_lines(journal), journal)
-    return RunData(settings, history, name=path.resolve().name, path=str(path))
+    evaluations = read_evaluations(path)
+    run = RunData(
+        settings,
+        history,
+        name=name or path.resolve().name,
+        path=str(path),
+        evaluations=evaluations,
+    )
+    run.importance = importance_data(intervals_of(history))
+    return run
 
 
 @cache

@@ -16,7 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mopbt.archive import Entry
+from mopbt.errors import MissingExtra
+from mopbt.evaluations import Evaluations
 from mopbt.history import History
+from mopbt.importance import Intervals, importance_of
 from mopbt.metrics import coverage, coverage_units, non_dominated, own_reference
 from mopbt.noise import noise_warning
 from mopbt.objectives import Objective, unsigned
@@ -30,12 +33,16 @@ MOST_TIMES = 400  # points of a hypervolume curve
 MOST_TRIALS = 240  # rows of the lineage, beside those that led to the front
 BINS = 40  # of a histogram, along each axis
 MOST_LEVELS = 20  # of a hyperparameter
+MOST_MEASURED = 8000  # points of all learning curves
+MOST_METRICS = 6  # with learning curves
 MOST_FAILURES = 20  # kinds of failures
 MOST_CHARACTERS = 4000  # of an error message
 # An axis shows this share of the evaluations, and the rest if that makes it at most this much
 # longer: one member that diverged would otherwise squeeze all others into a corner.
 SHOWN_SHARE = 0.95
 LONGEST_STRETCH = 1.25
+
+NO_IMPORTANCE: Mapping[str, Any] = {"objectives": [], "missing": ""}
 
 Array = NDArray[np.float64]
 Curve = list[tuple[float, float]]  # seconds, hypervolume
@@ -55,11 +62,22 @@ class Segment(NamedTuple):
 class RunData:
     """A run as its page shows it."""
 
-    def __init__(self, settings: RunConfig, history: History, *, name: str, path: str) -> None:
+    def __init__(
+        self,
+        settings: RunConfig,
+        history: History,
+        *,
+        name: str,
+        path: str,
+        evaluations: Evaluations | None = None,
+    ) -> None:
         self._settings = settings
         self.history = history
         self.name = name
         self.path = path
+        self.evaluations = Evaluations() if evaluations is None else evaluations
+        # What `importance_data` returned for the run, perhaps some reports ago.
+        self.importance = NO_IMPORTANCE
 
     @property
     def settings(self) -> RunConfig:
@@ -171,6 +189,7 @@ class RunData:
         return self.summary(driver=driver, trouble=trouble) | {
             "constraints": [str(constraint) for constraint in self.problem.constraints],
             "reference": reference,
+            "virtual": self.settings.engine.get("name") == "simulated",
             "steps": self.problem.steps,
             "space": [domain_data(name, domain) for name, domain in self.problem.space.items()],
             "warning": "" if driver else noise_warning(self.history),
@@ -186,6 +205,8 @@ class RunData:
             "exploited": len(exploits),
             "histograms": self._histograms(views),
             "visits": [visits.tolist() for visits in self._visits()],
+            "learning": self._learning(trials),
+            "importance": self.importance,
             "failures": self._failures(),
             "settings": setting_rows(self.settings),
             "loading": loading(self.path, self.settings.task_reference),
@@ -204,13 +225,11 @@ class RunData:
     def _point(self, entry: Entry) -> dict[str, Any]:
         job = self.history.job(entry.job)
         report = self.history.report(entry.job)
+        measured, bars = self.evaluations.with_rows(job.id, report.scores, report.errors)
         scores = {
-            name: score if math.isfinite(score) else repr(score)
-            for name, score in report.scores.items()
+            name: score if math.isfinite(score) else repr(score) for name, score in measured.items()
         }
-        errors = {
-            name: list(bar) for name, bar in report.errors.items() if all(map(math.isfinite, bar))
-        }
+        errors = {name: list(bar) for name, bar in bars.items() if all(map(math.isfinite, bar))}
         return {
             "job": job.id,
             "trial": job.trial,
@@ -334,6 +353,48 @@ class RunData:
                 edges.append([donor, columns.end(start), taker, columns.begin(job)])
         return edges
 
+    def _learning(self, trials: Sequence[int]) -> dict[str, Any]:
+        """Return the metrics of trials over their steps, thinned where there are many.
+
+        A curve is a trial with the jobs that trained it, whether they took other weights, and their
+        metrics, each a list.
+        """
+        reports = self.history.reports
+        jobs = np.sort(reports.jobs())
+        owners = self.history.jobs.trials()[jobs]
+        order = np.argsort(owners, kind="stable")
+        begins = np.searchsorted(owners[order], list(trials))
+        ends = np.searchsorted(owners[order], list(trials), side="right")
+        names = self._metric_names()
+        row_of = np.argsort(reports.jobs())
+        columns = [reports.scores(name)[row_of] for name in names]
+        most = max(20, MOST_MEASURED // max(1, len(trials)))
+        curves = []
+        for trial, begin, end in zip(trials, begins.tolist(), ends.tolist(), strict=True):
+            kept = np.linspace(begin, end - 1, min(most, end - begin)).round().astype(int)
+            own = order[kept]
+            ids = jobs[own].tolist()
+            curves.append(
+                {
+                    "trial": trial,
+                    "jobs": ids,
+                    "steps": self.history.jobs.ends()[ids].tolist(),
+                    "taken": [int(self.history.is_exploit(job)) for job in ids],
+                    "scores": [list(map(finite_or_none, column[own])) for column in columns],
+                }
+            )
+        return {"metrics": names, "curves": curves}
+
+    def _metric_names(self) -> list[str]:
+        """Return the metrics with learning curves: objectives, each beside its namesakes."""
+        names = []
+        for objective in self.problem.objectives:
+            names.append(objective.name)
+            for name in self.history.reports.score_names():
+                if name.endswith(f"/{objective.name}"):
+                    names.append(name)
+        return names[:MOST_METRICS]
+
     def _failures(self) -> list[dict[str, Any]]:
         """Return the most frequent failures, grouped by the last line of their errors."""
         kinds: dict[str, dict[str, Any]] = {}
@@ -407,6 +468,19 @@ def common_reference(problems: Sequence[Problem], fronts: Sequence[Array]) -> Ar
         return np.array(reference)
     points = np.concatenate(fronts)
     return own_reference(points) if len(points) else np.zeros(points.shape[1])
+
+
+def importance_data(intervals: Intervals) -> Mapping[str, Any]:
+    """Return the importance of hyperparameters, or which package is missing to measure it."""
+    try:
+        return {"objectives": [vars(found) for found in importance_of(intervals)], "missing": ""}
+    except MissingExtra as error:
+        return {"objectives": [], "missing": str(error)}
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return a number with six digits, or None for NaN and infinity, which JSON does not have."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def sample(ids: NDArray[np.int64], most: int) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""Plot a run: progress, learning curves, lineages, hyperparameters, many objectives.
+"""Plot a run: progress, learning curves, lineages, hyperparameters, importance, objectives.
 
 Each function returns a figure, which a notebook shows.
 """
@@ -13,6 +13,7 @@ import numpy as np
 
 from mopbt.errors import MissingExtra
 from mopbt.front import Ancestor, Front, Point, metric_columns
+from mopbt.importance import FEWEST, Importance
 from mopbt.messages import counted
 from mopbt.plots.style import BLUE, FAINT, FRONT, INK, STYLE, axis_label, time_unit
 from mopbt.problem import Problem
@@ -187,6 +188,46 @@ def parallel_figure(front: Front, problem: Problem) -> "Figure":
     ax.tick_params(length=0)
     _set_title(figure, f"{problem.name}: a front of {counted(len(front), 'model')}, best on top")
     return figure
+
+
+def importance_figure(results: Results) -> "Figure":
+    """Plot the importance of each hyperparameter, a panel for each objective."""
+    found = results.importance()
+    if not found:
+        raise ValueError(
+            f"importance needs at least {FEWEST} intervals with finite metrics, got "
+            f"{len(results)}; wait for more reports"
+        )
+    names = list(results.problem.space)
+    figure, axes = _panels(len(found))
+    for ax, objective, importance in zip(axes, results.problem.objectives, found, strict=True):
+        shares = [100 * importance.shares[name] for name in names]
+        bars = ax.barh(range(len(names)), shares, color=BLUE, height=0.6)
+        labels = [effect_text(importance, name) for name in names]
+        ax.bar_label(bars, labels, padding=3, fontsize=8)
+        ax.set_yticks(range(len(names)), names)
+        ax.invert_yaxis()
+        # Room for the labels beside the bars.
+        ax.set_xlim(0, 150)
+        ax.set_xticks((0, 50, 100))
+        ax.set_xlabel(f"importance (%), {importance.explained:.0%} of the changes explained")
+        better = "higher" if objective.sign > 0 else "lower"
+        ax.set_title(f"{objective.name} ({better} is better)", fontsize=9, loc="left")
+    _set_title(
+        figure,
+        f"{results.problem.name}: which hyperparameters moved which objective\n"
+        "in parentheses: the change in an interval with large values, less that with small ones",
+    )
+    return figure
+
+
+def effect_text(importance: Importance, name: str) -> str:
+    """Format the importance of a hyperparameter and what its large values do."""
+    share = f"{importance.shares[name]:.0%}"
+    shift = importance.shifts[name]
+    if shift is None or importance.shares[name] < 0.01:
+        return share
+    return f"{share} ({shift:+.2g})"
 
 
 def figure_class() -> type["Figure"]:
