@@ -28,7 +28,7 @@ LAYERS = {
     },
     2: {"schedulers", "algorithms"},
     2.5: {
-        *("engines", "stores", "filesystem"),
+        *("engines", "stores", "filesystem", "locking"),
         # The device that an engine assigned to this process.
         "device",
     },

@@ -6,7 +6,6 @@ the tests replace to record them, or to let one of them fail.
 """
 
 import errno
-import fcntl
 import io
 import os
 import stat
@@ -21,7 +20,16 @@ from mopbt.limits import SETTINGS_BYTES
 # What file systems without hard links answer.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 # A link is not followed, so that no file outside of a run is changed. A pipe is not waited for.
-_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+if sys.platform == "win32":
+    # Descriptors are not inherited there. Links need an administrator, and are followed.
+    _NO_LINK = 0
+    _NO_WAIT = os.O_BINARY | os.O_NOINHERIT
+else:
+    import fcntl
+
+    _NO_LINK = os.O_NOFOLLOW
+    _NO_WAIT = os.O_NONBLOCK | os.O_CLOEXEC
+_PLAIN = _NO_LINK | _NO_WAIT
 # Bytes that are read at a time.
 _BUFFER = 2**17
 _REMEDIES = {
@@ -57,6 +65,9 @@ class Disk:
 
     def write(self, fd: int, data: bytes, offset: int) -> int:
         """Write bytes at an offset and return how many were written."""
+        if sys.platform == "win32":
+            os.lseek(fd, offset, os.SEEK_SET)
+            return os.write(fd, data)
         return os.pwrite(fd, data, offset)
 
     def truncate(self, fd: int, length: int) -> None:
@@ -169,6 +180,9 @@ def remove(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Make the content of a file, or the names in a directory, durable."""
+    if sys.platform == "win32":
+        # Directories cannot be opened there, and files were synchronized when they were written.
+        return
     fd = disk.open(path, os.O_RDONLY)
     try:
         disk.sync(fd)
@@ -217,8 +231,7 @@ def list_names(path: Path) -> list[str]:
 
 def open_to_read(path: Path, *, follow_links: bool = True) -> IO[bytes]:
     """Open a regular file; OSError for a pipe, a device or a directory."""
-    nofollow = 0 if follow_links else os.O_NOFOLLOW
-    fd = disk.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | nofollow)
+    fd = disk.open(path, os.O_RDONLY | _NO_WAIT | (0 if follow_links else _NO_LINK))
     _check_regular(fd, path)
     return io.BufferedReader(_Raw(fd), _BUFFER)
 
@@ -342,8 +355,10 @@ class AppendOnlyFile:
 
     def close(self) -> None:
         """Close the file; what was appended is durable, so an error is of no consequence."""
-        with suppress(OSError):
-            disk.close(self._fd)
+        if self._fd >= 0:
+            with suppress(OSError):
+                disk.close(self._fd)
+            self._fd = -1
 
     def _write(self, data: bytes) -> None:
         _write_all(self._fd, data, self._length)

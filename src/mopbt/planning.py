@@ -1,7 +1,6 @@
 """What a run will take, before it starts: time, memory, disk space, and the engine."""
 
 import math
-import resource
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -113,7 +112,7 @@ class Plan:
             "operations": _or_unknown(self.flops, _operations),
             "checkpoint": _size(self.checkpoint_bytes),
             "disk": f"at most {disk} ({number} checkpoints, {limit})",
-            "memory": f"about {_size(self.memory_bytes)} per worker",
+            "memory": f"about {_or_unknown(self.memory_bytes or None, _size)} per worker",
             "timeout": f"{self.timeout:g} s per interval",
         }
         return "\n".join(f"{name:12} {text}" for name, text in lines.items())
@@ -323,6 +322,11 @@ def _measure_intervals(task: Any, spec: EngineSpec) -> _Cost:
 
 def _largest_process(*, in_child: bool) -> int:
     """Return the most memory that this process, or one of its children, has taken."""
+    if sys.platform == "win32":
+        # The standard library of Python cannot tell there.
+        return 0
+    import resource
+
     who = resource.RUSAGE_CHILDREN if in_child else resource.RUSAGE_SELF
     size = resource.getrusage(who).ru_maxrss
     # Linux counts in kilobytes, macOS in bytes.

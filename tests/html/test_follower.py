@@ -47,7 +47,7 @@ def append(path, data):
 
 
 def page_of(follower):
-    """Return the page of a run after its importance was measured, which nobody waits for."""
+    """Return the page of a run after the importance of its hyperparameters was measured."""
     follower.data()
     if follower._measuring is not None:
         follower._measuring.join()

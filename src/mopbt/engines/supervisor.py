@@ -5,7 +5,7 @@ The supervisor writes them to the worker's standard input and reads them from it
 A worker leads its own session, so Ctrl-C in the terminal reaches only the supervising process,
 and killing a worker also ends every process that it started. On Linux, this includes processes
 that began a session of their own, as those of `torchrun` do: a mark in their environment tells
-whose they are.
+whose they are. On Windows, where this was not tested, a worker is killed with its children.
 """
 
 import math
@@ -27,6 +27,11 @@ from typing import IO, NoReturn
 MARK = "MOPBT_WORKER"
 # Seconds in which a worker may end by itself after its supervisor is gone.
 _GRACE = 1.0
+if sys.platform == "win32":
+    # Ctrl-C in the terminal must not reach the workers there either.
+    _NEW_GROUP = subprocess.CREATE_NEW_PROCESS_GROUP
+else:
+    _NEW_GROUP = 0
 
 
 def available_cores() -> int:
@@ -62,9 +67,20 @@ class WorkerProcess:
 
     def kill_group(self) -> None:
         """Kill the process and those that it started in its own session."""
+        if sys.platform == "win32":
+            self._kill_tree()
+            return
         # macOS refuses to signal a group whose processes have all ended.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
+
+    def _kill_tree(self) -> None:
+        """Kill the process and its children, as Windows has no groups that can be killed."""
+        if self.popen.poll() is None:
+            with suppress(OSError):
+                command = ["taskkill", "/F", "/T", "/PID", str(self.popen.pid)]
+                subprocess.run(command, capture_output=True, check=False)
+            self.popen.kill()
 
     def reap(self) -> int:
         """Wait for the process, kill what it left behind, and return its exit code."""
@@ -139,6 +155,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             env={**os.environ, **environment, MARK: marks},
             start_new_session=True,
+            creationflags=_NEW_GROUP,
         )
         worker = WorkerProcess(process, mark)
         self._processes.append(worker)
@@ -185,6 +202,8 @@ class Supervisor:
 
 def _kill_marked(mark: str) -> None:
     """Kill the other processes that have a mark in their environment; on Linux only."""
+    if sys.platform == "win32":
+        return
     needle = mark.encode()
     killed = {os.getpid()}
     while found := _find_marked(needle) - killed:
@@ -224,7 +243,8 @@ def open_channel() -> tuple[IO[bytes], IO[bytes]]:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    os.register_at_fork(after_in_child=close_channel)
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=close_channel)
     return source, sink
 
 
@@ -233,6 +253,8 @@ def _watch_supervisor() -> None:
 
     The worker itself notices that too, unless it hangs in code that keeps Python's lock.
     """
+    if sys.platform == "win32":
+        return
     group = os.getpgrp()
     if group != os.getpid() or not hasattr(select, "poll"):
         return
@@ -257,7 +279,7 @@ def exit_at_once() -> NoReturn:
     """End this process and every process that it started, because the supervisor is gone."""
     if mark := os.environ.get(MARK, "").rpartition("/")[2]:
         _kill_marked(mark)
-    if os.getpgrp() == os.getpid():
+    if sys.platform != "win32" and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 

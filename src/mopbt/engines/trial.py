@@ -4,8 +4,8 @@ A task that may use an accelerator is tried in worker processes on that device, 
 process neither initializes it nor keeps memory there.
 """
 
+import os
 import pickle
-import resource
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import methodcaller
@@ -83,15 +83,16 @@ class WorkerTrial(Trial):
 
 def measure_start(task: Any) -> float:
     """Return the CPU seconds in which a worker process starts and reads a task."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = os.times()
     trial = WorkerTrial(task, {})
     try:
         # Any call is answered after the task was read.
         trial.call("__sizeof__")
     finally:
         trial.close()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    after = os.times()
+    used = after.children_user + after.children_system
+    return used - before.children_user - before.children_system
 
 
 @contextmanager

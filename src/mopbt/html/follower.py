@@ -9,6 +9,7 @@ import json
 import os
 import re
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +25,7 @@ from mopbt.html.run_data import RunData, importance_data, thinned
 from mopbt.importance import intervals_of
 from mopbt.limits import LINE_BYTES
 from mopbt.run_config import RunConfig
+from mopbt.stores.directory import holder_of
 from mopbt.stores.journal import parse_line
 
 LARGEST = 2**20  # bytes of a lock
@@ -212,6 +214,9 @@ def driver_of(path: Path) -> str:
     except OSError:
         return ""
     process = re.match(r"process (\d{1,9}) on (.*) since ", holder)
+    if sys.platform == "win32":
+        # Signal 0 would be Ctrl-C there.
+        return holder_of(path)
     is_gone = (
         process is not None
         and process[2] == socket.gethostname()

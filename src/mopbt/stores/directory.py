@@ -1,9 +1,9 @@
 """A run as a directory: `run.toml`, `journal.jsonl`, `checkpoints/` and `lock`."""
 
 import errno
-import fcntl
 import os
 import socket
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +31,7 @@ from mopbt.filesystem import (
     write_quickly,
 )
 from mopbt.limits import SETTINGS_BYTES
+from mopbt.locking import try_lock
 from mopbt.stores.base import (
     OWNER,
     Checkpoints,
@@ -174,7 +175,9 @@ class DirectoryStore:
         if then is None:
             self._journal_file.cut(mark)
             return
-        write_atomically(self.journal, self._read_journal(mark) + encode_line(then))
+        kept = self._read_journal(mark)
+        self._close_on_windows()
+        write_atomically(self.journal, kept + encode_line(then))
         self._reopen_journal()
 
     def clear(self) -> None:
@@ -190,8 +193,14 @@ class DirectoryStore:
 
     def repair(self, repair: Repair) -> None:
         """Rewrite a damaged journal, and keep the damaged file beside it."""
+        self._close_on_windows()
         self._rewrite(repair)
         self._reopen_journal()
+
+    def _close_on_windows(self) -> None:
+        """Close the journal before it is replaced: Windows does not replace an open file."""
+        if sys.platform == "win32":
+            self._journal_file.close()
 
     def _reopen_journal(self) -> None:
         """Open a journal that was replaced."""
@@ -268,7 +277,7 @@ class Lock:
         # Several attempts, because `holder_of` in another process locks the file for an instant.
         for _ in range(20):
             try:
-                if _try_lock(self._file, fcntl.LOCK_EX):
+                if try_lock(self._file.fileno()):
                     return
             except OSError as error:
                 raise StoreError(
@@ -292,16 +301,8 @@ def _close_locks_in_child() -> None:
         lock.close_in_child()
 
 
-os.register_at_fork(after_in_child=_close_locks_in_child)
-
-
-def _try_lock(file: IO[bytes], mode: int) -> bool:
-    """Lock a file, exclusively or shared, and return whether that succeeded."""
-    try:
-        fcntl.flock(file, mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 def _read_holder(file: IO[bytes]) -> str:
@@ -323,7 +324,7 @@ def holder_of(path: Path | str) -> str:
     """Describe the process that is executing a run; an empty string if there is none."""
     try:
         with open_to_read(Path(path) / "lock", follow_links=False) as file:
-            if _try_lock(file, fcntl.LOCK_SH):
+            if try_lock(file.fileno(), shared=True):
                 return ""
             return _read_holder(file) or "another process"
     except FileNotFoundError:
