@@ -200,7 +200,7 @@ def test_a_trade_off_is_not_taken_for_noise():
 
 
 def test_a_trade_off_of_precise_models_is_not_noise_though_early_models_are_measured_badly():
-    """Episodes of a policy vary less as it learns, so early errors are much larger than late ones."""
+    """Episodes of a policy vary less as it learns, so early errors exceed late ones."""
     rng = np.random.default_rng(0)
     place = rng.random(200)
     true = np.column_stack([place, 1 - place])
