@@ -479,3 +479,15 @@ def test_reading_is_not_taken_for_writing(code):
 def test_files_of_a_run_are_written_by_one_module():
     found = {module for module, tree in MODULES.items() if any(map(writes, ast.walk(tree)))}
     assert found == {"filesystem", *WRITERS}
+
+
+def test_only_the_history_folds_exchanges():
+    """A journal has one meaning. The conformance suites fold it plainly, to compare."""
+    folding = {
+        module
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("tell", "with_jobs")
+    }
+    assert folding == {"history", "testing"}

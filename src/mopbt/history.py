@@ -7,7 +7,7 @@ jobs and reports in columns, so that a million lines can be opened.
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from mopbt.errors import CorruptJournal, IncompatibleRun
 from mopbt.metrics import hypervolume, hypervolume_curve, non_dominated
 from mopbt.problem import Problem
 from mopbt.schedulers.base import PopulationScheduler, ReportReadingScheduler, Scheduler
-from mopbt.state import Job, Measurement, Report, Result, State, Trial
+from mopbt.state import Job, Measurement, Report, Result, State, Trial, updated, with_jobs
 from mopbt.stores.base import Exchange
 from mopbt.stores.journal import incompatible
 from mopbt.table import Table
@@ -298,6 +298,11 @@ class History:
                 latest[trial] = event
         return following
 
+    def records(self) -> Iterator[Job | Report]:
+        """Yield jobs and reports in the order of the journal."""
+        for event in self._events:
+            yield self.jobs[event] if event >= 0 else self.reports[~event]
+
     @property
     def events(self) -> Sequence[int]:
         """Return the order of the journal: a job id, or ~row for the report in a row."""
@@ -307,6 +312,17 @@ class History:
     def departures(self) -> Sequence[tuple[int, int]]:
         """Return the trials that left, each with the number of events before it did."""
         return self._departures
+
+
+def advanced(state: State, scheduler: Scheduler, exchange: Exchange) -> State:
+    """Return the state after a further exchange, as `History.state` rebuilds it from all."""
+    if exchange.jobs:
+        state = with_jobs(state, exchange.jobs)
+    for report in exchange.reports:
+        state = scheduler.tell(state, report)
+    for trial in exchange.left:
+        state = updated(state, [replace(state.trials[trial], status="finished")])
+    return state
 
 
 def read_history(problem: Problem, lines: Iterable[Mapping[str, Any]], path: object) -> History:

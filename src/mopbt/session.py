@@ -8,13 +8,13 @@ from typing import Literal
 from mopbt.algorithms import POPULATION
 from mopbt.engines.base import ClockedEngine, Engine, RunContext
 from mopbt.errors import Stalled, StopRun, TaskFailed
-from mopbt.history import History
+from mopbt.history import History, advanced
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
 from mopbt.retention import Retention, models_with_weights
 from mopbt.schedulers.base import PopulationScheduler, Scheduler, extendable_by
 from mopbt.stall import stalled_generations
-from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
+from mopbt.state import Job, Report, State, required_checkpoints
 from mopbt.stores.base import Exchange, Store
 
 # Looking for obsolete checkpoints visits all trials, so it happens once per this many trials.
@@ -115,7 +115,7 @@ class Session:
         """Rebuild the state from the history, and submit jobs that had not reported."""
         self.state = self.history.state(self.scheduler, self.seed)
         if isinstance(self.engine, ClockedEngine):
-            self.engine.restore_clock(map(Exchange.from_json, self.store.lines()))
+            self.engine.restore_clock(self.history.records(), self.history.seconds)
         self.elapsed = self._session_began = self.history.seconds
         self._first_row = len(self.history.reports)
         self._since = self.elapsed, len(self.history.reports)
@@ -151,7 +151,7 @@ class Session:
             exchange = Exchange(jobs=jobs)
             self.store.append(exchange)
             self.history.append(exchange)
-            self.state = with_jobs(self.state, jobs)
+            self.state = advanced(self.state, self.scheduler, exchange)
             self._submit(jobs)
 
     def _submit(self, jobs: Sequence[Job]) -> None:
@@ -195,8 +195,8 @@ class Session:
     def _apply(self, exchange: Exchange) -> None:
         self.history.append(exchange)
         self.elapsed = max(self.elapsed, self.history.seconds)
+        self.state = advanced(self.state, self.scheduler, exchange)
         for report in exchange.reports:
-            self.state = self.scheduler.tell(self.state, report)
             if report.checksum:
                 self._checksums[report.job] = report.checksum
 

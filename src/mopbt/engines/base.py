@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from mopbt.estimate import CONFIDENCE
 from mopbt.problem import Problem, Task
 from mopbt.state import Job, Report
-from mopbt.stores.base import Checkpoints, Exchange
+from mopbt.stores.base import Checkpoints
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class PlacingEngine(Protocol):
 class ClockedEngine(Protocol):
     """An engine with its own clock, which a resumed run must set before it submits jobs."""
 
-    def restore_clock(self, exchanges: Iterable[Exchange]) -> None:
-        """Set the clock to the end of the recorded exchanges."""
+    def restore_clock(self, recorded: Iterable[Job | Report], seconds: float) -> None:
+        """Repeat what earlier sessions recorded, in its order; they worked for `seconds`."""
 
 
 class ModelCache:

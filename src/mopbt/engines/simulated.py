@@ -13,7 +13,6 @@ from mopbt.engines.base import Engine, InProcessEngine, RunContext, StackingEngi
 from mopbt.engines.local import LocalEngine
 from mopbt.rng import stream
 from mopbt.state import Job, Report
-from mopbt.stores.base import Exchange
 
 
 @dataclass(frozen=True)
@@ -165,18 +164,17 @@ class SimulatedEngine:
         self._reports: dict[int, Report] = {}
         self._engine.start(context)
 
-    def restore_clock(self, exchanges: Iterable[Exchange]) -> None:
-        """Repeat the recorded exchanges, so that unfinished jobs end when they would have."""
-        for exchange in exchanges:
-            for job in exchange.jobs:
-                self._place(job)
-            for report in exchange.reports:
-                if isinstance(self._cost, Measured):
-                    self._schedule_end(report.job, report.duration)
-                self._lost.discard(report.job)
-                self._finish(report.job)
-            reported = [report.seconds for report in exchange.reports]
-            self._began = max([self._began, exchange.stopped, *reported])
+    def restore_clock(self, recorded: Iterable[Job | Report], seconds: float) -> None:
+        """Repeat recorded jobs and reports, so that unfinished jobs end when they would have."""
+        for event in recorded:
+            if isinstance(event, Job):
+                self._place(event)
+                continue
+            if isinstance(self._cost, Measured):
+                self._schedule_end(event.job, event.duration)
+            self._lost.discard(event.job)
+            self._finish(event.job)
+        self._began = max(self._began, seconds)
         self._now = max(self._now, self._began)
         self._ends = [(end, id) for end, id in self._ends if id in self._placements]
         heapq.heapify(self._ends)

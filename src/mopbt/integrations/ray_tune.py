@@ -35,6 +35,7 @@ from mopbt.algorithms import MOASHA as _MOASHA
 from mopbt.algorithms import MOPBT as _MOPBT
 from mopbt.algorithms import Algorithm, algorithm_of, options_of
 from mopbt.errors import MissingExtra, RunMismatch, Stalled, TaskError
+from mopbt.history import advanced
 from mopbt.integrations.ray_tune_results import Experiment, Journal
 from mopbt.objectives import Constraint, Direction, signed, total_violation
 from mopbt.problem import make_problem
@@ -43,7 +44,7 @@ from mopbt.run_directory import check_same_settings
 from mopbt.schedulers.asha import Asha
 from mopbt.schedulers.base import Scheduler
 from mopbt.space import Domain
-from mopbt.state import Job, Report, State, required_checkpoints, updated, with_jobs
+from mopbt.state import Job, Report, State, required_checkpoints
 from mopbt.stores.base import Exchange
 
 __all__ = ["MOASHA", "MOPBT", "Experiment", "check_version"]
@@ -433,13 +434,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         """Write a record to the journal, then act on it."""
         self._journal.append(exchanges, members or {}, paths or {})
         for exchange in exchanges:
-            if exchange.jobs:
-                self._state = with_jobs(self._state, exchange.jobs)
-            for report in exchange.reports:
-                self._state = self._scheduler.tell(self._state, report)
-            for index in exchange.left:
-                member = replace(self._state.trials[index], status="finished")
-                self._state = updated(self._state, [member])
+            self._state = advanced(self._state, self._scheduler, exchange)
 
     def _delete_obsolete_checkpoints(self) -> None:
         """Delete checkpoints that neither a member nor the front has needed for two reports."""
