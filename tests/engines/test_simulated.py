@@ -10,11 +10,15 @@ import pytest
 
 from mopbt import MOPBT, Budget, run
 from mopbt.algorithms import MOASHA
+from mopbt.engines.base import RunContext
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.simulated import Lognormal, Measured, PerConfiguration, PerStep, SimulatedEngine
+from mopbt.problem import problem_of
 from mopbt.results import Results
+from mopbt.state import Job
 from mopbt.stores.journal import read_journal
+from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.tasks.toy import ToyTask
 from mopbt.testing import EngineConformance
 
@@ -266,6 +270,17 @@ def test_resuming_with_too_few_workers_is_an_error(tmp_path):
 def test_wrong_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "model", [PerStep(2.0), PerConfiguration(lambda hp: 2.0), Lognormal(2.0, 0.0)]
+)
+def test_a_job_that_only_evaluates_is_charged_as_half_an_interval(model):
+    problem = replace(problem_of(ToyTask()), interval=4)
+    context = RunContext(ToyTask(), problem, 0, MemoryCheckpoints())
+    config = problem.space.sample(np.random.default_rng(0))
+    assert model(context, Job(0, 0, config, None, 4, 8)) == pytest.approx(8.0)
+    assert model(context, Job(1, 1, config, 0, 8, 8)) == pytest.approx(4.0)
 
 
 def test_a_cost_of_nothing_is_an_error():

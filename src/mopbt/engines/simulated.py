@@ -15,6 +15,15 @@ from mopbt.rng import stream
 from mopbt.state import Job, Report
 
 
+# A job that only evaluates a model is charged as this share of an interval.
+EVALUATION = 0.5
+
+
+def charged_steps(context: RunContext, job: Job) -> float:
+    """Return how many steps of training a job is charged as."""
+    return (job.end - job.begin) or EVALUATION * context.problem.interval
+
+
 @dataclass(frozen=True)
 class PerStep:
     """Charges the same time for every step, and a fixed time for every job in addition."""
@@ -28,7 +37,7 @@ class PerStep:
 
     def __call__(self, context: RunContext, job: Job) -> float:
         """Return the seconds of a job."""
-        return self.overhead + self.seconds * (job.end - job.begin)
+        return self.overhead + self.seconds * charged_steps(context, job)
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class PerConfiguration:
         """Return the seconds of a job."""
         seconds = self.seconds(context.problem.space.decode(job.config))
         _check("seconds", seconds, seconds > 0, "a function whose values are above 0")
-        return seconds * (job.end - job.begin)
+        return seconds * charged_steps(context, job)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Lognormal:
     def __call__(self, context: RunContext, job: Job) -> float:
         """Return the seconds of a job."""
         factor = stream(context.seed, "cost", job.trial, job.begin).lognormal(0.0, self.spread)
-        return self.seconds * float(factor) * (job.end - job.begin)
+        return self.seconds * float(factor) * charged_steps(context, job)
 
 
 @dataclass(frozen=True)
