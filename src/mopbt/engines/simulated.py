@@ -14,7 +14,6 @@ from mopbt.engines.local import LocalEngine
 from mopbt.rng import stream
 from mopbt.state import Job, Report
 
-
 # A job that only evaluates a model is charged as this share of an interval.
 EVALUATION = 0.5
 
