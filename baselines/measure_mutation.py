@@ -28,6 +28,8 @@ BUILD = ROOT / "build" / "mutation"
 TOLERANCE = 5.0  # points: two standard errors of a sample of 80 with 95 % killed
 SURVIVED = (0, 5, 33)  # exit codes of tests in mutmut: all pass, none found, none to run
 UNTESTED = 33
+# Slow tests would take hours.
+OPTIONS = ["--hypothesis-seed=0", "-p", "no:cacheprovider", "-m", "not slow"]
 FAILED = (1, 3)
 
 
@@ -42,7 +44,12 @@ class Target:
 # The one place to change when modules or tests are renamed.
 TARGETS = {
     "stores": Target(("src/mopbt/stores/*",), ("tests/stores", "tests/test_repair.py")),
+    "filesystem": Target(
+        ("src/mopbt/filesystem.py",),
+        ("tests/test_filesystem.py", "tests/attack/test_attack.py", "tests/stores"),
+    ),
     "state": Target(("src/mopbt/state.py",), ("tests/test_state.py",)),
+    "history": Target(("src/mopbt/history.py",), ("tests/test_history.py",)),
     "schedulers": Target(
         ("src/mopbt/schedulers/*",), ("tests/schedulers", "tests/test_successive_halving.py")
     ),
@@ -83,7 +90,7 @@ class Project:
         settings = {
             "source_paths": ["src/"],
             "only_mutate": list(self.target.sources),
-            "pytest_add_cli_args": ["--hypothesis-seed=0", "-p", "no:cacheprovider"],
+            "pytest_add_cli_args": OPTIONS,
             "pytest_add_cli_args_test_selection": list(self.target.tests),
             "also_copy": ["README.md"],
             "process_isolation": "forkserver",

@@ -13,6 +13,7 @@ import pytest
 
 import mopbt
 from mopbt.cli import main
+from mopbt.startup import is_command
 from mopbt.tasks.toy import ToyTask
 
 
@@ -128,6 +129,30 @@ def test_a_task_inside_a_run_is_executed_only_if_it_is_trusted(says, tmp_path):
         assert "--trust" in errors
     (tmp_path / "run" / "evil.py").write_text((tmp_path / "to_trust.py").read_text())
     assert says("resume run --quiet --trust")[0] == 0
+
+
+@pytest.mark.parametrize("package", ["numpy", "typer"])
+def test_ctrl_c_during_the_imports_ends_quietly(tmp_path, package):
+    """A package in place of a real one sends the signal while it is imported."""
+    code = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
+    (tmp_path / f"{package}.py").write_text(code)
+    source = os.path.dirname(os.path.dirname(mopbt.__file__))
+    ended = subprocess.run(
+        [sys.executable, "-m", "mopbt", "list"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{source}"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_only_the_command_handles_ctrl_c_from_its_start():
+    for arguments in (["python", "-m", "mopbt", "list"], ["python", "-B", "/bin/mopbt", "run"]):
+        assert is_command(arguments)
+    for arguments in (["python"], ["python", "-c", "import mopbt"], ["python", "mopbt/train.py"]):
+        assert not is_command(arguments)
+    assert not is_command(["python", "-m", "pytest", "mopbt"])
 
 
 @pytest.mark.slow

@@ -29,6 +29,8 @@ LAYERS = {
     2: {"schedulers", "algorithms"},
     2.5: {
         *("engines", "stores", "filesystem", "locking"),
+        # Handles Ctrl-C while the command line is imported.
+        "startup",
         # The device that an engine assigned to this process.
         "device",
     },

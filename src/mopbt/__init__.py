@@ -1,5 +1,7 @@
 """Multi-objective population based training: one training run, a front of trained models."""
 
+# First, because it handles Ctrl-C while the others are imported.
+from mopbt.startup import is_command as _is_command  # noqa: F401, I001
 from mopbt.algorithms import (
     BOMOASHA,
     MOASHA,

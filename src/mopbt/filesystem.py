@@ -59,7 +59,7 @@ class Disk:
         """Return what is known about a file or a directory."""
         return os.stat(path)
 
-    def list(self, path: Path) -> list[str]:
+    def names(self, path: Path) -> list[str]:
         """Return the names in a directory."""
         return os.listdir(path)
 
@@ -222,7 +222,7 @@ def is_directory(path: Path) -> bool:
 def list_names(path: Path) -> list[str]:
     """Return the sorted names in a directory; none if it does not exist."""
     try:
-        return sorted(disk.list(path))
+        return sorted(disk.names(path))
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -8,16 +8,16 @@ from attack.record import WatchedDisk
 from mopbt import filesystem
 from mopbt.filesystem import Disk
 
-CALLS = ("open", "read", "stat", "list", "write", "truncate", "sync", "close", "replace", "link")
+CALLS = ("open", "read", "stat", "names", "write", "truncate", "sync", "close", "replace", "link")
 CALLS = (*CALLS, "unlink", "mkdir")
-READING = ("read", "stat", "list")
+READING = ("read", "stat", "names")
 # Which calls an error can come from.
 ERRORS = {
     "EIO": CALLS,
     "ESTALE": CALLS,
     "EINTR": CALLS,
     "ENOSPC": ("open", "write", "truncate", "sync", "close", "replace", "link", "mkdir"),
-    "EMFILE": ("open", "list"),
+    "EMFILE": ("open", "names"),
     "short": ("write", "read"),
 }
 REMOTE_ERRORS = {
@@ -156,7 +156,7 @@ def _failing(name):
     return wrapped
 
 
-for _name in ("open", "stat", "list", "truncate", "sync", "replace", "link", "unlink", "mkdir"):
+for _name in ("open", "stat", "names", "truncate", "sync", "replace", "link", "unlink", "mkdir"):
     setattr(FailingDisk, _name, _failing(_name))
 
 

@@ -22,6 +22,7 @@ from mopbt.cli import doctor  # isort: skip
 from mopbt.cli.application import Terminated, app
 from mopbt.errors import MopbtError
 from mopbt.messages import shortened
+from mopbt.startup import INTERRUPTED
 
 __all__ = [
     "app",
@@ -50,20 +51,28 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
     try:
         app(args=arguments, prog_name="mopbt")
-    except (MopbtError, ValueError, TypeError, OSError) as error:
-        hint = _TRACEBACK_HINT if hasattr(error, "__notes__") else ""
-        _print_error(error, f"{error}{hint}")
-        sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except Exception as error:
-        # Either the task's own code failed, or mopbt has a bug.
-        _print_error(error, f"{type(error).__name__}: {error}{_TRACEBACK_HINT}")
-        sys.exit(1)
+        if interrupts.count and not isinstance(error, MopbtError):
+            # A package that is being imported may turn Ctrl-C into another error.
+            sys.exit(INTERRUPTED)
+        sys.exit(_explain(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     finally:
         if interrupts.count:
             # While Python exits, another Ctrl-C would replace the exit code.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _explain(error: Exception) -> int:
+    """Print what is wrong, and return the exit code."""
+    if isinstance(error, MopbtError | ValueError | TypeError | OSError):
+        hint = _TRACEBACK_HINT if hasattr(error, "__notes__") else ""
+        _print_error(error, f"{error}{hint}")
+        return 2 if isinstance(error, ValueError | TypeError) else 1
+    # Either the task's own code failed, or mopbt has a bug.
+    _print_error(error, f"{type(error).__name__}: {error}{_TRACEBACK_HINT}")
+    return 1
 
 
 class _Interrupts:
@@ -82,7 +91,7 @@ class _Interrupts:
                 print("\nmopbt: stopping; press Ctrl-C again to exit at once", file=sys.stderr)
             return
         # A run survives a kill at any moment, and its workers end with it.
-        os._exit(130)
+        os._exit(INTERRUPTED)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
