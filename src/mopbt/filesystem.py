@@ -219,6 +219,16 @@ def is_directory(path: Path) -> bool:
         raise cannot_read(error, path) from error
 
 
+def size_of(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it does not exist."""
+    try:
+        return disk.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:
+        raise cannot_read(error, path) from error
+
+
 def list_names(path: Path) -> list[str]:
     """Return the sorted names in a directory; none if it does not exist."""
     try:

@@ -207,7 +207,7 @@ def locked_run(path: Path) -> Iterator[tuple[RunDirectory, RunConfig]]:
     The directory can be passed on to the function that executes the run.
     """
     # Before the lock, which would create the directory.
-    if not (path / "run.toml").is_file():
+    if not exists(path / "run.toml"):
         raise _not_a_run(path)
     directory = RunDirectory(path.absolute())
     try:

@@ -49,6 +49,7 @@ from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import RunMismatch
 from mopbt.estimate import CONFIDENCE
 from mopbt.evaluations import Evaluations, evaluate_front
+from mopbt.filesystem import exists
 from mopbt.fingerprint import code_of, is_changed
 from mopbt.function_task import TrainingFunction, as_task, reference_of
 from mopbt.history import History
@@ -286,7 +287,7 @@ def _early_workers(
     parallel: int,
 ) -> Iterator[EarlyWorkers | None]:
     """Start workers of a new run, which import what they need while the run is prepared."""
-    is_new = out is None or not (Path(out) / "run.toml").exists()
+    is_new = out is None or not exists(Path(out) / "run.toml")
     if engine in ("auto", "pool", "vectorized") and "devices" not in options:
         engine = VectorizedEngine(options.get("workers"), stack=options.get("stack", 1))
     early = None

@@ -3,7 +3,7 @@
 Nothing is changed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,20 +11,23 @@ from typing import Any, Literal
 from mopbt.algorithms import algorithm_of
 from mopbt.errors import CorruptCheckpoint, MopbtError, StoreError
 from mopbt.evaluations import FILE, read_evaluations
+from mopbt.filesystem import list_names, size_of
 from mopbt.fingerprint import code_of, is_changed
-from mopbt.history import History
 from mopbt.messages import shortened
 from mopbt.ownership import Owner
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
-from mopbt.run_directory import read_run_config
+from mopbt.run_directory import initial_checkpoints, read_run_config
 from mopbt.schedulers.base import extend_scheduler, extendable_by
 from mopbt.state import required_checkpoints
 from mopbt.stores.base import Checkpoints
-from mopbt.stores.directory import SUFFIX
-from mopbt.stores.journal import intact_length
+from mopbt.stores.directory import SUFFIX, DirectoryCheckpoints
+from mopbt.stores.journal import check_lines, intact_length
 
 Severity = Literal["error", "warning"]
+Code = Literal["same", "changed", "not compared"]
+# How many numbers a finding lists.
+SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of verifying a run: how much was checked, and what was found."""
+    """The outcome of verifying a run: how much was checked, and what was found.
+
+    Attributes:
+        run: The directory of the run.
+        reports: How many reports its journal has.
+        checkpoints: How many checkpoints were loaded and compared with their checksums.
+        code: Whether the code of the task is that of the start of the run: "same", "changed", or
+            "not compared" if the task was not given.
+        findings: What is wrong.
+    """
 
     run: str
     reports: int = 0
     checkpoints: int = 0
+    code: Code = "not compared"
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -70,30 +83,60 @@ def verify(path: Path | str, task: Any = None) -> Verification:
     """
     path = Path(path).absolute()
     try:
-        read_run_config(path)
+        settings = read_run_config(path)
     except MopbtError as error:
         return Verification(str(path), findings=[_finding("settings", error)])
+    code = _compare_code(settings, task)
+    others = [*_check_evaluations(path), *_check_code(settings, code)]
     try:
+        damaged = list(_check_lines(path / "journal.jsonl"))
+        if damaged:
+            return Verification(str(path), code=code, findings=[*damaged, *others])
         results = Results.open(path)
     except MopbtError as error:
-        return Verification(str(path), findings=[_finding("journal", error)])
+        journal = [_finding("journal", error), *others]
+        return Verification(str(path), code=code, findings=journal)
+    try:
+        return _verify_models(results, path, code, others)
+    except StoreError as error:
+        # The storage cannot be reached, or a directory cannot be listed.
+        unread = [_finding("storage", error), *others]
+        return Verification(str(path), len(results), code=code, findings=unread)
+
+
+def _verify_models(results: Results, path: Path, code: Code, others: list[Finding]) -> Verification:
+    """Verify what a readable journal requires."""
     required, optional = _required_models(results)
+    initial = results.settings.warm_start.get("checksums", ())
     findings = [
         *_check_end_of_journal(results, path / "journal.jsonl"),
         *_check_checkpoints(results, required, "error"),
         *_check_checkpoints(results, optional - required, "warning"),
+        *_check_initial_models(path, initial),
         *_check_orphans(results, required | optional),
-        *_check_evaluations(path),
+        *_check_leftovers(results, path),
         *_check_owner(results.checkpoints, results.settings),
-        *_check_code(results.settings, task),
+        *others,
     ]
-    return Verification(str(path), len(results), len(required | optional), findings)
+    loaded = len(required | optional) + len(initial)
+    return Verification(str(path), len(results), loaded, code, findings)
 
 
 def _finding(where: str, error: MopbtError) -> Finding:
     """Return an error as a finding; its message ends with the remedy."""
     what, _, remedy = shortened(str(error)).partition("; ")
     return Finding("error", where, what, remedy or "restore a copy of the run")
+
+
+def _check_lines(journal: Path) -> Iterator[Finding]:
+    """Name all damaged lines of a journal."""
+    intact, damaged = check_lines(journal)
+    if damaged and intact:
+        names = ", ".join(map(str, damaged[:SHOWN])) + (", ..." if len(damaged) > SHOWN else "")
+        number = f"line {names} of" if len(damaged) == 1 else f"{len(damaged)} lines ({names}) of"
+        what = f"{number} {journal} cannot be read: wrong checksum"
+        remedy = f"`mopbt resume {journal.parent} --repair` rebuilds the journal from the others"
+        yield Finding("error", "journal", what, remedy)
 
 
 def _required_models(results: Results) -> tuple[frozenset[int], frozenset[int]]:
@@ -113,7 +156,7 @@ def _required_models(results: Results) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def _check_end_of_journal(results: Results, journal: Path) -> Iterator[Finding]:
-    rest = journal.stat().st_size - intact_length(journal) if journal.exists() else 0
+    rest = size_of(journal) - intact_length(journal)
     if rest and not results.running:
         yield Finding(
             "warning",
@@ -128,23 +171,38 @@ def _check_checkpoints(
 ) -> Iterator[Finding]:
     """Load every checkpoint and compare its checksum with the journal."""
     for model in sorted(models):
-        checksum = _checksum(results.history, model)
         try:
-            results.checkpoints.load(model, checksum)
+            results.checkpoints.load(model, results.history.report(model).checksum)
         except CorruptCheckpoint as error:
+            if _is_dropped(results, model):
+                continue
             is_missing = "does not exist" in str(error)
             what = f"checkpoint {model} {'is missing' if is_missing else 'is damaged'}"
             remedy = f"restore {model}{SUFFIX}, or retrain it with `mopbt replay RUN {model}`"
             if severity == "warning":
                 remedy += "; it is needed only to extend the run"
             yield Finding(severity, "checkpoints", what, remedy)
-        except StoreError as error:
-            yield _finding("storage", error)
-            return
 
 
-def _checksum(history: History, model: int) -> str:
-    return history.report(model).checksum
+def _is_dropped(results: Results, model: int) -> bool:
+    """Return whether the process that executes the run does not need a model any more."""
+    if not results.running:
+        return False
+    assert results.path is not None
+    required, optional = _required_models(Results.open(results.path))
+    return model not in required | optional
+
+
+def _check_initial_models(path: Path, checksums: Sequence[str]) -> Iterator[Finding]:
+    """Check the models that the first members of a run with a warm start started from."""
+    initial = initial_checkpoints(path)
+    for place, checksum in enumerate(checksums):
+        try:
+            initial.load(place, checksum)
+        except CorruptCheckpoint:
+            what = f"initial/{place}{SUFFIX}, which a member started from, is missing or damaged"
+            remedy = "delete it if it is damaged; resuming copies it again from the other run"
+            yield Finding("error", "checkpoints", what, remedy)
 
 
 def _check_orphans(results: Results, needed: frozenset[int]) -> Iterator[Finding]:
@@ -156,28 +214,31 @@ def _check_orphans(results: Results, needed: frozenset[int]) -> Iterator[Finding
     else:
         remedy = "delete their files if you need the space"
     if orphans:
-        names = ", ".join(map(str, orphans[:5])) + (", ..." if len(orphans) > 5 else "")
+        names = ", ".join(map(str, orphans[:SHOWN])) + (", ..." if len(orphans) > SHOWN else "")
         what = f"{len(orphans)} checkpoints are not needed ({names})"
         yield Finding("warning", "checkpoints", what, remedy)
-    assert results.path is not None
-    leftovers = [file.name for file in results.path.rglob("*.tmp")]
-    if leftovers:
+
+
+def _check_leftovers(results: Results, path: Path) -> Iterator[Finding]:
+    folders = [path, path / "checkpoints", path / "initial"]
+    if isinstance(results.checkpoints, DirectoryCheckpoints):
+        folders.append(results.checkpoints.path)
+    names = {folder: list_names(folder) for folder in folders}
+    leftovers = [n for found in names.values() for n in found if n.endswith(".tmp")]
+    if leftovers and not results.running:
         what = f"{len(leftovers)} temporary files of killed processes ({leftovers[0]})"
         yield Finding("warning", "checkpoints", what, "nothing: resuming removes them")
 
 
 def _check_evaluations(path: Path) -> Iterator[Finding]:
-    file = path / FILE
-    if not file.exists():
-        return
     try:
-        intact = len(read_evaluations(path))
+        known = len(read_evaluations(path))
+        intact, damaged = check_lines(path / FILE)
     except MopbtError as error:
         yield _finding("evaluations", error)
         return
-    lines = file.read_bytes().count(b"\n")
-    if intact < lines:
-        what = f"{lines - intact} of {lines} lines of {FILE} are damaged or repeated"
+    if known < intact + len(damaged):
+        what = f"{intact + len(damaged) - known} lines of {FILE} are damaged or repeated"
         yield Finding(
             "warning", "evaluations", what, "`mopbt evaluate RUN` repeats what is missing"
         )
@@ -199,13 +260,19 @@ def _check_owner(checkpoints: Checkpoints, settings: RunConfig) -> Iterator[Find
         yield Finding("error", "storage", what, "restore the storage of this run")
 
 
-def _check_code(settings: RunConfig, task: Any) -> Iterator[Finding]:
-    """Check that the file of a task exists and, given the task, that its code is the same."""
+def _compare_code(settings: RunConfig, task: Any) -> Code:
+    if task is None:
+        return "not compared"
+    return "changed" if is_changed(settings.task_fingerprint, code_of(task)) else "same"
+
+
+def _check_code(settings: RunConfig, code: Code) -> Iterator[Finding]:
+    """Check that the file of a task exists, and that its code is the same."""
     file = settings.task_reference.rpartition(":")[0]
     if file.endswith(".py") and not Path(file).is_file():
         what = f"the file of the task, {file}, does not exist"
         yield Finding("warning", "code", what, "put it back before you resume")
-    elif task is not None and is_changed(settings.task_fingerprint, code_of(task)):
+    elif code == "changed":
         what = "the code of the task has changed since the run started"
         remedy = "restore it if a resumed run must equal an unbroken one"
         yield Finding("warning", "code", what, remedy)

@@ -44,5 +44,7 @@ def verify_run(
         models = counted(verification.checkpoints, "checkpoint")
         verdict = "nothing is lost" if verification.ok else "something is lost"
         out.print(f"{reports} and {models} verified: {verdict}.", soft_wrap=True)
+        if verification.code == "not compared":
+            out.print("The code of the task was not compared; --code does so.", soft_wrap=True)
     if not verification.ok:
         raise typer.Exit(1)

@@ -104,6 +104,12 @@ def read_damaged(path: Path) -> list[Exchange | None]:
     return [decode_line(line) for line in _raw_lines(path)]
 
 
+def check_lines(path: Path) -> tuple[int, list[int]]:
+    """Return how many complete lines of a file are intact, and the numbers of the damaged ones."""
+    intact = [line is not None for line in map(parse_line, _raw_lines(path))]
+    return sum(intact), [number for number, sound in enumerate(intact, 1) if not sound]
+
+
 def intact_length(path: Path) -> int:
     """Return the length in bytes of a journal without an incomplete last line."""
     try:
@@ -181,14 +187,14 @@ def _last_newline(file: Any, end: int, path: Path) -> int:
 
 
 def _damaged(path: Path, number: int) -> CorruptJournal:
-    intact = [line is not None for line in map(parse_line, _raw_lines(path))]
-    if not any(intact):
+    intact, damaged = check_lines(path)
+    if not intact:
         return CorruptJournal(
-            f"{path} is not a journal: none of its {len(intact)} lines has a valid checksum; "
+            f"{path} is not a journal: none of its {len(damaged)} lines has a valid checksum; "
             "restore the file that the run wrote, or use another directory"
         )
     return CorruptJournal(
-        f"line {number} of {path} is damaged: its checksum is wrong; {sum(intact)} other lines "
+        f"line {number} of {path} is damaged: its checksum is wrong; {intact} other lines "
         f"are intact; `mopbt resume {path.parent} --repair` rebuilds it from them and keeps the "
         "damaged file"
     )
