@@ -25,7 +25,7 @@ test: $(VENV)/.test
 test-all: $(VENV)/.test
 	$(PYTEST)
 
-# Power losses, failing calls, hostile worlds, mutated inputs: at most an hour on two cores. Rerun to continue after an
+# Power losses, failing calls, hostile worlds, lifecycles, mutated inputs: at most an hour on two cores. Rerun to continue after an
 # interruption. ARGS='--sample 0.05 --seed 7' takes a part.
 attack: $(VENV)/.test
 	$(BIN)/python tests/attack/command.py $(ARGS)

@@ -59,6 +59,18 @@ def test_square_brackets_are_printed_as_they_are(says, tmp_path):
     assert "runs/[v2]" in says("list")[1]
 
 
+def test_names_send_no_commands_to_the_terminal(says, tmp_path):
+    make_run(tmp_path / "run")
+    settings = tmp_path / "run" / "run.toml"
+    text = settings.read_text().replace("[/INST]", "\\u001b[2J" + "a" * 100_000)
+    settings.write_text(text.replace('name = "toy"', 'name = "\\u001b]0;title\\u0007"'))
+    for command in ("show run", "front run", "list", "show missing\x1b[2J"):
+        printed = "".join(says(command)[1:])
+        assert "\x1b" not in printed
+        assert "\x07" not in printed
+    assert len(says("show run")[1]) < 50_000
+
+
 def test_one_odd_run_does_not_hide_the_others(says, tmp_path):
     toy = {"population": 4, "engine": "local", "progress": False}
     mopbt.run(ToyTask(steps=4), out=tmp_path / "runs" / "good", **toy)

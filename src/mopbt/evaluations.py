@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.engines.base import Engine, EvaluationJob
-from mopbt.errors import TaskFailed
+from mopbt.errors import IncompatibleRun, TaskFailed
 from mopbt.filesystem import AppendOnlyFile
 from mopbt.history import History
 from mopbt.problem import rows_of
 from mopbt.retention import models_with_weights
 from mopbt.state import ErrorBar, Report
-from mopbt.stores.journal import encode_object, intact_length, read_intact_lines
+from mopbt.stores.journal import (
+    UNREADABLE,
+    encode_object,
+    incompatible,
+    intact_length,
+    read_intact_lines,
+)
 
 FILE = "evaluations.jsonl"
 
@@ -63,6 +69,10 @@ class Evaluation:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Evaluation":
         """Read an evaluation from a JSON object."""
+        if type(data["model"]) is not int or type(data["seed"]) is not int:
+            raise TypeError("`model` and `seed` must be integers")
+        if not isinstance(data["rows"], str):
+            raise TypeError("`rows` must be a name")
         report = Report.from_json(
             {"job": 0, "seconds": 0, "duration": 0, "objectives": (), "checksum": "", **data}
         )
@@ -72,7 +82,7 @@ class Evaluation:
             data["seed"],
             report.scores,
             report.errors,
-            data["seconds"],
+            float(data["seconds"]),
         )
 
 
@@ -140,7 +150,14 @@ def read_evaluations(directory: Path) -> Evaluations:
 
     A damaged line is skipped: the evaluation can be repeated with the same outcome.
     """
-    return Evaluations(map(Evaluation.from_json, read_intact_lines(directory / FILE)))
+    file = directory / FILE
+    evaluations = Evaluations()
+    for line in read_intact_lines(file):
+        try:
+            evaluations.add(Evaluation.from_json(line))
+        except UNREADABLE as error:
+            raise IncompatibleRun(f"{file}: {incompatible(error)}") from None
+    return evaluations
 
 
 @contextmanager

@@ -21,6 +21,10 @@ def did_you_mean(name: Any, known: Iterable[Any]) -> str:
     return f"; did you mean {by_lowercase[matches[0]]!r}?" if matches else ""
 
 
+# Codes of control characters; a tab and a line break are harmless.
+_CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10}, "\ufffd")
+
+
 def shortened(text: str, most: int = MESSAGE_CHARACTERS) -> str:
     """Leave out the middle of a long text, such as a message that quotes a hostile file.
 
@@ -31,6 +35,15 @@ def shortened(text: str, most: int = MESSAGE_CHARACTERS) -> str:
         return text
     half = most // 2
     return f"{text[:half]} ({len(text) - 2 * half:,} characters) {text[-half:].lstrip()}"
+
+
+def printable(text: str) -> str:
+    r"""Replace control characters, which could be commands to a terminal, except for line breaks.
+
+    >>> printable("\x1b[2Jname")
+    '\ufffd[2Jname'
+    """
+    return text.translate(_CONTROL)
 
 
 def counted(count: int, noun: str) -> str:

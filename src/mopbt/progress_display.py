@@ -1,5 +1,6 @@
 """Show the progress of a run: live on a terminal or in a notebook, elsewhere as lines."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -186,6 +187,8 @@ def failure_counts(progress: Progress) -> list[str]:
 
 def clock(seconds: float) -> str:
     """Format seconds as h:mm:ss, or as m:ss below an hour."""
+    if not math.isfinite(seconds):
+        return str(seconds)
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

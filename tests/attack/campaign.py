@@ -30,6 +30,7 @@ ATTACKS = {
     "power losses": "attack.power_losses",
     "failing calls": "attack.failing_calls",
     "hostile worlds": "attack.hostile_worlds",
+    "lifecycles": "attack.lifecycles",
     "mutated inputs": "attack.mutated_inputs",
 }
 ROOT = Path(__file__).parent.parent.parent

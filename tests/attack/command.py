@@ -1,4 +1,4 @@
-"""Attack the project: power losses, failing calls, hostile worlds, mutated inputs.
+"""Attack the project: power losses, failing calls, hostile worlds, lifecycles, mutated inputs.
 
 `make attack` runs it in full; `--sample 0.05 --seed COMMIT` takes a part that the seed chooses.
 Finished cases are recorded in `build/attack`, so an interrupted attack continues where it stopped.

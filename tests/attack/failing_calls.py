@@ -7,10 +7,13 @@ from attack.crash_states import read_tree, write_tree
 from attack.disks import FailingDisk, disk, kinds_of
 from attack.scenarios import SCENARIOS, outcome
 from mopbt.errors import StoreError
+from mopbt.results import Results
+from mopbt.verify import verify
 
 # Worker processes of their own cannot share a disk that fails.
 _BY_NAME = {s.name: replace(s, steps=4) for s in SCENARIOS if s.engine != "processes"}
-UNITS = tuple(_BY_NAME)
+READING = "reading a run"
+UNITS = (*_BY_NAME, READING)
 
 
 def count_calls(scenario, bench):
@@ -25,12 +28,15 @@ def count_calls(scenario, bench):
 
 def cases(name, bench):
     """Yield each call of a scenario with each way in which it can fail."""
-    scenario = _BY_NAME[name]
-    tree, calls, expected = bench.kept(count_calls, scenario, bench)
+    if name == READING:
+        fail_at = partial(fail_reading, bench)
+        tree, calls, expected = bench.kept(count_calls_of_reading, bench)
+    else:
+        fail_at = partial(fail, _BY_NAME[name], bench)
+        tree, calls, expected = bench.kept(count_calls, _BY_NAME[name], bench)
     for number, call in enumerate(calls, 1):
         for kind in kinds_of(call):
-            action = partial(fail, scenario, bench, number, kind, tree, expected)
-            yield f"{number} {call} {kind}", action
+            yield f"{number} {call} {kind}", partial(fail_at, number, kind, tree, expected)
 
 
 def fail(scenario, bench, number, kind, tree, expected):
@@ -54,3 +60,38 @@ def check_message(text, kind, root):
     places = (str(place) for place in (root, *root.parents[:-1]))
     assert any(place in text for place in places), f"the message names no file: {text}"
     assert "rerun" in text or "try again" in text, f"the message names no remedy: {text}"
+
+
+def read(run):
+    """Read a run as commands do: verify it, and load all models."""
+    verification = verify(run)
+    results = Results.open(run)
+    return verification, {
+        model: results.checkpoint(model) for model in results.models_with_weights()
+    }
+
+
+def count_calls_of_reading(bench):
+    """Read a finished run; return its tree, the names of the calls, and what was read."""
+    root = bench.fresh()
+    _BY_NAME["local"].execute(root)
+    with disk(FailingDisk(0, "")) as counting:
+        expected = read(root / "run")
+    return read_tree(root), counting.calls, expected
+
+
+def fail_reading(bench, number, kind, tree, expected):
+    """Let a call fail: what is read is right, or there is a message; no file is changed."""
+    root = bench.fresh()
+    write_tree(tree, root)
+    with disk(FailingDisk(number, kind)):
+        try:
+            verification, models = read(root / "run")
+        except StoreError as error:
+            check_message(str(error), kind, root)
+        else:
+            assert models == expected[1]
+            for finding in verification.findings:
+                if finding not in expected[0].findings:
+                    check_message(f"{finding.what}; {finding.remedy}", kind, root)
+    assert read_tree(root) == tree

@@ -19,7 +19,7 @@ import threading
 import tomllib
 import traceback
 import zlib
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -198,8 +198,8 @@ def mutate_checkpoint(rng, data):
     with contextlib.suppress(KeyError, TypeError):
         header["__metadata__"]["mopbt"] = json.dumps(header["__metadata__"]["mopbt"])
     text = json.dumps(header).encode()
-    length = rng.choice([len(text), len(text), 2**63, 0])
-    return length.to_bytes(8, "little") + text + data[8 + len(data) :]
+    announced = rng.choice([len(text), len(text), 2**63, 0])
+    return announced.to_bytes(8, "little") + text + data[8 + length :]
 
 
 # How it is read.
@@ -287,7 +287,10 @@ def make_run(bench):
     for file in sorted((root / "run").rglob("*")):
         if file.is_file():
             files[file.relative_to(root).as_posix()] = file.read_bytes()
-    return files
+    rows = {"rows": "test", "seed": 0, "scores": {"near": 0.5, "far": 0.5}, "seconds": 1.0}
+    models = mopbt.Results.open(root / "run").models_with_weights()
+    lines = [encode_object({"model": model} | rows) for model in sorted(models)]
+    return files | {"run/evaluations.jsonl": b"".join(lines)}
 
 
 def cases(name, bench):
@@ -328,8 +331,11 @@ def _read(rng, root):
 
 
 def _try_journal(rng, bench, files):
-    data = mutate_journal(rng, files["run/journal.jsonl"])
-    _read(rng, _write(bench, files | {"run/journal.jsonl": data}))
+    """Mutate the journal, or another file that is appended to or rewritten."""
+    name = rng.choices(["journal.jsonl", "evaluations.jsonl", "lock"], [8, 2, 1])[0]
+    mutate = mutate_bytes if name == "lock" else mutate_journal
+    data = mutate(rng, files[f"run/{name}"])
+    _read(rng, _write(bench, files | {f"run/{name}": data}))
 
 
 def _try_settings(rng, bench, files):
@@ -385,11 +391,13 @@ def _try_experiment(rng, bench, files):
 
 # Requests.
 
+TOKEN = "a-token-of-the-attack"
 REQUESTS = (
     b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
     b"GET /?run=run HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: a=b\r\nConnection: close\r\n\r\n",
     b"GET /events?run=run HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\nConnection: close\r\n\r\nabcd",
+    f"GET /?token={TOKEN}&run=run HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode(),
     b"HEAD /x HTTP/1.0\r\nHost: localhost:80\r\n\r\n",
 )
 PARTS = (
@@ -406,21 +414,32 @@ PARTS = (
 
 
 def _request_cases(bench, files):
+    """Yield requests to a server, and to one that wants a token."""
     root = _write(bench, files)
     complaints = io.StringIO()
-    with Dashboard(root, port=0) as server, contextlib.redirect_stderr(complaints):
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serving(root, token)) for token in (None, TOKEN)]
+        stack.enter_context(contextlib.redirect_stderr(complaints))
+        for number in range(CASES):
+            rng = random.Random(f"request {number}")
+            yield f"{number}", partial(_try_request, rng, servers, complaints)
+
+
+@contextmanager
+def serving(root, token):
+    """Serve the runs below a directory in a thread."""
+    with Dashboard(root, port=0, token=token) as server:
         thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.05))
         thread.start()
         try:
-            for number in range(CASES):
-                rng = random.Random(f"request {number}")
-                yield f"{number}", partial(_try_request, rng, server, complaints)
+            yield server
         finally:
             server.shutdown()
             thread.join()
 
 
-def _try_request(rng, server, complaints):
+def _try_request(rng, servers, complaints):
+    server = rng.choice(servers)
     request = rng.choice(REQUESTS)
     if rng.random() < 0.5:
         place = rng.randrange(len(request))
@@ -430,7 +449,8 @@ def _try_request(rng, server, complaints):
     with limited(SECONDS):
         answer = _exchange(server, request)
         # The server still serves others.
-        assert _exchange(server, REQUESTS[0]).startswith(b"HTTP/1.0 200 ")
+        status = b"401" if server.token else b"200"
+        assert _exchange(server, REQUESTS[0]).startswith(b"HTTP/1.0 " + status)
     if answer and not answer.startswith(b"HTTP/1."):
         # HTTP/0.9 has no status line.
         assert b"Traceback" not in answer, answer[:200]

@@ -21,7 +21,7 @@ from mopbt.cli import compare  # isort: skip
 from mopbt.cli import doctor  # isort: skip
 from mopbt.cli.application import Terminated, app
 from mopbt.errors import MopbtError
-from mopbt.messages import shortened
+from mopbt.messages import printable, shortened
 from mopbt.startup import INTERRUPTED
 
 __all__ = [
@@ -101,4 +101,4 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def _print_error(error: Exception, message: str) -> None:
     if "--traceback" in sys.argv or os.environ.get("MOPBT_TRACEBACK"):
         traceback.print_exception(error)
-    print(f"mopbt: {shortened(message)}", file=sys.stderr)
+    print(f"mopbt: {printable(shortened(message))}", file=sys.stderr)

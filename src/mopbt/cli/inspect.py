@@ -81,7 +81,7 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
         return
     table = Table(box=None, show_header=False, padding=(0, 2))
     for key, value in summary.items():
-        table.add_row(key.replace("_", " "), as_text(value))
+        table.add_row(key.replace("_", " "), shortened(as_text(value)))
     out.print(table)
     if lacks := shortfall(results):
         out.print(lacks, style="yellow", markup=False, soft_wrap=True)

@@ -3,24 +3,38 @@
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 from mopbt.front import Point, metric_columns, score_text
-from mopbt.messages import counted, number
+from mopbt.messages import counted, number, printable
 from mopbt.progress_display import clock
 from mopbt.results import Results
 
 _GAP = 2  # characters between two columns
+
+
+class _PrintableConsole(Console):
+    """A console that sends no control characters of names and values to the terminal."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Render an object as segments of text."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
 # A fixed width keeps tables complete when they go to a file or a pipe. Names of tasks, values and
 # directories may contain square brackets, which are not markup.
-out = Console(
+out = _PrintableConsole(
     highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 240
 )
 

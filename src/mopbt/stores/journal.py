@@ -19,6 +19,9 @@ from mopbt.version import __version__
 
 Line = dict[str, Any]  # a line of the journal in its JSON form
 
+# What reading an object of another form raises.
+UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+
 _CHECKSUM = b',"crc":"'
 # How the first line of a journal begins, and how many bytes tell that.
 _FIRST_KEYS = (b'{"jobs":', b'{"extend":', b'{"stopped":', b'{"model":')
@@ -56,7 +59,7 @@ def decode_line(line: bytes) -> Exchange | None:
     parsed = parse_line(line)
     try:
         return None if parsed is None else Exchange.from_json(parsed)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise incompatible(error) from None
 
 
@@ -94,7 +97,7 @@ def read_journal(path: Path) -> tuple[tuple[Exchange, ...], int]:
     for line in read_lines(path):
         try:
             exchanges.append(Exchange.from_json(line))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             raise IncompatibleRun(f"{path}: {incompatible(error)}") from None
     return tuple(exchanges), intact_length(path)
 

@@ -1,15 +1,25 @@
-"""Drive a run through everything that can happen to it, against a model of what must remain."""
+"""Drive runs through everything that can happen to them, against a model of what must remain.
+
+A hypothesis state machine runs, kills, stops, resumes with other engines and other numbers of
+workers, damages, repairs, extends and copies a run, in an order that a seed chooses.
+"""
 
 import gc
 import shutil
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import mopbt
 from attack.disks import CutDisk, Killed, disk
@@ -25,6 +35,10 @@ from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.session import Budget
 from mopbt.verify import verify
 
+SEEDS = 100
+LIVES = 4  # of each seed
+STEPS_OF_LIFE = 12
+UNITS = ("any engine",)
 STEPS = 6
 LONGEST = 12
 
@@ -244,7 +258,25 @@ def is_intact(lines):
     return all(mopbt.stores.journal.parse_line(line.rstrip(b"\n")) for line in lines[:-1])
 
 
-TestLifecycle = pytest.mark.slow(Lifecycle.TestCase)
-TestLifecycle.settings = settings(
-    max_examples=60, stateful_step_count=12, suppress_health_check=list(HealthCheck)
-)
+def cases(name, bench):
+    """Yield the lives of several runs for each seed."""
+    for number in range(SEEDS):
+        yield f"seed {number}", partial(live, number)
+
+
+def live(number):
+    """Drive a few runs through lives that a seed chooses."""
+
+    class Seeded(Lifecycle):
+        pass
+
+    # A failure prints its steps as they were. Without a database, a seed always gives the same.
+    options = settings(
+        max_examples=LIVES,
+        stateful_step_count=STEPS_OF_LIFE,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(seed(number)(Seeded), settings=options)
