@@ -32,7 +32,8 @@ from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.execution import run_job
 from mopbt.engines.seeding import global_seeds
 from mopbt.errors import TaskError, UnreadHyperparameter
-from mopbt.function_task import FunctionTask, Member
+from mopbt.function_task import FunctionTask
+from mopbt.member import Member
 from mopbt.problem import Hyperparameters, problem_of
 from mopbt.space import Float, Grid, Ordinal
 from mopbt.state import Job

@@ -40,8 +40,8 @@ LAYERS = {
         *("evaluations", "retention"),
         *("fingerprint", "progress"),
         *("repair", "session", "stall"),
-        # A task made of a function. It remembers the objects that this process has tracked.
-        "function_task",
+        # A task made of a function. A member remembers the objects that this process has tracked.
+        *("function_task", "member", "tracked_objects"),
     },
     4: {
         *("", "front", "noise", "importance", "sizing", "results", "selection", "export", "replay"),

@@ -23,7 +23,8 @@ from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MopbtError, StopRun
 from mopbt.estimate import Estimate
 from mopbt.front import Front, Point
-from mopbt.function_task import FunctionTask, Member, task
+from mopbt.function_task import FunctionTask, task
+from mopbt.member import Member
 from mopbt.objectives import Constraint, Direction, Objective
 from mopbt.planning import Plan, plan
 from mopbt.problem import Task

@@ -10,7 +10,7 @@ from typing import Any
 
 from mopbt.errors import StoreError
 from mopbt.front import Ancestor, Front, Point, schedule_of
-from mopbt.function_task import visible
+from mopbt.member import visible
 from mopbt.messages import counted, with_error
 from mopbt.run_config import RunConfig
 from mopbt.serialization import dumps, is_pickle, is_tensor, loads

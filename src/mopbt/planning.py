@@ -17,7 +17,8 @@ from mopbt.engines.pool import PoolEngine
 from mopbt.engines.supervisor import available_cores
 from mopbt.engines.trial import Trial, measure_start, open_trial
 from mopbt.errors import StopRun, TaskFailed
-from mopbt.function_task import TrainingFunction, as_task
+from mopbt.function_task import as_task
+from mopbt.member import TrainingFunction
 from mopbt.problem import PlannedTask, Problem, Task, problem_of, suggested_population
 from mopbt.results import Results
 from mopbt.run_config import RunConfig

@@ -25,9 +25,10 @@ from mopbt.evaluations import (
 from mopbt.export import Exported, Origin, check_export_path, export_model
 from mopbt.filesystem import write_atomically
 from mopbt.front import Ancestor, Front, FrontKind, Point, import_pandas, record_of, schedule_of
-from mopbt.function_task import Snapshot, TrainingFunction, described_by, visible
+from mopbt.function_task import described_by
 from mopbt.history import History, read_history
 from mopbt.importance import Importance, importance_of, intervals_of
+from mopbt.member import Snapshot, TrainingFunction, visible
 from mopbt.messages import counted, did_you_mean
 from mopbt.noise import Claim, claims_of, noise_warning
 from mopbt.notebook import table_html

@@ -51,8 +51,9 @@ from mopbt.estimate import CONFIDENCE
 from mopbt.evaluations import Evaluations, evaluate_front
 from mopbt.filesystem import exists
 from mopbt.fingerprint import code_of, is_changed
-from mopbt.function_task import TrainingFunction, as_task, reference_of
+from mopbt.function_task import as_task, reference_of
 from mopbt.history import History
+from mopbt.member import TrainingFunction
 from mopbt.objectives import Constraint, Direction
 from mopbt.problem import (
     CheckedTask,

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 
 from mopbt.engines.seeding import global_seeds
 from mopbt.errors import MissingExtra, TaskError
-from mopbt.function_task import hyperparameters_of, is_plain, merge_hyperparameters
 from mopbt.objectives import Constraint, Direction
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
+from mopbt.tracked_objects import hyperparameters_of, is_plain, merge_hyperparameters
 
 try:
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
