@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-MADE_FROM := pyproject.toml constraints.txt
+# The versions to install: those that are tested, or constraints-lowest.txt or constraints-newest.txt.
+CONSTRAINTS ?= constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+MADE_FROM := pyproject.toml $(CONSTRAINTS)
 # The extras of the package that its tests use.
 TESTED := bo,lightning,mlflow,optuna,pandas,plot,ray,sklearn,tensorboard,torch,wandb
 
-.PHONY: demo test test-all attack check bench coverage mutation trace docs experiments changelog clean
+.PHONY: demo test test-all attack check bench coverage mutation trace docs experiments changelog dist clean
 
 # MO-PBT and random search train the same networks for the same number of steps, on real data from the package.
 demo: $(VENV)/.demo
@@ -72,6 +74,13 @@ experiments: $(VENV)/.bench
 	done; \
 	if [ -n "$$failed" ]; then echo "not complete:$$failed" >&2; exit 1; fi
 
+# Build sdist and wheel in dist/, and check what PyPI checks, and that the wheel is small.
+dist: $(VENV)/.release
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	@test -z "$$(find dist -name '*.whl' -size +2M)" || { echo 'the wheel is larger than 2 MB' >&2; exit 1; }
+
 changelog: $(VENV)/.check
 	$(BIN)/towncrier build --yes
 
@@ -102,6 +111,10 @@ $(VENV)/.baselines: $(VENV)/.torch
 
 $(VENV)/.check: $(VENV)/.torch
 	$(PIP) --editable ".[$(TESTED)]" --group check --group test
+	touch $@
+
+$(VENV)/.release: $(VENV)/.made
+	$(PIP) --group release
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.torch
