@@ -244,6 +244,6 @@ def test_settings_are_values():
 
 
 def test_every_key_is_documented():
-    page = (Path(__file__).parent.parent / "docs" / "run-format.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs/reference/run-format.md").read_text(encoding="utf-8")
     keys = {*run_config._KEYS, *run_config._TASK_KEYS}
     assert not [key for key in keys if not re.search(rf"[`\[]{key}[`\]]", page)]

@@ -512,13 +512,13 @@ def problem_of(task: Any) -> Problem:
         if not callable(getattr(task, method, None)):
             raise TypeError(
                 f"{type(task).__name__} object is not a task: it has no method `{method}`; see "
-                "docs/how-to/write-a-task.md"
+                "docs/how-to/task-object.md"
             )
     for attribute in ("space", "objectives", "interval", "steps"):
         if not hasattr(task, attribute):
             raise TypeError(
                 f"{type(task).__name__} object is not a task: it has no attribute `{attribute}`; "
-                "see docs/how-to/write-a-task.md"
+                "see docs/how-to/task-object.md"
             )
     return make_problem(
         name=task.name if isinstance(task, NamedTask) else type(task).__name__,

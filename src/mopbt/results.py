@@ -589,7 +589,7 @@ def _check_rows(rows: str | None, declared: Sequence[str]) -> list[str]:
     if not declared:
         raise ValueError(
             f"the task declares no `rows` to evaluate models on, got {rows!r}; declare them, as in "
-            'rows=("test",), see docs/how-to/write-a-task.md'
+            'rows=("test",), see docs/how-to/test-data.md'
         )
     if rows is not None and rows not in declared:
         raise ValueError(

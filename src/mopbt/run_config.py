@@ -165,11 +165,11 @@ class RunConfig:
         theirs = other._flatten()
         if mine["task"] != theirs["task"]:
             return [f"task is {theirs['task']!r}, it was {mine['task']!r}"]
-        lines = []
         my_object = _object_in_file(self.task_reference)
         their_object = _object_in_file(other.task_reference)
         if my_object and their_object and my_object != their_object:
-            lines.append(f"task is {other.task_reference}, it was {self.task_reference}")
+            return [f"task is {other.task_reference}, it was {self.task_reference}"]
+        lines = []
         for key in dict.fromkeys([*mine, *theirs]):
             if mine.get(key) != theirs.get(key):
                 now = theirs.get(key, "not set")

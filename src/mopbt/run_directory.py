@@ -17,6 +17,7 @@ from mopbt.filesystem import (
     write_atomically,
 )
 from mopbt.history import History, read_history
+from mopbt.messages import counted
 from mopbt.ownership import Owner, claim_storage
 from mopbt.run_config import RunConfig
 from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, Repair
@@ -24,7 +25,8 @@ from mopbt.stores.fsspec import checkpoints_at
 from mopbt.stores.journal import read_lines
 
 FILES = {"run.toml", "journal.jsonl", "evaluations.jsonl", "checkpoints", "initial", "lock"}
-REMEDY = "use the same settings, or another directory"
+REMEDY = "use the same settings, or another directory for `out`"
+MOST_DIFFERENCES = 5  # in a message
 
 
 class RunDirectory:
@@ -252,6 +254,7 @@ def check_same_settings(
 ) -> None:
     """Raise RunMismatch, with the remedy, unless a run was started with these settings."""
     if differences := recorded.differences(settings):
-        raise RunMismatch(
-            f"{place} was started with other settings: {'; '.join(differences)}; {remedy}"
-        )
+        shown = differences[:MOST_DIFFERENCES]
+        if len(differences) > len(shown):
+            shown.append(f"and {counted(len(differences) - len(shown), 'more difference')}")
+        raise RunMismatch(f"{place} was started with other settings: {'; '.join(shown)}; {remedy}")

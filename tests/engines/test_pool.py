@@ -4,10 +4,12 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import cloudpickle
 import pytest
 
 import mopbt
@@ -28,12 +30,14 @@ from lanes import slow_except
 from mopbt.engines import pool
 from mopbt.engines.base import RunContext
 from mopbt.engines.execution import Answer
-from mopbt.engines.pool import PoolEngine
+from mopbt.engines.pool import PoolEngine, pickle_task
 from mopbt.engines.simulated import SimulatedEngine
 from mopbt.engines.supervisor import available_cores
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MissingScore, StoreError, TaskError, UnreadHyperparameter, WorkerFailed
+from mopbt.function_task import FunctionTask
 from mopbt.problem import problem_of
+from mopbt.space import Grid
 from mopbt.state import Job, Report
 from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.tasks.toy import ToyTask
@@ -257,6 +261,30 @@ def test_a_task_that_cannot_be_sent_is_refused_before_anything_trains(tmp_path):
     with pytest.raises(WorkerFailed, match="cannot be sent to worker processes.*engine='local'"):
         start(LockedTask(), tmp_path, workers=1)
     assert list(tmp_path.iterdir()) == []
+
+
+LOCK = threading.Lock()
+
+
+def use_lock():
+    return LOCK
+
+
+def train_with_a_lock(m):
+    m.track(x={"x": m.hp["rate"]})
+    with use_lock():
+        m.report(up=float(m.advance()))
+
+
+def test_the_object_that_cannot_be_sent_is_named():
+    space = {"rate": Grid(0, 1, 2)}
+    task = FunctionTask(train_with_a_lock, space=space, objectives={"up": "max"}, steps=2)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        with pytest.raises(WorkerFailed, match=r"because of `LOCK`: .*functools\.cache"):
+            pickle_task(task)
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def test_a_task_that_a_worker_cannot_read_is_an_error_that_says_so(tmp_path):

@@ -93,7 +93,7 @@ MISTAKES = [
     ),
     Mistake(
         *("something that is no task", lambda here: mopbt.run({"lr": 0.1}, out="new"), TypeError),
-        *("dict object", "it has no method `init`", "see docs/how-to/write-a-task.md"),
+        *("dict object", "it has no method `init`", "see docs/how-to/task-object.md"),
     ),
     Mistake(
         *(
@@ -130,7 +130,7 @@ def test_a_run_without_reports_restarts(here):
     with pytest.raises(
         RunMismatch,
         match=r"constraints is \['up >= 1'\], it was \['up >= 0'\]; use the same settings, "
-        r"or another directory$",
+        r"or another directory for `out`$",
     ):
         mopbt.run(train, constraints=["up >= 1"], **said)
 

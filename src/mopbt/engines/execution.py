@@ -213,7 +213,7 @@ def _evaluate_rows(
     if not isinstance(task, RowsTask):
         raise TaskError(
             f"the task {context.problem.name!r} has no `rows` and `evaluate_rows`, so it cannot be "
-            f"evaluated on {job.rows!r}; declare them, see docs/how-to/write-a-task.md"
+            f"evaluated on {job.rows!r}; declare them, see docs/how-to/test-data.md"
         )
     hp = context.problem.space.decode(job.config)
     seed = derived_seed(context.seed, "evaluate", job.rows, job.seed)

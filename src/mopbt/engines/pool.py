@@ -1,6 +1,7 @@
 """Jobs in worker processes on this machine, which stay for the run and are replaced if they die."""
 
 import functools
+import inspect
 import io
 import math
 import os
@@ -8,6 +9,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -132,7 +134,7 @@ class PoolEngine:
         try:
             payload = pickle_context(context)
         except Exception as error:
-            raise _explain_unsendable(error) from error
+            raise _explain_unsendable(context.task, error) from error
         self._problem = context.problem
         self._checkpoints = context.checkpoints
         self._setup = pickle.dumps((payload, self._warm_bytes))
@@ -325,15 +327,39 @@ def pickle_task(task: Any) -> bytes:
     try:
         return _pickle(task)
     except Exception as error:
-        raise _explain_unsendable(error) from error
+        raise _explain_unsendable(task, error) from error
 
 
-def _explain_unsendable(error: Exception) -> WorkerFailed:
+def _explain_unsendable(task: Any, error: Exception) -> WorkerFailed:
+    name = _unsendable_name(task, set())
+    culprit = f" because of `{name}`" if name else ""
     return WorkerFailed(
-        f"the task cannot be sent to worker processes: {type(error).__name__}: {error}; "
-        f"keep open files, locks and connections out of it (open them where they are "
-        f"used), or use engine='local'"
+        f"the task cannot be sent to worker processes{culprit}: {type(error).__name__}: {error}; "
+        "create such objects in the training function, or in a function with `functools.cache` "
+        "that it calls, or use engine='local'"
     )
+
+
+def _unsendable_name(thing: Any, seen: set[int]) -> str:
+    """Return the variable or attribute that cannot be pickled, or an empty string."""
+    seen.add(id(thing))
+    parts: dict[str, Any] = {}
+    if inspect.isfunction(thing):
+        used = inspect.getclosurevars(thing)
+        parts = {**used.globals, **used.nonlocals}
+    else:
+        with suppress(TypeError):  # an object without a dictionary
+            parts = vars(thing)
+    for name, value in parts.items():
+        # A name may also be an attribute: `xgboost.train` in a function called `train`.
+        if id(value) in seen:
+            continue
+        try:
+            _pickle(value)
+        except Exception:
+            inner = _unsendable_name(value, seen) if inspect.isfunction(value) else ""
+            return inner or name
+    return ""
 
 
 def _pickle(thing: Any) -> bytes:
