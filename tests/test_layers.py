@@ -49,7 +49,7 @@ LAYERS = {
         *("callbacks", "notebook", "progress_display"),
         *("torch", "tasks", "testing", "registry"),
         # `run` returns `Results` and draws the progress, so it is above both.
-        *("runner", "warm_start"),
+        *("opening", "runner", "warm_start"),
         "planning",
     },
     5: {"plots", "html", "compare", "trackers", "integrations", "cli"},

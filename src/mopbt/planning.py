@@ -19,17 +19,11 @@ from mopbt.engines.trial import Trial, measure_start, open_trial
 from mopbt.errors import StopRun, TaskFailed
 from mopbt.function_task import as_task
 from mopbt.member import TrainingFunction
+from mopbt.opening import EngineName, trial_environment
 from mopbt.problem import PlannedTask, Problem, Task, problem_of, suggested_population
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
-from mopbt.runner import (
-    EngineName,
-    bounded_budget,
-    check_before_training,
-    choose_algorithm,
-    run,
-    trial_environment,
-)
+from mopbt.runner import bounded_budget, check_before_training, choose_algorithm, run
 from mopbt.schedulers.base import PopulationScheduler, Scheduler
 from mopbt.session import Budget
 from mopbt.state import Report

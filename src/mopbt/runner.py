@@ -1,14 +1,10 @@
 """Run an algorithm on a task: one call starts a run, resumes it, and returns its front."""
 
 import math
-import os
 import re
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -21,40 +17,31 @@ from mopbt.algorithms import (
     CheckedAlgorithm,
     algorithm_by_name,
     as_trained_by,
-    check_count,
     options_of,
 )
 from mopbt.callbacks import Callback, CallbackList, check_callbacks
-from mopbt.engines.auto import (
-    ENGINES,
-    EngineSpec,
-    check_options,
-    check_stackable,
-    engine_spec,
-    with_timeout,
-)
-from mopbt.engines.base import (
-    Engine,
-    InProcessEngine,
-    PlacingEngine,
-    RunContext,
-    StackingEngine,
-)
+from mopbt.engines.auto import EngineSpec, check_options
+from mopbt.engines.base import Engine
 from mopbt.engines.compilation import Compilation, CompilationChooser, as_chosen
-from mopbt.engines.devices import assign_devices, check_devices
 from mopbt.engines.early import EarlyWorkers
 from mopbt.engines.pool import PoolEngine
 from mopbt.engines.trial import Trial, open_trial
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import RunMismatch
 from mopbt.estimate import CONFIDENCE
-from mopbt.evaluations import Evaluations, evaluate_front
 from mopbt.filesystem import exists
 from mopbt.fingerprint import code_of, is_changed
 from mopbt.function_task import as_task, reference_of
-from mopbt.history import History
 from mopbt.member import TrainingFunction
 from mopbt.objectives import Constraint, Direction
+from mopbt.opening import (
+    EngineName,
+    EngineRun,
+    engine_choice,
+    extend_run,
+    open_with_engine,
+    trial_environment,
+)
 from mopbt.problem import (
     CheckedTask,
     Problem,
@@ -66,26 +53,20 @@ from mopbt.problem import (
     with_constraints,
     with_initial,
 )
-from mopbt.progress import Outcome, Watch
+from mopbt.progress import Outcome
 from mopbt.repair import repair_journal
 from mopbt.results import Results
-from mopbt.retention import Retention
 from mopbt.run_config import RunConfig, recorded_precision
-from mopbt.run_directory import RunDirectory, absolute_storage, initial_models, open_run
-from mopbt.schedulers.base import Scheduler, extend_scheduler
-from mopbt.session import Budget, Session
+from mopbt.run_directory import RunDirectory
+from mopbt.schedulers.base import Scheduler
+from mopbt.session import Budget
 from mopbt.space import Domain
-from mopbt.stores.base import Exchange
-from mopbt.stores.directory import DirectoryStore, Repair
-from mopbt.stores.fsspec import check_reachable
-from mopbt.stores.memory import MemoryStore
-from mopbt.warm_start import copy_models, with_warm_start
+from mopbt.stores.directory import DirectoryStore
+from mopbt.warm_start import with_warm_start
 
 if TYPE_CHECKING:
     from mopbt.progress_display import Display
 
-EngineName = Literal["auto", "local", "pool", "vectorized", "ray", "simulated"]
-AnyStore = DirectoryStore | MemoryStore
 OnChange = Literal["error", "continue"]
 DEFAULT_OUT = "runs/<task>/<algorithm>-seed<seed>"
 
@@ -258,9 +239,9 @@ def execute_run(
         with open_trial(task, environment) as trial:
             _announce_check(task, settings, display)
             check_before_training(trial, algorithm)
-            choose_engine = _engine_choice(engine, options, trial, algorithm.max_parallel)
+            choose_engine = engine_choice(engine, options, trial, algorithm.max_parallel)
             chooser = _compilation_chooser(trial, algorithm, scheduler, budget, settings, display)
-            opened = _open(out, storage, settings, choose_engine, chooser, rules)
+            opened = open_with_engine(out, storage, settings, choose_engine, chooser, rules)
         if isinstance(opened.driver, PoolEngine):
             opened.driver.early = early
         notes = [budget_note, _check_changed_code(opened, settings, on_change)]
@@ -269,7 +250,7 @@ def execute_run(
             for note in filter(None, notes):
                 display.note(note)
             callbacks = [display, *callbacks]
-        scheduler = _extend(opened, scheduler, extend or {})
+        scheduler = extend_run(opened, scheduler, extend or {})
         task = as_chosen(task, opened.compilation)
         return _drive(opened, task, scheduler, budget, callbacks)
 
@@ -302,7 +283,7 @@ def _early_workers(
 
 
 def _drive(
-    opened: "_Opened",
+    opened: EngineRun,
     task: Task[Any],
     scheduler: Scheduler,
     budget: Budget,
@@ -328,40 +309,6 @@ def _drive(
     return results
 
 
-@contextmanager
-def open_session(
-    task: Task[Any],
-    scheduler: Scheduler,
-    settings: RunConfig,
-    store: AnyStore,
-    history: History,
-    engine: Engine,
-    budget: Budget,
-    watch: Watch,
-) -> Iterator[Session]:
-    """Start the engine of an open run; at the end, close the engine and then the run.
-
-    Every run is executed in such a session, also those of a comparison.
-    """
-    problem = settings.problem
-    seed = settings.seed
-    with ExitStack() as stack:
-        stack.callback(store.close)
-        retention = None if settings.keep is None else Retention(settings.keep)
-        session = Session(
-            scheduler, problem, store, engine, seed, budget, watch, history, retention
-        )
-        path = store.path if isinstance(store, DirectoryStore) else None
-        initial = initial_models(path, settings)
-        context = RunContext(
-            task, problem, seed, store.checkpoints, settings.confidence, initial=initial
-        )
-        session.context = context
-        engine.start(context)
-        stack.callback(engine.close)
-        yield session
-
-
 def default_directory(settings: RunConfig) -> Path:
     """Return the directory of a run for which none was given: `DEFAULT_OUT`, filled in."""
     task = _path_name(settings.problem.name)
@@ -384,158 +331,12 @@ def _check_arguments(budget: Any, progress: Any, on_change: Any) -> None:
         raise ValueError(f"`on_change` must be 'error' or 'continue', got {on_change!r}")
 
 
-def trial_environment(
-    task: Task[Any], engine: Engine | EngineName, options: Mapping[str, Any]
-) -> dict[str, str] | None:
-    """Return the environment of workers that try a task; None if it is tried in this process."""
-    trains_here = isinstance(engine, InProcessEngine) and engine.in_process
-    if engine == "local" or trains_here:
-        return None
-    requested = options.get("devices", "auto")
-    if isinstance(engine, PlacingEngine):
-        requested = engine.devices
-    check_devices(requested)
-    devices = assign_devices(task, requested, refresh=True)
-    return devices[0].environment(os.environ) if devices else None
-
-
 def check_before_training(trial: Trial, algorithm: Algorithm) -> None:
     """Let a task and an algorithm check what they need, before anything is written."""
     if isinstance(trial.task, CheckedTask):
         trial.call("check")
     if isinstance(algorithm, CheckedAlgorithm):
         algorithm.check()
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """A run that is about to be executed: where it is recorded, and by what it is trained."""
-
-    store: AnyStore
-    history: History
-    settings: RunConfig  # as recorded
-    driver: Engine
-    spec: EngineSpec | None
-    compilation: Compilation | None = None
-    evaluations: Evaluations = field(default_factory=Evaluations)
-
-    @property
-    def extended(self) -> RunConfig:
-        """Return the settings after all extensions."""
-        return self.settings.extended(self.history.extension)
-
-    def session(
-        self, task: Task[Any], scheduler: Scheduler, budget: Budget, watch: Watch
-    ) -> AbstractContextManager[Session]:
-        store = self.store
-        history = self.history
-        return open_session(
-            task, scheduler, self.extended, store, history, self.driver, budget, watch
-        )
-
-    def evaluate_front(self, task: Task[Any]) -> None:
-        """Evaluate the front on the rows that a task declares, where that is missing."""
-        path = self.store.path if isinstance(self.store, DirectoryStore) else None
-        keep = self.settings.keep
-        made = evaluate_front(self.driver, task, self.history, keep, path=path)
-        self.evaluations.update(made)
-
-    def results(self, task: Task[Any]) -> Results:
-        path = self.store.path if isinstance(self.store, DirectoryStore) else None
-        results = Results(self.extended, self.store.checkpoints, path, task)
-        results.history = self.history
-        results.evaluations = self.evaluations
-        return results
-
-
-def _open(
-    out: Path | str | RunDirectory | None,
-    storage: Path | str | None,
-    settings: RunConfig,
-    choose_engine: "_EngineChoice",
-    chooser: CompilationChooser,
-    repair: Repair | None,
-) -> _Opened:
-    """Open the store of a run: its directory, memory, or a temporary directory for workers."""
-    if out is None:
-        return _open_unkept(storage, settings, choose_engine, chooser)
-    if storage is not None:
-        # An unknown file system is an error before anything is written.
-        check_reachable(absolute_storage(storage))
-    directory = out if isinstance(out, RunDirectory) else RunDirectory(Path(out).absolute())
-    try:
-        recorded = directory.recorded
-        driver, spec = choose_engine({} if recorded is None else recorded.engine)
-        compilation = chooser.choose(driver, {} if recorded is None else recorded.compilation)
-        settings = _with_engine(settings, spec, directory.storage(storage), compilation)
-        run = directory.open(settings, repair=repair)
-        copy_models(directory.path, run.settings.warm_start)
-    except BaseException:
-        directory.close()
-        raise
-    return _Opened(run.store, run.history, run.settings, driver, spec, compilation)
-
-
-def _extend(opened: _Opened, scheduler: Scheduler, extend: Mapping[str, int]) -> Scheduler:
-    """Record an extension of a run, and return the scheduler after all extensions."""
-    settings = opened.extended
-    current = {"steps": settings.problem.steps, **settings.algorithm}
-    new = {name: value for name, value in extend.items() if value != current.get(name)}
-    try:
-        for name, value in new.items():
-            check_count(name, value, current.get(name, 1))
-        extended = extend_scheduler(scheduler, opened.history.extension | new)
-        if "population" in new and scheduler.decides_together:
-            _check_complete(opened, extend_scheduler(scheduler, opened.history.extension))
-        if new:
-            exchange = Exchange(extend=new)
-            opened.store.append(exchange)
-            opened.history.append(exchange)
-    except BaseException:
-        opened.store.close()
-        raise
-    return extended
-
-
-def _check_complete(opened: _Opened, scheduler: Scheduler) -> None:
-    """Raise ValueError if members of a generation that decides together are still training."""
-    if not scheduler.done(opened.history.state(scheduler, opened.settings.seed)):
-        raise ValueError(
-            "a synchronous population can get new members only when the run is complete; resume it "
-            "to its end first, then extend it"
-        )
-
-
-def _open_unkept(
-    storage: Path | str | None,
-    settings: RunConfig,
-    choose_engine: "_EngineChoice",
-    chooser: CompilationChooser,
-) -> _Opened:
-    if storage is not None:
-        raise ValueError(
-            f"`storage` needs `out` as well, got {absolute_storage(storage)!r} and None: the "
-            "journal in `out` says what the checkpoints are; give `out` a directory"
-        )
-    driver, spec = choose_engine({})
-    compilation = chooser.choose(driver, {})
-    settings = _with_engine(settings, spec, "", compilation)
-    if isinstance(driver, InProcessEngine) and driver.in_process:
-        history = History(settings.problem)
-        return _Opened(MemoryStore(), history, settings, driver, spec, compilation)
-    path = Path(tempfile.mkdtemp(prefix="mopbt-"))
-    run = open_run(path, settings, durable=False)
-    # The directory goes with its checkpoints, which the results hold.
-    weakref.finalize(run.store.checkpoints, shutil.rmtree, path, ignore_errors=True)
-    return _Opened(run.store, run.history, run.settings, driver, spec, compilation)
-
-
-def _with_engine(
-    settings: RunConfig, spec: EngineSpec | None, storage: str, compilation: Compilation | None
-) -> RunConfig:
-    engine = settings.engine if spec is None else spec.to_dict()
-    compiled = {} if compilation is None else compilation.to_dict()
-    return replace(settings, engine=engine, storage=storage, compilation=compiled)
 
 
 def _compilation_chooser(
@@ -569,7 +370,7 @@ def bounded_budget(budget: Budget, scheduler: Scheduler, problem: Problem) -> tu
     return Budget(jobs=jobs), note
 
 
-def _check_changed_code(opened: _Opened, settings: RunConfig, on_change: OnChange) -> str:
+def _check_changed_code(opened: EngineRun, settings: RunConfig, on_change: OnChange) -> str:
     """Return a note if a run continues with changed code, or raise RunMismatch."""
     if not is_changed(opened.settings.task_fingerprint, settings.task_fingerprint):
         return ""
@@ -614,51 +415,6 @@ def _make_display(closing_note: Callable[[Outcome], str]) -> "Display":
     from mopbt.progress_display import Display
 
     return Display(closing_note=closing_note)
-
-
-# Returns the engine, and its specification if it was named, given the recorded specification.
-_EngineChoice = Callable[[Mapping[str, Any]], tuple[Engine, EngineSpec | None]]
-
-
-def _engine_choice(
-    engine: Engine | EngineName, options: Mapping[str, Any], trial: Trial, parallel: int
-) -> _EngineChoice:
-    """Check the engine, and return how it is made.
-
-    A resumed run keeps what "auto" chose for it, unless other options than a time limit are given,
-    so that choice waits until the run is locked.
-    """
-    if isinstance(engine, str):
-        if engine == "auto" and options.keys() <= {"timeout"}:
-            return partial(_automatic_engine, trial, parallel, options.get("timeout"))
-        spec = engine_spec(engine, trial.task, parallel, **options, trial=trial)
-        made: tuple[Engine, EngineSpec | None] = (spec.engine(), spec)
-        return lambda recorded: made
-    if isinstance(engine, type) or not isinstance(engine, Engine):
-        remedy = f"; pass {engine.__name__}()" if isinstance(engine, type) else ""
-        names = f"'auto', {', '.join(map(repr, ENGINES))}"
-        raise TypeError(
-            f"`engine` must be one of {names} or an engine object, got {engine!r}{remedy}"
-        )
-    if options:
-        names = ", ".join(f"`{name}`" for name in options)
-        raise ValueError(
-            f"{names}: for engines that are named, got a {type(engine).__name__} object; set it "
-            f"there, as in {type(engine).__name__}({next(iter(options))}=...)"
-        )
-    if isinstance(engine, StackingEngine) and engine.stack > 1:
-        check_stackable(trial.task, trial)
-    return lambda recorded: (engine, None)
-
-
-def _automatic_engine(
-    trial: Trial, parallel: int, timeout: float | None, recorded: Mapping[str, Any]
-) -> tuple[Engine, EngineSpec | None]:
-    if recorded:
-        spec = with_timeout(EngineSpec.from_dict(recorded), timeout)
-    else:
-        spec = engine_spec("auto", trial.task, parallel, timeout=timeout, trial=trial)
-    return spec.engine(), spec
 
 
 def choose_algorithm(

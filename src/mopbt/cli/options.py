@@ -11,10 +11,10 @@ import typer
 
 from mopbt.algorithms import ALGORITHMS, Algorithm, algorithm_by_name
 from mopbt.engines.auto import ENGINES
+from mopbt.opening import EngineName
 from mopbt.problem import suggested_population
 from mopbt.progress_display import Display
 from mopbt.registry import PartialDataFamily, find_family, find_task, split_scale, with_scale
-from mopbt.runner import EngineName
 from mopbt.session import Budget
 
 TaskArgument = Annotated[

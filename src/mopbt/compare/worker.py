@@ -48,6 +48,7 @@ from mopbt.evaluations import evaluate_front, read_evaluations
 from mopbt.filesystem import sync, write_atomically
 from mopbt.messages import did_you_mean
 from mopbt.objectives import parse_constraints
+from mopbt.opening import open_session
 from mopbt.problem import (
     CheckedTask,
     ProbedTask,
@@ -61,7 +62,6 @@ from mopbt.registry import TaskFamily, find_family, find_task, split_scale, task
 from mopbt.rng import stream
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import OpenRun, open_run
-from mopbt.runner import open_session
 from mopbt.schedulers.base import Scheduler
 from mopbt.session import Budget
 from mopbt.state import Job, required_checkpoints
