@@ -18,8 +18,8 @@ demo: $(VENV)/.demo
 	$(BIN)/mopbt front runs/demo --against runs/demo-random-search --plot runs/demo.png
 
 # Run `make test` before every commit and `make test-all` before every push. Each file runs in one process, so that its tests
-# share the processes they start.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 --durations-min 0
+# share the processes they start. Files run in the order of tests/conftest.py, the longest first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 --durations-min 0
 
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow"

@@ -32,7 +32,8 @@ def run_tests(selection: list[str], workers: int) -> int:
     """Run pytest under coverage.py and return its exit code."""
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
-    parallel = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
+    by_file = ["--dist", "loadfile", "--no-loadscope-reorder"]
+    parallel = ["-n", str(workers), *by_file] if workers else []
     command = [sys.executable, "-m", "coverage", "run", "-m", "pytest", *parallel, *selection]
     return subprocess.run(command, cwd=ROOT, env=coverage_environment(), check=False).returncode
 

@@ -34,7 +34,12 @@ SLOW_FILES = {
     "torch/test_misplacement.py",
     "torch/test_paper_on_accelerator.py",
 }
-FIRST = ("compare", "proposals", "ray", "cli", "docs", "examples")  # the longest files start first
+# The longest files start first, so that no process works alone at the end.
+FIRST = (
+    *("compare/test_plan.py", "integrations/test_ray_tune.py", "engines/test_ray.py", "attack/"),
+    *("proposals/test_botorch.py", "test_examples.py", "crash/", "test_docs.py", "test_cli.py"),
+    *("compare/", "test_published.py", "engines/", "golden/", "integrations/", "html/"),
+)
 
 # A shell starts background jobs with Ctrl-C ignored; programs that tests start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,7 +81,12 @@ def pytest_collection_modifyitems(items):
         needs_much = SLOW_FIXTURES & set(item.fixturenames) or is_slow_file(item.path)
         if needs_much and item.get_closest_marker("fast") is None:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: not any(word in item.nodeid.partition("::")[0] for word in FIRST))
+    items.sort(key=lambda item: place_of(item.path.relative_to(TESTS).as_posix()))
+
+
+def place_of(file):
+    """Return the place of a file in the order of execution."""
+    return next((i for i, start in enumerate(FIRST) if file.startswith(start)), len(FIRST))
 
 
 @pytest.fixture
