@@ -154,3 +154,113 @@ def test_a_faster_process_may_remove_the_temporary_file_of_a_slower_one(tmp_path
     is_taken = False
     with pytest.raises(StoreError, match="owner.json"):
         filesystem.create_exclusively(place, b"second")
+
+
+def failing_disk(error, *calls):
+    """Return a disk on which some calls fail."""
+
+    def fail(self, *arguments):
+        raise OSError(error, os.strerror(error))
+
+    return type("Failing", (filesystem.Disk,), dict.fromkeys(calls, fail))()
+
+
+def test_without_hard_links_a_file_has_one_author(tmp_path, monkeypatch):
+    monkeypatch.setattr(filesystem, "disk", failing_disk(errno.EPERM, "link"))
+    path = tmp_path / "owner.json"
+    filesystem.create_exclusively(path, b"first")
+    filesystem.create_exclusively(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["owner.json"]
+
+
+def test_a_shorter_file_leaves_nothing_of_a_longer_one(tmp_path):
+    write_quickly(tmp_path / "file", b"long content")
+    write_quickly(tmp_path / "file", b"short")
+    assert (tmp_path / "file").read_bytes() == b"short"
+
+
+def test_quick_writes_do_not_wait_for_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(filesystem, "disk", failing_disk(errno.EIO, "sync"))
+    write_quickly(tmp_path / "file", b"data")
+    log = AppendOnlyFile(tmp_path / "log", 0, durable=False)
+    log.append(b"data")
+    log.cut(2)
+    log.close()
+    assert (tmp_path / "log").read_bytes() == b"da"
+    with pytest.raises(StoreError, match=r"cannot write .*log: .*check the disk"):
+        AppendOnlyFile(tmp_path / "log", 0).append(b"data")
+
+
+@pytest.mark.parametrize("call", [filesystem.make_directories, filesystem.list_names])
+def test_errors_of_directories_name_the_place(tmp_path, call):
+    (tmp_path / "file").touch()
+    place = (
+        tmp_path / "file" / "below" if call is filesystem.make_directories else tmp_path / "file"
+    )
+    with pytest.raises(StoreError, match=rf"cannot .* {place}: Not a directory; .*make it"):
+        call(place)
+
+
+@pytest.mark.parametrize("call", ["exists", "is_directory", "size_of"])
+def test_what_cannot_be_looked_up_is_an_error(tmp_path, monkeypatch, call):
+    function = getattr(filesystem, call)
+    assert not function(tmp_path / "missing")
+    monkeypatch.setattr(filesystem, "disk", failing_disk(errno.EACCES, "stat"))
+    with pytest.raises(StoreError, match=r"cannot read .*file: .* denied; make it readable"):
+        function(tmp_path / "file")
+
+
+def test_settings_are_not_read_through_a_link_unless_allowed(tmp_path):
+    (tmp_path / "file").write_bytes(b"seed = 1 # \xff")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert filesystem.read_settings(tmp_path / "link") == "seed = 1 # \ufffd"
+    with pytest.raises(StoreError, match="remove the symbolic link"):
+        filesystem.read_settings(tmp_path / "link", follow_links=False)
+
+
+def test_no_more_is_read_than_the_limit(tmp_path, monkeypatch):
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(2**33)
+    sizes = []
+
+    class Counting(filesystem.Disk):
+        def read(self, fd, size):
+            data = super().read(fd, min(size, 2**20))
+            sizes.append(len(data))
+            assert sum(sizes) < 2**20
+            return data
+
+    monkeypatch.setattr(filesystem, "disk", Counting())
+    with pytest.raises(OSError, match="more than 1,000 bytes"):
+        filesystem.read_file(tmp_path / "sparse", 1000)
+
+
+def test_an_append_removes_a_rest_only_once(tmp_path, monkeypatch):
+    lengths = []
+
+    class Counting(filesystem.Disk):
+        def truncate(self, fd, length):
+            lengths.append(length)
+            super().truncate(fd, length)
+
+    monkeypatch.setattr(filesystem, "disk", Counting())
+    file = AppendOnlyFile(tmp_path / "log", 0)
+    file.append(b"one")
+    file.append(b"two")
+    file.close()
+    assert lengths == [0]
+
+
+def test_an_append_that_cannot_be_undone_says_why_it_failed(tmp_path, monkeypatch):
+    file = AppendOnlyFile(tmp_path / "log", 0)
+    file.append(b"one")
+    monkeypatch.setattr(filesystem, "disk", failing_disk(errno.EIO, "write", "truncate"))
+    with pytest.raises(StoreError, match=r"cannot write .*log: .*check the disk"):
+        file.append(b"two")
+    with pytest.raises(StoreError, match=r"cannot write .*log: .*check the disk"):
+        file.cut(1)
+    monkeypatch.undo()
+    file.append(b"two")
+    file.close()
+    assert (tmp_path / "log").read_bytes() == b"onetwo"

@@ -10,9 +10,11 @@ import pytest
 
 from mopbt import Budget, Results, filesystem, run
 from mopbt.errors import RunMismatch, StoreError
+from mopbt.ownership import Owner, claim_storage
 from mopbt.run_directory import read_run_config
 from mopbt.stores import fsspec as remote
 from mopbt.stores.fsspec import checkpoints_at
+from mopbt.stores.memory import MemoryCheckpoints
 from mopbt.tasks.toy import ToyTask
 
 
@@ -176,6 +178,30 @@ def test_a_damaged_owner_is_an_error(tmp_path, storage):
     checkpoints_at(storage).record_owner(b"{", replace=True)
     with pytest.raises(StoreError, match=r"owner\.json is damaged .*delete it"):
         start(tmp_path / "run", storage)
+
+
+@pytest.mark.parametrize("length", [0, 5, 60])
+def test_the_incomplete_record_of_a_crash_is_completed(length):
+    """Without checkpoints, or with the id of the run, it cannot hide another owner."""
+    checkpoints = MemoryCheckpoints()
+    owner = Owner("1" * 32, "/runs/mine", "host")
+
+    def claim():
+        claim_storage(checkpoints, "memory://", owner, is_new=False, is_shared=True)
+        return checkpoints.owner()
+
+    checkpoints.record_owner(owner.to_json()[:length])
+    assert claim() == owner.to_json()
+    checkpoints.save(0, b"model")
+    checkpoints.record_owner(owner.to_json()[:length], replace=True)
+    if length == 60:
+        assert claim() == owner.to_json()
+    else:
+        with pytest.raises(StoreError, match=r"owner\.json is damaged"):
+            claim()
+    checkpoints.record_owner(b"someone's file", replace=True)
+    with pytest.raises(StoreError, match=r"owner\.json is damaged"):
+        claim()
 
 
 def test_a_directory_with_its_own_checkpoints_can_be_copied(tmp_path):

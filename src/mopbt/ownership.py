@@ -63,6 +63,9 @@ def claim_storage(
         checkpoints.record_owner(owner.to_json())
         # Another run may have been faster.
         record = checkpoints.owner() or owner.to_json()
+    elif _is_incomplete(record, owner, checkpoints):
+        checkpoints.record_owner(owner.to_json(), replace=True)
+        record = checkpoints.owner() or owner.to_json()
     recorded = Owner.from_json(record, place)
     if recorded.run_id != owner.run_id:
         raise RunMismatch(
@@ -73,6 +76,17 @@ def claim_storage(
     if is_shared and recorded.directory != owner.directory:
         _check_moved(recorded, owner, place)
         checkpoints.record_owner(owner.to_json(), replace=True)
+
+
+def _is_incomplete(record: bytes, owner: Owner, checkpoints: Checkpoints) -> bool:
+    """Return whether a crash left only the beginning of this run's own record.
+
+    If that does not tell whose record it is, the storage must be empty.
+    """
+    own = owner.to_json()
+    if record == own or not own.startswith(record):
+        return False
+    return owner.run_id.encode() in record or not checkpoints.kept()
 
 
 def _check_moved(recorded: Owner, owner: Owner, place: str) -> None:

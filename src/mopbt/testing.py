@@ -406,6 +406,8 @@ class StoreConformance:
         )
         exchanges = [Exchange(jobs=(Job(0, 0, (1, 0.1), None, 0, 2),)), Exchange(reports=(report,))]
         exchanges.append(Exchange(reports=(Report(1, error='Traceback "…"\n line'),)))
+        exchanges += [Exchange(extend={"steps": 8}), Exchange(left=(0, 2))]
+        exchanges.append(Exchange(stopped=2.5, done=True))
         store = self.make()
         for exchange in exchanges:
             store.append(exchange)
@@ -414,7 +416,7 @@ class StoreConformance:
         again.close()
 
     def test_rewinds_to_a_mark(self) -> None:
-        """Rewinding deletes all exchanges after the mark; appending continues there."""
+        """Rewinding deletes or replaces what is after the mark; appending continues there."""
         store = self.make()
         jobs = [Exchange(jobs=(Job(i, i, (0,), None, 0, 2),)) for i in range(4)]
         store.append(jobs[0])
@@ -425,6 +427,10 @@ class StoreConformance:
         store.append(jobs[3])
         again = self.reopen(store)
         assert again.read() == (jobs[0], jobs[3])
+        again.rewind(mark, jobs[1])
+        again.append(jobs[2])
+        again = self.reopen(again)
+        assert again.read() == (jobs[0], jobs[1], jobs[2])
         again.close()
 
     def test_keeps_and_drops_checkpoints(self) -> None:

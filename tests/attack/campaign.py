@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
@@ -99,7 +99,10 @@ class Bench:
         return pickle.loads(file.read_bytes())
 
     def close(self):
+        """Remove the places, and their parent unless another unit uses it."""
         shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):
+            self.path.parent.rmdir()
 
 
 class Hangs(BaseException):

@@ -3,18 +3,34 @@ import fcntl
 import os
 import subprocess
 import sys
+import zlib
 
 import pytest
 
 import mopbt
 from mopbt import filesystem
 from mopbt.engines.local import LocalEngine
-from mopbt.errors import CorruptCheckpoint, CorruptJournal, RunLocked, StorageFull, StoreError
+from mopbt.errors import (
+    CorruptCheckpoint,
+    CorruptJournal,
+    IncompatibleRun,
+    RunLocked,
+    StorageFull,
+    StoreError,
+)
 from mopbt.state import Job, Report
 from mopbt.stores import base, directory
 from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, holder_of
-from mopbt.stores.journal import decode_line, encode_line, read_journal
+from mopbt.stores.journal import (
+    check_lines,
+    decode_line,
+    encode_line,
+    encode_object,
+    parse_line,
+    read_intact_lines,
+    read_journal,
+)
 from mopbt.tasks.toy import ToyTask
 from mopbt.testing import StoreConformance
 
@@ -472,3 +488,59 @@ def test_a_journal_that_cannot_be_read_is_an_error_with_the_remedy(tmp_path, mon
     with pytest.raises(StoreError, match=r"cannot read .*journal\.jsonl: Stale .* mount"):
         act()
     assert reads
+
+
+def test_text_in_a_journal_is_readable():
+    line = encode_object({"name": "Größe"})
+    assert "Größe".encode() in line
+    assert parse_line(line[:-1]) == {"name": "Größe"}
+
+
+def test_a_line_that_is_no_object_is_incompatible():
+    with pytest.raises(IncompatibleRun, match="JSONDecodeError"):
+        parse_line(encode_object({})[:-1].replace(b"{", b"[", 1).replace(crc(b"{}"), crc(b"[}")))
+    with pytest.raises(IncompatibleRun, match="cannot be read by mopbt"):
+        decode_line(encode_object({"jobs": "x"})[:-1])
+
+
+def crc(body):
+    return f"{zlib.crc32(body):08x}".encode()
+
+
+def test_damaged_lines_are_counted_and_skipped(tmp_path):
+    file = tmp_path / "evaluations.jsonl"
+    lines = [encode_object({"model": n}) for n in range(4)]
+    lines[1] = lines[1].replace(b"model", b"madel")
+    file.write_bytes(b"".join(lines) + b'{"model":')
+    assert [line["model"] for line in read_intact_lines(file)] == [0, 2, 3]
+    assert check_lines(file) == (3, [2])
+
+
+def test_an_error_while_a_journal_is_read_names_it(tmp_path, monkeypatch):
+    journal = write_journal(tmp_path)
+    length = journal.stat().st_size
+    monkeypatch.setattr("mopbt.stores.journal.intact_length", lambda path: length)
+
+    class Broken(filesystem.Disk):
+        def read(self, fd, size):
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(filesystem, "disk", Broken())
+    with pytest.raises(StoreError, match=rf"cannot read {journal}: .*check the disk"):
+        read_journal(journal)
+
+
+@pytest.mark.parametrize("rest", [b"\0" * 40, b'{"jo', b'{"extend":{', b'{"stopped":1'])
+def test_the_only_line_of_a_journal_may_be_incomplete(tmp_path, rest):
+    write_journal(tmp_path, 1).write_bytes(rest)
+    store = DirectoryStore(tmp_path)
+    assert store.read() == ()
+    store.close()
+
+
+@pytest.mark.parametrize("rest", [b"\xff\xfe\0", b"X\0\0", b'{"name":1'])
+def test_the_only_line_of_another_file_is_not_overwritten(tmp_path, rest):
+    write_journal(tmp_path, 1).write_bytes(rest)
+    with pytest.raises(CorruptJournal, match="is not a journal: it begins with"):
+        DirectoryStore(tmp_path)
+    assert (tmp_path / "journal.jsonl").read_bytes() == rest
