@@ -1,6 +1,7 @@
 """A history agrees with the plain fold of its journal, at every line."""
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -290,3 +291,32 @@ def test_columns_of_reports_agree_with_the_reports(journal):
     assert columns.score_names() == ("near", "far")
     near = [report.scores.get("near", math.nan) for report in reports]
     assert np.array_equal(columns.scores("near"), near, equal_nan=True)
+
+
+def seconds_to_resume(intervals, resume):
+    """Return the CPU time that the state of a journal takes, of two members that alternate."""
+    problem = problem_of(ToyTask(steps=2 * intervals))
+    scheduler = algorithm_of({"name": "mo-pbt", "population": 2, "asynchronous": True})
+    scheduler = scheduler.scheduler(problem)
+    exchanges = []
+    for id in range(2 * intervals):
+        step, trial = divmod(id, 2)
+        job = Job(id, trial, (1, 3), id - 2 if step else None, 2 * step, 2 * step + 2)
+        exchanges.append(Exchange(jobs=(job,)))
+        exchanges.append(Exchange(reports=(Report(id, (id / 1e6, -id / 1e6), checksum="c"),)))
+    began = time.process_time()
+    resume(problem, scheduler, exchanges)
+    return time.process_time() - began
+
+
+def resume_history(problem, scheduler, exchanges):
+    history = History(problem)
+    history.extend(exchange.to_json() for exchange in exchanges)
+    return history.state(scheduler, 0)
+
+
+@pytest.mark.slow
+def test_resuming_takes_time_in_proportion_to_the_intervals_of_a_trial():
+    few, many = (min(seconds_to_resume(n, resume_history) for _ in "ab") for n in (1000, 8000))
+    # Eight times as many intervals; states that copy all results of a trial took 21 times as long.
+    assert many < 14 * few

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+import mopbt
 from attack import power_losses
 from attack.campaign import ATTACKS, Bench, Sample, Unit, run_unit, units_of
 from attack.crash_states import Durable, Machine, directory_states, file_states, torn_writes
 from attack.disks import CutDisk, FailingDisk, Killed, disk
 from attack.record import Recorder
-from attack.scenarios import SCENARIOS
+from attack.scenarios import POPULATION, SCENARIOS, AttackedToy
+from attack.virtual import Faults, World, virtual_processes
 from mopbt import filesystem
+from mopbt.engines.pool import PoolEngine
 from mopbt.errors import MopbtError
 
 SHARE = 0.05  # of all cases
@@ -151,6 +154,29 @@ def test_a_killed_process_changes_nothing_more(tmp_path):
             pass
         cut.end()
         assert (tmp_path / "file").read_bytes() == (b"old" if left < 4 else b"new")
+
+
+def test_workers_that_die_while_they_save_leave_no_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("attack.virtual.PHASES", ("saving",))
+    world = World(1, Faults(death=0.3))
+    unfinished = []
+    real = PoolEngine._remove_leftovers
+
+    def remove_leftovers(engine, process):
+        unfinished.extend(tmp_path.rglob("*.tmp"))
+        real(engine, process)
+
+    monkeypatch.setattr(PoolEngine, "_remove_leftovers", remove_leftovers)
+    with virtual_processes(world):
+        mopbt.run(
+            AttackedToy(steps=8),
+            out=tmp_path / "run",
+            population=POPULATION,
+            engine=PoolEngine(2, retries=50),
+            progress=False,
+        )
+    assert unfinished
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize("kind", ["EIO", "short"])
