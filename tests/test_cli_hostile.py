@@ -114,6 +114,14 @@ def test_small_settings_that_would_need_much_memory_are_refused(says, tmp_path, 
     assert said in errors
 
 
+def test_more_seeds_than_anyone_runs_are_refused(says, tmp_path):
+    text = 'name = "x"\nseeds = 100000000\ntasks = ["toy"]\n[algorithms]\na = { name = "mo-pbt" }\n'
+    (tmp_path / "experiment.toml").write_text(text)
+    code, _, errors = says("compare experiment.toml --only-report --out out")
+    assert code == 2
+    assert "`seeds` must be at most 100,000, got 100000000" in errors
+
+
 def test_unfinished_files_are_counted(says, tmp_path):
     make_run(tmp_path / "run")
     before = json.loads(says("show run --json")[1])

@@ -93,6 +93,24 @@ for _name in (*CALLS, "remote", "remote_done"):
         setattr(CutDisk, _name, _cut(_name))
 
 
+class DeadlyDisk(Disk):
+    """A disk that ends the first process that writes to it, after half of its bytes.
+
+    Args:
+        mark: A file that says that a process has died.
+    """
+
+    def __init__(self, mark):
+        self._mark = mark
+
+    def write(self, fd, data, offset):
+        if self._mark.exists():
+            return super().write(fd, data, offset)
+        self._mark.touch()
+        super().write(fd, data[: len(data) // 2], offset)
+        os._exit(9)
+
+
 class FailingDisk(WatchedDisk):
     """A disk that raises an error at its k-th call, or reads or writes only a part of the bytes.
 

@@ -12,10 +12,9 @@ import mopbt
 from attack import power_losses
 from attack.campaign import ATTACKS, Bench, Sample, Unit, run_unit, units_of
 from attack.crash_states import Durable, Machine, directory_states, file_states, torn_writes
-from attack.disks import CutDisk, FailingDisk, Killed, disk
+from attack.disks import CutDisk, DeadlyDisk, FailingDisk, Killed, disk
 from attack.record import Recorder
 from attack.scenarios import POPULATION, SCENARIOS, AttackedToy
-from attack.virtual import Faults, World, virtual_processes
 from mopbt import filesystem
 from mopbt.engines.pool import PoolEngine
 from mopbt.errors import MopbtError
@@ -156,9 +155,8 @@ def test_a_killed_process_changes_nothing_more(tmp_path):
         assert (tmp_path / "file").read_bytes() == (b"old" if left < 4 else b"new")
 
 
-def test_workers_that_die_while_they_save_leave_no_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("attack.virtual.PHASES", ("saving",))
-    world = World(1, Faults(death=0.3))
+@pytest.mark.slow
+def test_a_worker_that_dies_while_it_saves_leaves_no_file(tmp_path, monkeypatch):
     unfinished = []
     real = PoolEngine._remove_leftovers
 
@@ -167,15 +165,15 @@ def test_workers_that_die_while_they_save_leave_no_files(tmp_path, monkeypatch):
         real(engine, process)
 
     monkeypatch.setattr(PoolEngine, "_remove_leftovers", remove_leftovers)
-    with virtual_processes(world):
-        mopbt.run(
-            AttackedToy(steps=8),
-            out=tmp_path / "run",
-            population=POPULATION,
-            engine=PoolEngine(2, retries=50),
-            progress=False,
-        )
-    assert unfinished
+    # The task is unpickled, and its disk installed, only in worker processes.
+    mopbt.run(
+        AttackedToy(steps=4, installs=DeadlyDisk(tmp_path / "died")),
+        out=tmp_path / "run",
+        population=POPULATION,
+        engine=PoolEngine(1),
+        progress=False,
+    )
+    assert len(unfinished) == 1
     assert not list(tmp_path.rglob("*.tmp"))
 
 

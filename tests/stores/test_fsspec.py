@@ -14,7 +14,7 @@ from mopbt.errors import CorruptCheckpoint, MissingExtra, StoreError
 from mopbt.stores import base
 from mopbt.stores.base import checksum_of
 from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore
-from mopbt.stores.fsspec import RemoteCheckpoints, check_reachable, checkpoints_at
+from mopbt.stores.fsspec import RemoteCheckpoints, check_reachable, checkpoints_at, is_remote
 from mopbt.tasks.toy import ToyTask
 from mopbt.testing import StoreConformance
 
@@ -241,3 +241,35 @@ class TestOnS3(Remote):
         assert all(
             mopbt.Results.open(tmp_path / "r", ToyTask()).load(point) for point in results.front()
         )
+
+
+def test_objects_are_where_the_url_says(tmp_path):
+    RemoteCheckpoints(f"file://{tmp_path}/new/folder/").save(3, b"model")
+    assert (tmp_path / "new" / "folder" / "3.ckpt").read_bytes() == b"model"
+
+
+def test_a_folder_is_made_if_the_file_system_asks_for_it(monkeypatch):
+    class Files:
+        folders = []
+        objects = {}
+
+        def _strip_protocol(self, url):
+            return url.partition("://")[2]
+
+        def makedirs(self, path, exist_ok):
+            self.folders.append(path)
+
+        def pipe_file(self, path, data, **options):
+            if path.rpartition("/")[0] not in self.folders:
+                raise FileNotFoundError(path)
+            self.objects[path] = data
+
+    files = Files()
+    monkeypatch.setattr(RemoteCheckpoints, "file_system", lambda self: files)
+    RemoteCheckpoints("other://host/run").save(3, b"model")
+    assert files.objects == {"host/run/3.ckpt": b"model"}
+
+
+def test_urls_of_this_machine_are_folders():
+    assert [is_remote(f"{scheme}/x") for scheme in ("", "file://", "local://")] == [False] * 3
+    assert is_remote("memory://x")
