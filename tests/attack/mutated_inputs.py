@@ -27,6 +27,7 @@ import tomli_w
 
 import mopbt
 from attack.campaign import ROOT, limited
+from attack.virtual import World, virtual_processes
 from mopbt import cli
 from mopbt.compare.plan import Experiment
 from mopbt.errors import MopbtError
@@ -322,8 +323,10 @@ def _write(bench, files):
 def _read(rng, root):
     """Read a run with some of the commands, and as the dashboard does."""
     commands = [*rng.sample(READING, 2), rng.choice(EXECUTING)]
-    for command in commands:
-        run_command(command.format(run=root / "run", root=root))
+    # Worker processes would take a second each.
+    with virtual_processes(World("inputs")):
+        for command in commands:
+            run_command(command.format(run=root / "run", root=root))
     with limited(SECONDS), bounded_memory():
         index = RunIndex(root)
         index.snapshot([])
