@@ -462,6 +462,7 @@ class BOMOASHA(MOASHA):
         gamma: The share of the results that counts as good.
         candidates: The number of candidates per hyperparameter.
         random: The probability of a random configuration.
+        ordered: Let the estimator use the order of grids and ordinals. The paper's does not.
     """
 
     name: ClassVar[str] = "bo-mo-asha"
@@ -469,6 +470,7 @@ class BOMOASHA(MOASHA):
     gamma: float = 0.10
     candidates: int = 24
     random: float = 1 / 6
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -480,7 +482,12 @@ class BOMOASHA(MOASHA):
         return self._build_scheduler(problem, self._build_tpe(), 2 * len(problem.space) + 2)
 
     def _build_tpe(self) -> Tpe:
-        return Tpe(gamma=self.gamma, candidates=self.candidates, random=self.random)
+        return Tpe(
+            gamma=self.gamma,
+            candidates=self.candidates,
+            random=self.random,
+            ordered=self.ordered,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

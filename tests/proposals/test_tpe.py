@@ -91,6 +91,45 @@ def trials_of(configs, objectives):
     return Trials(tuple(configs), tuple(Result(tuple(map(float, row))) for row in objectives))
 
 
+# --- The order of lists -------------------------------------------------------------------------
+
+
+ORDERED = (Grid(0, 1, 5), LogGrid(0.01, 1, 5, zero=True), Ordinal(["s", "m", "l", "xl", "xxl"]))
+
+
+@pytest.mark.parametrize("domain", ORDERED, ids=lambda domain: type(domain).__name__)
+def test_with_order_a_good_value_makes_its_neighbors_likely(domain):
+    """Without order, the four other values are equally likely."""
+    density = fit_parzen(domain, [3, 3, 3], ordered=True).density(range(5))
+    assert density[3] == density.max()
+    assert (np.diff(density[:4]) > 0).all()
+    assert density[4] < density[3]
+    assert density.sum() == pytest.approx(5)  # the mean over cells that are a fifth of the range
+    unordered = fit_parzen(domain, [3, 3, 3]).density(range(5))
+    assert len(set(unordered.round(12))) == 2
+
+
+def test_categories_have_no_order():
+    domain = Categorical(["a", "b", "c"])
+    by_order = [fit_parzen(domain, [0, 0], ordered=o).density(range(3)) for o in (True, False)]
+    np.testing.assert_array_equal(*by_order)
+
+
+def test_with_order_values_next_to_a_good_one_are_proposed_before_any_of_them_was_tried():
+    """Of ten values only 5 is good, and 4 and 6 were not tried."""
+    space = Space({"x": Grid(0, 1, 10)})
+    positions = [5, 0, 1, 2, 8, 9, 0, 1, 2, 8, 9]
+    trials = trials_of([(p,) for p in positions], [[-abs(p - 5), 0] for p in positions])
+
+    def share_near(model):
+        proposed = np.array(model(space, trials, 200, stream(0, "propose")))
+        return np.mean(np.abs(proposed - 5) == 1)
+
+    near = [share_near(Tpe(random=0, candidates=2, ordered=ordered)) for ordered in (True, False)]
+    assert near[0] > 0.25
+    assert near[1] < 0.15
+
+
 # --- The densities ----------------------------------------------------------------------------
 
 
@@ -519,6 +558,7 @@ def test_the_estimator_is_a_value():
         ({"random": -0.1}, r"`random` must be in \[0, 1\], got -0.1"),
         ({"random": 1.1}, r"`random` must be in \[0, 1\], got 1.1"),
         ({"random": True}, r"`random` must be in \[0, 1\], got True"),
+        ({"ordered": 1}, "`ordered` must be True or False, got 1"),
     ],
 )
 def test_wrong_options_are_errors_that_say_what_is_allowed(options, message):

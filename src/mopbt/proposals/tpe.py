@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mopbt.proposals.base import Trials
 from mopbt.ranking import hypervolume_order
-from mopbt.space import Config, Domain, Float, Int, Position, Space
+from mopbt.space import Categorical, Config, Domain, Float, Int, Position, Space
 
 Density = NDArray[np.float64]
 
@@ -55,11 +55,14 @@ class Tpe:
             are bad, including failed ones.
         candidates: The number of positions drawn from l.
         random: The probability of a uniform configuration.
+        ordered: Treat the values of `Grid`, `LogGrid` and `Ordinal` as ordered: a good value makes
+            its neighbors likely too. By default, as in the authors' code, they are unrelated.
     """
 
     gamma: float = 0.10
     candidates: int = 24
     random: float = 1 / 6
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if not _is_number(self.gamma) or not 0 < self.gamma < 1:
@@ -69,6 +72,8 @@ class Tpe:
             raise ValueError(f"`candidates` must be a whole number of at least 1, got {count!r}")
         if not _is_number(self.random) or not 0 <= self.random <= 1:
             raise ValueError(f"`random` must be in [0, 1], got {self.random!r}")
+        if not isinstance(self.ordered, bool):
+            raise ValueError(f"`ordered` must be True or False, got {self.ordered!r}")
 
     def __call__(self, space: Space, trials: Trials, n: int, rng: Generator) -> list[Config]:
         """Return `n` configurations, uniform ones while there are too few trials."""
@@ -88,9 +93,12 @@ class Tpe:
         pairs = []
         for d, domain in enumerate(space.values()):
             positions = [config[d] for config in trials.configs]
-            good_density = fit_parzen(domain, [positions[i] for i in good])
-            bad_density = fit_parzen(domain, [positions[i] for i in bad])
-            pairs.append((good_density, bad_density))
+            pairs.append(
+                (
+                    fit_parzen(domain, [positions[i] for i in good], ordered=self.ordered),
+                    fit_parzen(domain, [positions[i] for i in bad], ordered=self.ordered),
+                )
+            )
         return pairs
 
     def _propose_one(
@@ -120,11 +128,17 @@ def good_rows(trials: Trials, gamma: float) -> list[int]:
     return [finite[i] for i in order[:size]]
 
 
-def fit_parzen(domain: Domain, positions: Sequence[Position]) -> Parzen:
-    """Estimate the density of positions (m,) of a domain, uniform without any."""
+def fit_parzen(domain: Domain, positions: Sequence[Position], *, ordered: bool = False) -> Parzen:
+    """Estimate the density of positions (m,) of a domain, uniform without any.
+
+    With `ordered`, the indices of a list of ordered values are integers.
+    """
     if isinstance(domain, Float | Int):
         return NumericParzen(domain, positions)
-    return DiscreteParzen(len(domain.values), positions)  # type: ignore[attr-defined]
+    size = len(domain.values)  # type: ignore[attr-defined]
+    if ordered and not isinstance(domain, Categorical):
+        return NumericParzen(Int(0, size - 1), positions)
+    return DiscreteParzen(size, positions)
 
 
 class DiscreteParzen:

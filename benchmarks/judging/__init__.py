@@ -1,0 +1,1 @@
+"""Parts of `benchmarks/judges.py`: problems, algorithms and statistics."""
