@@ -122,6 +122,6 @@ $(VENV)/.docs: $(VENV)/.torch
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.torch
-	$(PIP) --editable ".[bo,plot,ray,torch]" --group bench
+	$(PIP) --editable ".[bo,optuna,plot,ray,torch]" --group bench
 	$(PIP) --no-deps syne-tune
 	touch $@

@@ -216,8 +216,14 @@ def test_an_unreadable_run_toml_is_an_error_with_the_remedy(text, message, remed
         ({"space": {**SPACE, "grid": Grid(0, 0.9, 10)}},
          ["space['grid'] is Grid(lo=0, hi=0.9, n=10), it was Grid(lo=0, hi=0.8, n=10)"]),
         ({"algorithm": {"name": "mo-pbt", "population": 16, "fraction": 0.25, "new": 1}},
-         ["algorithm population is 16, it was 32",
-          "algorithm scale is not set, it was False", "algorithm new is 1, it was not set"]),
+         ["algorithm population is 16, it was 32", "algorithm new is 1, it was not set"]),
+        # A run that is older than an option has its default.
+        ({"algorithm": {"name": "mo-pbt", "population": 32, "fraction": 0.25}}, []),
+        ({"algorithm": {"name": "mo-pbt", "population": 32, "fraction": 0.25, "cooling": True}},
+         ["algorithm cooling is True, it was False"]),
+        ({"algorithm": {"name": "nsga2", "population": 32}},
+         ["algorithm name is nsga2, it was mo-pbt", "algorithm fraction is not set, it was 0.25",
+          "algorithm scale is not set, it was False"]),
     ],
 )  # fmt: skip
 def test_differences_are_readable_lines(changed, lines):

@@ -172,6 +172,9 @@ def _botorch_candidate(X: Any, Y: Any, cube: Any) -> Any:
 SAMPLERS: dict[str, Sampler] = {
     "random search": ours(Uniform(), first=None),
     "NSGA-II": ours(NSGA2Proposal(population=POPULATION), first=POPULATION, batch=POPULATION),
+    "NSGA-II, index 20": ours(
+        NSGA2Proposal(population=POPULATION, index=20), first=POPULATION, batch=POPULATION
+    ),
     "Optuna NSGA-II": optuna_with("NSGAIISampler", population_size=POPULATION),
     "pymoo NSGA-II": pymoo_nsga2,
     "MO-TPE": ours(Tpe()),

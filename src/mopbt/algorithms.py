@@ -5,7 +5,7 @@ An algorithm is a frozen dataclass of options. It builds the scheduler for a pro
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
@@ -584,6 +584,8 @@ class NSGA2:
     Args:
         population: The size of a generation.
         trainings: The total number of trainings.
+        index: The distribution index of the mutation. A larger one makes smaller moves: 20 is
+            better for thousands of trainings.
     """
 
     name: ClassVar[str] = "nsga2"
@@ -591,10 +593,13 @@ class NSGA2:
 
     population: int = 8
     trainings: int = POPULATION
+    index: float = nsga2.INDEX
 
     def __post_init__(self) -> None:
         check_count("population", self.population, 2)
         check_count("trainings", self.trainings, 1)
+        # Its constructor checks the index.
+        self._build_proposal()
 
     @property
     def max_parallel(self) -> int:
@@ -605,11 +610,14 @@ class NSGA2:
         """Build the scheduler."""
         return FullTraining(
             problem,
-            nsga2.NSGA2Proposal(population=self.population),
+            self._build_proposal(),
             first=self.population,
             batch=self.population,
             trainings=self.trainings,
         )
+
+    def _build_proposal(self) -> nsga2.NSGA2Proposal:
+        return nsga2.NSGA2Proposal(population=self.population, index=self.index)
 
 
 _ALL: tuple[type[Any], ...] = (
@@ -621,11 +629,25 @@ ALGORITHMS: dict[str, type[Any]] = {kind.name: kind for kind in _ALL}
 
 def options_of(algorithm: Algorithm) -> dict[str, Any]:
     """Return the name and the options of an algorithm, without those that are None."""
-    options = asdict(algorithm)  # type: ignore[call-overload]
+    return {"name": algorithm.name, **_as_recorded(asdict(algorithm))}  # type: ignore[call-overload]
+
+
+def default_options(name: str) -> dict[str, Any]:
+    """Return the options that an algorithm has by default, as a run records them.
+
+    An unknown algorithm has none.
+    """
+    kind = ALGORITHMS.get(name)
+    if kind is None:
+        return {}
+    defaults = options_with_defaults(kind)
+    return _as_recorded({key: value for key, value in defaults.items() if value is not MISSING})
+
+
+def _as_recorded(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options as a file holds them, without those that are None."""
     given = {key: value for key, value in options.items() if value is not None}
-    # As a file holds them.
-    lists = {key: list(value) for key, value in given.items() if isinstance(value, tuple)}
-    return {"name": algorithm.name, **given, **lists}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
 
 
 def options_with_defaults(kind: type[Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from mopbt.algorithms import check_count
+from mopbt.algorithms import check_count, default_options
 from mopbt.engines.compilation import Compilation, as_chosen
 from mopbt.errors import IncompatibleRun
 from mopbt.estimate import CONFIDENCE, check_confidence
@@ -165,6 +165,11 @@ class RunConfig:
         theirs = other._flatten()
         if mine["task"] != theirs["task"]:
             return [f"task is {theirs['task']!r}, it was {mine['task']!r}"]
+        if mine["algorithm name"] == theirs["algorithm name"]:
+            # A run that is older than an option of its algorithm has the default.
+            for key, value in default_options(self.algorithm["name"]).items():
+                mine.setdefault(f"algorithm {key}", value)
+                theirs.setdefault(f"algorithm {key}", value)
         my_object = _object_in_file(self.task_reference)
         their_object = _object_in_file(other.task_reference)
         if my_object and their_object and my_object != their_object:

@@ -204,11 +204,15 @@ def test_mutation_changes_one_hyperparameter_on_average():
     assert max(changes) > 1
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.95, 1.0])
-def test_a_move_is_distributed_as_the_polynomial_mutation_of_another_library(share):
-    ours = [polynomial_mutation(share, u) for u in np.random.default_rng(1).random(3000).tolist()]
+@pytest.mark.parametrize(
+    ("share", "index"),
+    [(0.0, INDEX), (0.01, INDEX), (0.3, INDEX), (0.5, 20), (0.95, INDEX), (1.0, INDEX)],
+)
+def test_a_move_is_distributed_as_the_polynomial_mutation_of_another_library(share, index):
+    numbers = np.random.default_rng(1).random(3000).tolist()
+    ours = [polynomial_mutation(share, u, index=index) for u in numbers]
     theirs = [
-        pygmo.polynomial_mutation([share], [[0.0], [1.0]], 0, 1.0, INDEX, seed)[0]
+        pygmo.polynomial_mutation([share], [[0.0], [1.0]], 0, 1.0, index, seed)[0]
         for seed in range(3000)
     ]
     assert ks_2samp(ours, theirs).pvalue > 1e-3
@@ -362,6 +366,8 @@ def test_the_algorithm_is_a_value():
         ({"crossover": -1}, r"`crossover` must be in \[0, 1\], got -1"),
         ({"crossover": math.nan}, r"`crossover` must be in \[0, 1\], got nan"),
         ({"crossover": False}, r"`crossover` must be in \[0, 1\], got False"),
+        ({"index": -1}, "`index` must be a finite number of at least 0, got -1"),
+        ({"index": math.inf}, "`index` must be a finite number of at least 0, got inf"),
     ],
 )
 def test_wrong_options_are_errors_that_say_what_is_allowed(options, message):

@@ -37,10 +37,12 @@ class NSGA2Proposal:
     Args:
         population: The size of a generation, and the number of its survivors.
         crossover: The probability with which a child has two parents instead of one.
+        index: The distribution index of the mutation; a larger one makes smaller moves.
     """
 
     population: int = 8
     crossover: float = 0.9
+    index: float = INDEX
 
     def __post_init__(self) -> None:
         population = self.population
@@ -52,6 +54,9 @@ class NSGA2Proposal:
         is_number = isinstance(crossover, int | float) and not isinstance(crossover, bool)
         if not is_number or not 0 <= crossover <= 1:
             raise ValueError(f"`crossover` must be in [0, 1], got {crossover!r}")
+        is_number = isinstance(self.index, int | float) and not isinstance(self.index, bool)
+        if not is_number or not 0 <= self.index < math.inf:
+            raise ValueError(f"`index` must be a finite number of at least 0, got {self.index!r}")
 
     def __call__(self, space: Space, trials: Trials, n: int, rng: Generator) -> list[Config]:
         """Return `n` configurations that are new, as far as the space has any."""
@@ -77,7 +82,7 @@ class NSGA2Proposal:
         rng: Generator,
     ) -> Config:
         for _ in range(ATTEMPTS):
-            child = mutate(space, self._cross(pool, places, rng), rng)
+            child = mutate(space, self._cross(pool, places, rng), rng, index=self.index)
             if child not in taken:
                 break
         return child
@@ -136,32 +141,38 @@ def uniform_crossover(first: Config, second: Config, rng: Generator) -> Config:
     return tuple(b if rng.random() < SWAP else a for a, b in zip(first, second, strict=True))
 
 
-def mutate(space: Space, config: Config, rng: Generator) -> Config:
+def mutate(space: Space, config: Config, rng: Generator, *, index: float = INDEX) -> Config:
     """Change each of the d hyperparameters with probability 1 / d."""
     return tuple(
-        mutate_position(domain, position, rng) if rng.random() < 1 / len(space) else position
+        mutate_position(domain, position, rng, index=index)
+        if rng.random() < 1 / len(space)
+        else position
         for domain, position in zip(space.values(), config, strict=True)
     )
 
 
-def mutate_position(domain: Domain, position: Position, rng: Generator) -> Position:
+def mutate_position(
+    domain: Domain, position: Position, rng: Generator, *, index: float = INDEX
+) -> Position:
     """Move a position by polynomial mutation, or resample it if there is no order."""
     if isinstance(domain, Categorical):
         return domain.sample(rng)
-    return domain.from_unit(polynomial_mutation(domain.to_unit(position), float(rng.random())))
+    share = polynomial_mutation(domain.to_unit(position), float(rng.random()), index=index)
+    return domain.from_unit(share)
 
 
-def polynomial_mutation(share: float, u: float) -> float:
+def polynomial_mutation(share: float, u: float, *, index: float = INDEX) -> float:
     """Apply Deb's bounded polynomial mutation to a number in [0, 1].
 
     Args:
         share: The number to move.
         u: A uniform random number in [0, 1); 0.5 does not move.
+        index: The distribution index; a larger one makes smaller moves.
 
     >>> round(polynomial_mutation(0.3, 0.5), 12), round(polynomial_mutation(0.3, 0.9), 2)
     (0.3, 0.44)
     """
-    power = INDEX + 1
+    power = index + 1
     if u < 0.5:
         return share - 1 + math.pow(2 * u + (1 - 2 * u) * math.pow(1 - share, power), 1 / power)
     return share + 1 - math.pow(2 * (1 - u) + (2 * u - 1) * math.pow(share, power), 1 / power)
