@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import cloudpickle
@@ -344,7 +345,7 @@ def test_a_rate_that_the_loop_changes_itself_is_kept():
     def train(m):
         model = net()
         optimizer = SGD(model.parameters(), lr=m.hp["lr"])
-        m.track(optimizer=optimizer)
+        m.track(model=model, optimizer=optimizer)
         for _ in m.steps():
             optimizer.param_groups[0]["lr"] *= 0.5
             used.append(optimizer.param_groups[0]["lr"])
@@ -485,8 +486,9 @@ def test_what_a_member_knows():
 
 def test_a_bound_field_is_set_again_at_every_step():
     def train(m):
-        optimizer = SGD(net().parameters(), lr=1.0)
-        m.track(optimizer=optimizer)
+        model = net()
+        optimizer = SGD(model.parameters(), lr=1.0)
+        m.track(model=model, optimizer=optimizer)
         m.bind(optimizer, lr="lr")
         for _ in m.steps():
             assert optimizer.param_groups[0]["lr"] == 0.25
@@ -872,3 +874,42 @@ def test_a_tensor_with_a_gradient_is_a_metric_without_a_warning():
 
     scores = train_once(train).scores
     assert (float(scores["a"]), float(scores["b"]), scores["b"].stderr) == (2, 3, 1)
+
+
+def adversaries(m, tracked):
+    """Train two networks and track some of their objects."""
+    networks = [torch.nn.Linear(2, 1) for _ in range(2)]
+    objects = {
+        **{f"network{i}": network for i, network in enumerate(networks)},
+        **{
+            f"optimizer{i}": torch.optim.Adam(network.parameters(), lr=m.hp["rate"])
+            for i, network in enumerate(networks)
+        },
+    }
+    first, second = objects["optimizer0"], objects["optimizer1"]
+    m.track(**{name: objects[name] for name in tracked})
+    for _ in m.steps():
+        for network, optimizer in zip(networks, (first, second), strict=True):
+            network(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    m.report(up=1.0, down=1.0)
+
+
+@pytest.mark.parametrize(
+    ("tracked", "warning"),
+    [
+        (("network0", "optimizer0"), "`second` trains parameters that are not tracked"),
+        (("network0", "network1", "optimizer0"), "`second` is not tracked, so its state"),
+        (("network0", "network1", "optimizer0", "optimizer1"), None),
+    ],
+)
+def test_training_that_no_checkpoint_holds_is_a_warning(tracked, warning):
+    task = FunctionTask(
+        lambda m: adversaries(m, tracked),
+        space={"rate": Grid(0.1, 0.2, 2)},
+        objectives={"up": "max", "down": "max"},
+        steps=2,
+    )
+    expected = nullcontext() if warning is None else pytest.warns(UserWarning, match=warning)
+    with expected:
+        task.train(task.init(0), {"rate": 0.1}, 0, 1, 0)

@@ -889,6 +889,9 @@ def test_a_traceback_comes_to_its_last_line_and_the_tasks_own_place():
         == "ValueError: no such luck (loop.py, line 12)"
     )
     assert errors.last_line(head + ours + end) == "ValueError: no such luck"
+    # A library in C++ appends its own stack to the message.
+    native = "ValueError: no such luck\nStack trace:\n  [bt] (0) ffi_call\n  [bt] (1) start"
+    assert errors.last_line(head + ours + native) == "ValueError: no such luck"
     assert errors.last_line("the worker died") == "the worker died"
     assert errors.last_line("") == "an error without a message"
 

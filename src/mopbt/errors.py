@@ -30,19 +30,24 @@ _PACKAGE = __file__.rpartition("/")[0]
 
 
 def last_line(traceback: str) -> str:
-    """Return the last line of a traceback, with the place in the task's own code.
+    """Return the first line of a traceback's message, with the place in the task's own code.
 
     Frames of this package are skipped, because they do not help the author of the task.
     """
-    lines = [line.strip() for line in traceback.strip().splitlines()]
+    unstripped = traceback.strip().splitlines()
+    lines = [line.strip() for line in unstripped]
     if not lines:
         return "an error without a message"
+    # The message follows the last frame. Libraries in C++ append a stack of their own to it.
+    frames = [i for i, line in enumerate(unstripped) if line.startswith('  File "')]
+    after = unstripped[frames[-1] :] if frames else unstripped[-1:]
+    message = next((line for line in after if not line.startswith(" ")), lines[-1])
     place = ""
     for line in lines:
         match = re.match(r'File "(?:.*/)?([^"/]+)", line (\d+)', line)
         if match and not line.startswith(f'File "{_PACKAGE}/'):
             place = f" ({match[1]}, line {match[2]})"
-    return lines[-1] + place
+    return message + place
 
 
 class MopbtError(Exception):

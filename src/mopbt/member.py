@@ -25,6 +25,7 @@ from mopbt.tracked_objects import (
     Stateful,
     hyperparameters_of,
     is_same,
+    losses_of_training,
     merge_hyperparameters,
     replaces,
     restore_state,
@@ -121,9 +122,9 @@ class Member:
                 self._built[name] = built
             if self._restored is not None:
                 self._restore(name, tracked)
+            self._frame = sys._getframe(1)
             if isinstance(tracked, np.ndarray | dict):
                 self._initial[name] = copy.deepcopy(tracked)
-                self._frame = sys._getframe(1)
                 variables = self._frame.f_locals.items()
                 self._variables[name] = [key for key, value in variables if value is tracked]
         # Bindings apply after restoring, which would overwrite them with the donor's values.
@@ -256,6 +257,8 @@ class Member:
         scores = self._check_contract()
         self._check_read_in_loop()
         self._check_not_rebound()
+        self._warn_if_training_is_lost()
+        self._frame = None
         self._warn_if_nothing_changed()
         state = {name: state_of(tracked) for name, tracked in self._tracked.items()}
         if self._built:
@@ -315,7 +318,6 @@ class Member:
     def _check_not_rebound(self) -> None:
         """Raise TaskError if a variable of an unchanged tracked object has another value now."""
         frame = self._frame
-        self._frame = None
         for name, variables in self._variables.items():
             tracked = self._tracked[name]
             if frame is None or not is_same(self._initial[name], tracked):
@@ -349,6 +351,12 @@ class Member:
                 f"{self._rows!r}; report after the loop over `steps()`, which is empty then"
             )
         return self._scores
+
+    def _warn_if_training_is_lost(self) -> None:
+        """Warn about optimizers of the function that train what no checkpoint holds."""
+        variables = self._frame.f_locals if self._frame is not None else {}
+        for loss in losses_of_training(self._tracked, variables):
+            warnings.warn(loss, stacklevel=2)
 
     def _warn_if_nothing_changed(self) -> None:
         """Warn if only arrays and dicts are tracked and training changed none of them.

@@ -3,7 +3,7 @@
 The objects of PyTorch fulfill the protocols, but nothing here imports it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -28,6 +28,14 @@ class Optimizer(Protocol):
     """An object with settings per group of parameters, such as an optimizer of PyTorch."""
 
     param_groups: list[dict[str, Any]]
+
+
+@runtime_checkable
+class Parameterized(Protocol):
+    """An object with parameters that an optimizer can train, such as a module of PyTorch."""
+
+    def parameters(self) -> Iterable[Any]:
+        """Return all parameters."""
 
 
 @runtime_checkable
@@ -202,3 +210,38 @@ def replaces(value: Any, tracked: Any) -> bool:
         return bool(value.keys() == tracked.keys()) and not is_same(value, tracked)
     is_alike = value.shape == tracked.shape and not np.may_share_memory(value, tracked)
     return is_alike and not is_same(value, tracked)
+
+
+def losses_of_training(tracked: Mapping[str, Any], variables: Mapping[str, Any]) -> list[str]:
+    """Describe what the optimizers of a function train, and no checkpoint holds.
+
+    Args:
+        tracked: The tracked objects by name.
+        variables: The variables of the training function.
+    """
+    saved = set()
+    for thing in tracked.values():
+        if isinstance(thing, Parameterized):
+            saved |= {id(parameter) for parameter in thing.parameters()}
+        elif isinstance(thing, dict):
+            saved |= {id(value) for value in thing.values()}
+    known = {id(thing) for thing in tracked.values()}
+    seen = set()  # an optimizer may have several names
+    losses = []
+    for variable, optimizer in variables.items():
+        is_optimizer = isinstance(optimizer, Optimizer) and isinstance(optimizer, Stateful)
+        if not is_optimizer or id(optimizer) in seen:
+            continue
+        seen.add(id(optimizer))
+        parameters = [p for group in optimizer.param_groups for p in group.get("params", ())]
+        if not any(id(parameter) in saved for parameter in parameters):
+            losses.append(
+                f"`{variable}` trains parameters that are not tracked, so they start from new "
+                f"weights in every interval; add their model and `{variable}` to track(...)"
+            )
+        elif id(optimizer) not in known:
+            losses.append(
+                f"`{variable}` is not tracked, so its state, such as momentum, is lost after every "
+                f"interval; add it to track(...)"
+            )
+    return losses

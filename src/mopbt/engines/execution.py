@@ -17,6 +17,7 @@ from mopbt.engines.base import EvaluationJob, ModelCache, RunContext
 from mopbt.engines.seeding import global_seeds, seed_globals
 from mopbt.errors import CannotStack, CorruptCheckpoint, MopbtError, StoreError, TaskError
 from mopbt.estimate import Estimate, as_estimate
+from mopbt.messages import shortened
 from mopbt.objectives import signed, total_violation
 from mopbt.problem import (
     BlendableTask,
@@ -338,7 +339,7 @@ def check_scores(scores: Any) -> dict[str, float]:
         except Exception:
             # PyTorch raises a RuntimeError for a tensor of several numbers.
             raise TaskError(
-                f"the score {name!r} must be a number, got {score!r}; "
+                f"the score {name!r} must be a number, got {shortened(repr(score), 80)}; "
                 f"reduce it to one number, such as the mean of an array"
             ) from None
     return checked
