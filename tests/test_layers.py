@@ -37,7 +37,7 @@ LAYERS = {
     # What a journal means, and the one lifecycle of a run.
     3: {
         *("columns", "history", "run_config", "ownership", "run_directory"),
-        *("evaluations", "retention"),
+        *("evaluations", "retention", "reduction"),
         *("fingerprint", "progress"),
         *("repair", "session", "stall"),
         # A task made of a function. A member remembers the objects that this process has tracked.

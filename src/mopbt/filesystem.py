@@ -32,6 +32,7 @@ else:
 _PLAIN = _NO_LINK | _NO_WAIT
 # Bytes that are read at a time.
 _BUFFER = 2**17
+_LARGEST_READ = 2**24
 _REMEDIES = {
     errno.EIO: "check the disk",
     errno.ESTALE: "mount the file system again",
@@ -63,7 +64,7 @@ class Disk:
         """Return the names in a directory."""
         return os.listdir(path)
 
-    def write(self, fd: int, data: bytes, offset: int) -> int:
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         """Write bytes at an offset and return how many were written."""
         if sys.platform == "win32":
             os.lseek(fd, offset, os.SEEK_SET)
@@ -127,6 +128,62 @@ def write_quickly(path: Path, data: bytes) -> None:
         _write_new(path, data, durable=False)
     except OSError as error:
         raise cannot_write(error, path) from error
+
+
+class NewFile:
+    """A file that is written in parts, and gets its name when it is complete.
+
+    After a crash it is complete or absent, like one that `write_atomically` wrote.
+
+    Args:
+        path: The file. It is written beside it, under a temporary name.
+        durable: If false, nothing waits for the disk.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        self._path = path
+        self._durable = durable
+        self._temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        self.length = 0
+        try:
+            self._fd = _open_plainly(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        except OSError as error:
+            raise cannot_write(error, path) from error
+        self._is_open = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes at the end, without waiting for the disk."""
+        try:
+            _write_all(self._fd, memoryview(data), self.length)
+        except OSError as error:
+            self.discard()
+            raise cannot_write(error, self._path) from error
+        self.length += memoryview(data).nbytes
+
+    def commit(self, path: Path | None = None) -> None:
+        """Make the file durable and give it its name, or another one in the same folder."""
+        path = path or self._path
+        try:
+            if self._durable:
+                disk.sync(self._fd)
+            self._is_open = False
+            disk.close(self._fd)
+            disk.replace(self._temporary, path)
+            if self._durable:
+                sync(path.parent)
+        except OSError as error:
+            self.discard()
+            raise cannot_write(error, path) from error
+
+    def discard(self) -> None:
+        """Remove the file."""
+        # On a read-only file system the removal fails too, and would hide the cause.
+        if self._is_open:
+            self._is_open = False
+            with suppress(OSError):
+                disk.close(self._fd)
+        with suppress(OSError):
+            disk.unlink(self._temporary)
 
 
 def create_exclusively(path: Path, data: bytes) -> None:
@@ -283,7 +340,7 @@ class _Raw(io.RawIOBase):
         return os.lseek(self._fd, offset, whence)
 
     def readinto(self, buffer: Any) -> int:
-        data = disk.read(self._fd, len(buffer))
+        data = disk.read(self._fd, min(len(buffer), _LARGEST_READ))
         buffer[: len(data)] = data
         return len(data)
 
@@ -385,10 +442,12 @@ def _write_new(path: Path, data: bytes, *, durable: bool, flags: int = 0) -> Non
         disk.close(fd)
 
 
-def _write_all(fd: int, data: bytes, offset: int) -> None:
+def _write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    # A view, because the rest of a large file must not be copied.
+    view = memoryview(data).cast("B")
     written = 0
-    while written < len(data):
-        written += disk.write(fd, data[written:], offset + written)
+    while written < len(view):
+        written += disk.write(fd, view[written:], offset + written)
 
 
 def _open_plainly(path: Path, flags: int) -> int:

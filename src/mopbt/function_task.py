@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from mopbt.member import Member, Snapshot, TrainingFunction
+from mopbt.member import LEFT_OUT, Member, Snapshot, TrainingFunction
 from mopbt.objectives import Constraint, Direction, unsigned
 from mopbt.problem import (
     Problem,
@@ -100,6 +100,17 @@ class FunctionTask:
     def load(self, data: bytes) -> Snapshot:
         """Wrap the bytes of `dump`; `train` restores the tracked objects from them."""
         return Snapshot(data, {})
+
+    def without_training_state(self, tree: Any) -> Any:
+        """Return the state of the tracked objects, without that of optimizers."""
+        left_out = [name for name, state in tree.items() if _is_optimizer_state(state)]
+        rest = {name: state for name, state in tree.items() if name not in left_out}
+        return rest | {LEFT_OUT: left_out} if left_out else rest
+
+
+def _is_optimizer_state(state: Any) -> bool:
+    """Return whether a state is that of an optimizer of PyTorch."""
+    return isinstance(state, dict) and state.keys() == {"state", "param_groups"}
 
 
 def task(

@@ -35,6 +35,9 @@ from mopbt.tracked_objects import (
 # The entry of a checkpoint that records how tracked objects were built. The dot keeps it apart from
 # their names, which are keywords of `track`.
 _BUILT = "mopbt.built"
+# The entry with the names of objects whose state was left out of a checkpoint.
+LEFT_OUT = "mopbt.left_out"
+_OWN_ENTRIES = frozenset({_BUILT, LEFT_OUT})
 
 # The rows whose metrics guide the search.
 VALIDATION = "validation"
@@ -220,8 +223,10 @@ class Member:
 
     def _restore(self, name: str, tracked: Any) -> None:
         assert self._restored is not None
+        if name in self._restored.get(LEFT_OUT, ()):
+            return
         if name not in self._restored:
-            names = ", ".join(repr(n) for n in self._restored if n != _BUILT)
+            names = ", ".join(repr(n) for n in self._restored if n not in _OWN_ENTRIES)
             raise TaskError(
                 f"track({name}=...): the checkpoint has only {names}; track the same objects in "
                 f"every interval"
@@ -294,7 +299,7 @@ class Member:
                 "the training function never called `track(...)`, so its training would be lost; "
                 "call track(model=..., optimizer=...) before the loop"
             )
-        missing = (self._restored or {}).keys() - self._tracked.keys() - {_BUILT}
+        missing = (self._restored or {}).keys() - self._tracked.keys() - _OWN_ENTRIES
         if missing:
             names = ", ".join(repr(name) for name in self._restored or () if name in missing)
             raise TaskError(
@@ -339,7 +344,7 @@ class Member:
                 f"metrics on {self._rows!r} would be those on 'validation'; measure them on the "
                 f"rows that `m.rows` names"
             )
-        missing = (self._restored or {}).keys() - self._tracked.keys() - {_BUILT}
+        missing = (self._restored or {}).keys() - self._tracked.keys() - _OWN_ENTRIES
         if missing:
             raise TaskError(
                 f"the checkpoint has {', '.join(map(repr, sorted(missing)))}, not tracked when "
@@ -390,10 +395,10 @@ class Snapshot:
 
 
 def visible(state: Any) -> Any:
-    """Return only the tracked state of a checkpoint, without mopbt's own entry."""
+    """Return only the tracked state of a checkpoint, without mopbt's own entries."""
     if not isinstance(state, dict):
         return state
-    return {name: value for name, value in state.items() if name != _BUILT}
+    return {name: value for name, value in state.items() if name not in _OWN_ENTRIES}
 
 
 TrainingFunction = Callable[[Member], None]

@@ -21,6 +21,7 @@ from mopbt.evaluations import Evaluations, evaluate_front
 from mopbt.history import History
 from mopbt.problem import Task
 from mopbt.progress import Watch
+from mopbt.reduction import reduction_of
 from mopbt.results import Results
 from mopbt.retention import Retention
 from mopbt.run_config import RunConfig
@@ -251,6 +252,7 @@ def open_session(
         session = Session(
             scheduler, problem, store, engine, seed, budget, watch, history, retention
         )
+        session.reduction = reduction_of(task, store.checkpoints, settings.keep_precision)
         path = store.path if isinstance(store, DirectoryStore) else None
         initial = initial_models(path, settings)
         context = RunContext(

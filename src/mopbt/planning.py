@@ -1,5 +1,6 @@
 """What a run will take, before it starts: time, memory, disk space, and the engine."""
 
+import io
 import math
 import statistics
 import sys
@@ -20,11 +21,20 @@ from mopbt.errors import StopRun, TaskFailed
 from mopbt.function_task import as_task
 from mopbt.member import TrainingFunction
 from mopbt.opening import EngineName, trial_environment
-from mopbt.problem import PlannedTask, Problem, Task, problem_of, suggested_population
+from mopbt.problem import (
+    PlannedTask,
+    Problem,
+    ReducibleTask,
+    Task,
+    problem_of,
+    suggested_population,
+)
+from mopbt.reduction import reduced_bytes
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
 from mopbt.runner import bounded_budget, check_before_training, choose_algorithm, run
 from mopbt.schedulers.base import PopulationScheduler, Scheduler
+from mopbt.serialization import rewrite
 from mopbt.session import Budget
 from mopbt.state import Report
 
@@ -57,6 +67,7 @@ class Plan:
         work_seconds: The same as work of all workers together, such as CPU or GPU seconds.
         flops: Floating point operations of the whole run; None if they cannot be counted.
         checkpoint_bytes: The size of a checkpoint.
+        model_bytes: The size of a checkpoint that only the front needs.
         checkpoints: The most checkpoints that are on disk at the same time.
         disk_bytes: The space that they take.
         memory_bytes: The memory of a worker, about.
@@ -80,6 +91,7 @@ class Plan:
     work_seconds: float | None
     flops: float | None
     checkpoint_bytes: int
+    model_bytes: int
     checkpoints: int | None
     disk_bytes: int | None
     memory_bytes: int
@@ -105,12 +117,18 @@ class Plan:
             "time": _or_unknown(self.seconds, _duration),
             "work": f"{_or_unknown(self.work_seconds, _duration)} of all workers together",
             "operations": _or_unknown(self.flops, _operations),
-            "checkpoint": _size(self.checkpoint_bytes),
+            "checkpoint": self._checkpoint_text(),
             "disk": f"at most {disk} ({number} checkpoints, {limit})",
             "memory": f"about {_or_unknown(self.memory_bytes or None, _size)} per worker",
             "timeout": f"{self.timeout:g} s per interval",
         }
         return "\n".join(f"{name:12} {text}" for name, text in lines.items())
+
+    def _checkpoint_text(self) -> str:
+        if self.model_bytes == self.checkpoint_bytes:
+            return _size(self.checkpoint_bytes)
+        model = _size(self.model_bytes)
+        return f"{_size(self.checkpoint_bytes)}, {model} if only the front needs it"
 
 
 @dataclass(frozen=True)
@@ -120,6 +138,7 @@ class _Cost:
     seconds: float
     flops: float
     checkpoint: int
+    model: int
     memory: int
     start: float = 0.0
     other_rows: float = 0.0
@@ -134,6 +153,7 @@ def plan(
     engine_options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     keep: int | None = None,
+    keep_precision: str | None = None,
     **description: Any,
 ) -> Plan:
     """Measure a small part of a run, and predict its time, memory and disk space.
@@ -149,6 +169,7 @@ def plan(
         engine_options: Options of the engine, such as ``{"workers": 4}``.
         budget: The budget of the run.
         keep: How many models of the front keep their weights on disk.
+        keep_precision: The precision of models that only the front needs, as in `run`.
         **description: `space`, `objectives`, `steps` and so on of a training function.
     """
     subject = as_task(task, **description)
@@ -158,8 +179,10 @@ def plan(
     )
     subject = as_trained_by(chosen, subject)
     scheduler = chosen.scheduler(problem)
-    # This checks `keep` as well.
-    settings = RunConfig(problem, {"name": chosen.name}, 0, keep=keep)
+    # This checks these two as well.
+    settings = RunConfig(
+        problem, {"name": chosen.name}, 0, keep=keep, keep_precision=keep_precision
+    )
     bounded, _ = bounded_budget(budget or Budget(), scheduler, problem)
     options = {key: value for key, value in (engine_options or {}).items() if value is not None}
     check_options(engine, options)
@@ -171,8 +194,7 @@ def plan(
     jobs = _jobs(scheduler, bounded, problem)
     workers = _workers(trainer, subject, chosen.max_parallel)
     members = scheduler.population if isinstance(scheduler, PopulationScheduler) else None
-    checkpoints = most_checkpoints(jobs, members, keep)
-    return _predict(settings, chosen, spec, cost, jobs, workers, checkpoints)
+    return _predict(settings, chosen, spec, cost, jobs, workers, members)
 
 
 def _predict(
@@ -182,11 +204,13 @@ def _predict(
     cost: _Cost,
     jobs: int | None,
     workers: int,
-    checkpoints: int | None,
+    population: int | None,
 ) -> Plan:
     """Extrapolate the cost of an interval to a run."""
     members = algorithm.max_parallel
     trainer = spec.on or spec
+    checkpoints = most_checkpoints(jobs, population, settings.keep)
+    model = reduced_bytes(cost.checkpoint, cost.model, settings.keep_precision)
     seconds = None
     work = None
     if jobs is not None:
@@ -210,8 +234,9 @@ def _predict(
         work_seconds=work,
         flops=None if jobs is None or not cost.flops else jobs * cost.flops,
         checkpoint_bytes=cost.checkpoint,
+        model_bytes=model,
         checkpoints=checkpoints,
-        disk_bytes=None if checkpoints is None else checkpoints * cost.checkpoint,
+        disk_bytes=most_bytes(checkpoints, population, cost.checkpoint, model),
         memory_bytes=cost.memory,
         timeout=trainer.timeout or suggested_timeout(cost.seconds),
         keep=settings.keep,
@@ -229,6 +254,18 @@ def most_checkpoints(jobs: int | None, members: int | None, keep: int | None) ->
         return jobs
     most = keep + 3 * members
     return most if jobs is None else min(most, jobs)
+
+
+def most_bytes(checkpoints: int | None, members: int | None, whole: int, model: int) -> int | None:
+    """Return the space of so many checkpoints, of which those that only the front needs are models.
+
+    Members need those that they continue from, running jobs write theirs, and those that became
+    obsolete or needed only by the front with the last reports are whole, too.
+    """
+    if checkpoints is None:
+        return None
+    most_whole = checkpoints if members is None else min(3 * members, checkpoints)
+    return most_whole * whole + (checkpoints - most_whole) * model
 
 
 def suggested_timeout(seconds: float) -> float:
@@ -273,7 +310,7 @@ def _measure(trial: Trial, spec: EngineSpec) -> _Cost:
         memory += (spec.stack - 1) * probe.bytes_per_member
     seconds = cost.updates * update + cost.evaluation + cost.saving
     start = 0.0 if spec.name == "local" else measure_start(task)
-    return _Cost(seconds, cost.flops, cost.checkpoint, memory, start, cost.other_rows)
+    return _Cost(seconds, cost.flops, cost.checkpoint, cost.model, memory, start, cost.other_rows)
 
 
 class _StopAfter(Callback):
@@ -309,10 +346,20 @@ def _measure_intervals(task: Any, spec: EngineSpec) -> _Cost:
     durations = [point.duration for point in points]
     # The first interval also imports and builds what later ones find.
     seconds = statistics.median(durations[1:] or durations)
-    sizes = [len(results.checkpoint(model)) for model in results.models_with_weights()]
+    sizes = [_sizes(task, results.checkpoint(model)) for model in results.models_with_weights()]
+    whole, model = max(sizes)
     in_child = spec.name != "local"
     start = measure_start(task) if in_child else 0.0
-    return _Cost(seconds, 0.0, max(sizes), _largest_process(in_child=in_child), start)
+    return _Cost(seconds, 0.0, whole, model, _largest_process(in_child=in_child), start)
+
+
+def _sizes(task: Any, checkpoint: bytes) -> tuple[int, int]:
+    """Return the size of a checkpoint, and without what only training needs."""
+    if not isinstance(task, ReducibleTask):
+        return len(checkpoint), len(checkpoint)
+    reduced = io.BytesIO()
+    rewrite(io.BytesIO(checkpoint), reduced, task.without_training_state)
+    return len(checkpoint), len(reduced.getvalue())
 
 
 def _largest_process(*, in_child: bool) -> int:

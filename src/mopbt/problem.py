@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import IO, Any, Protocol, TypeVar, runtime_checkable
 
 from mopbt.errors import UnknownHyperparameter, UnreadHyperparameter
 from mopbt.messages import did_you_mean
@@ -135,6 +135,38 @@ class RowsTask(Protocol):
 
 
 @runtime_checkable
+class StreamingTask(Protocol):
+    """A task that writes and reads checkpoints in parts, for models that fill the memory.
+
+    The bytes are those of `dump` and `load`. An engine streams them where the storage can.
+    """
+
+    def dump_to(self, model: Any, file: IO[bytes]) -> None:
+        """Write the complete state of a model to a file, which can only be written at its end."""
+
+    def load_from(self, file: IO[bytes]) -> Any:
+        """Return the model that `dump_to` wrote.
+
+        It belongs to the caller alone and is trained at most once, so `train` may take its memory.
+        """
+
+
+@runtime_checkable
+class ReducibleTask(Protocol):
+    """A task whose checkpoints are made by `mopbt.dumps` and hold more than a model.
+
+    A model that only the front needs is then stored without the rest.
+    """
+
+    def without_training_state(self, tree: Any) -> Any:
+        """Return the tree of a checkpoint without what only further training needs.
+
+        Each array and tensor is a placeholder, which the result may contain or not. `load` and
+        `evaluate_rows` must accept the result.
+        """
+
+
+@runtime_checkable
 class StackableTask(Protocol):
     """A task that trains and evaluates several models as one program.
 
@@ -252,6 +284,10 @@ class IntervalCost(Protocol):
     @property
     def other_rows(self) -> float:
         """Return the seconds of an evaluation on all rows besides those of validation."""
+
+    @property
+    def model(self) -> int:
+        """Return the size of a checkpoint without what only training needs, in bytes."""
 
 
 @runtime_checkable

@@ -42,7 +42,7 @@ from mopbt.run_directory import initial_models, open_run, read_run_config
 from mopbt.serialization import is_pickle, loads
 from mopbt.sizing import GENERATIONS, exploiting_population, interval_advice, size_advice
 from mopbt.state import Job
-from mopbt.stores.base import Checkpoints
+from mopbt.stores.base import Checkpoints, ReducibleCheckpoints, load_model
 from mopbt.stores.directory import DirectoryCheckpoints, holder_of
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
 from mopbt.stores.journal import read_lines
@@ -392,11 +392,14 @@ class Results:
         )
 
     def checkpoint(self, point: Point | int) -> bytes:
-        """Return the bytes of a model's checkpoint, verified against the journal."""
+        """Return the bytes of a model's checkpoint, verified by its checksum.
+
+        That of a large model that only the front needs lacks what only training needs.
+        """
         model = self._id_of(point)
         checksum = self.history.reports.checksum(self.history.reports.row(model))
         try:
-            return self.checkpoints.load(model, checksum)
+            return load_model(self.checkpoints, model, checksum)
         except CorruptCheckpoint:
             if self.settings.keep is None or model in self.models_with_weights():
                 raise
@@ -404,6 +407,13 @@ class Results:
             if model in self.checkpoints.kept():
                 raise
             raise CorruptCheckpoint(self._no_weights(model)) from None
+
+    def stored_checksum(self, model: int) -> str:
+        """Return the checksum of what is stored of a model."""
+        reduced = ""
+        if isinstance(self.checkpoints, ReducibleCheckpoints):
+            reduced = self.checkpoints.reduced_checksum(model)
+        return reduced or self.history.reports.checksum(self.history.reports.row(model))
 
     def models_with_weights(self) -> frozenset[int]:
         """Return the ids of the models on the front whose weights the run keeps.
@@ -426,7 +436,10 @@ class Results:
             raise StoreError(
                 "this run is only in memory: give `out` a directory, or save what `load` returns"
             )
-        return self.checkpoints.file(self._id_of(point))
+        model = self._id_of(point)
+        if isinstance(self.checkpoints, DirectoryCheckpoints):
+            return self.checkpoints.model_file(model)
+        return self.checkpoints.file(model)
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat dict per report, failed ones included, ordered by model id.

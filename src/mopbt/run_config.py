@@ -17,6 +17,7 @@ from mopbt.estimate import CONFIDENCE, check_confidence
 from mopbt.messages import did_you_mean
 from mopbt.objectives import unsigned
 from mopbt.problem import PreciseTask, Problem, make_problem, with_initial, with_precision
+from mopbt.reduction import check_keep_precision
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal
 from mopbt.version import __version__
 
@@ -27,7 +28,7 @@ _DOMAINS: dict[str, type[Any]] = {
 }
 _KEYS = (
     *("format", "mopbt", "run_id", "created", "seed", "confidence", "storage", "keep"),
-    *("initial", "warm_start", "algorithm", "engine", "compilation", "task"),
+    *("keep_precision", "initial", "warm_start", "algorithm", "engine", "compilation", "task"),
 )
 _TASK_KEYS = (
     *("name", "interval", "steps", "task_reference", "task_fingerprint"),
@@ -52,6 +53,8 @@ class RunConfig:
         run_id: The unique id of the run; empty before it is created.
         confidence: The confidence of the intervals of metrics with an error.
         keep: How many models of the front keep their weights; None for all.
+        keep_precision: The precision of models that only the front needs; None for that of
+            training.
         compilation: Whether training is compiled, and why; empty if the task decides.
         precision: The precision of training; empty for the usual one, or if the task has none.
         warm_start: The run, its id, and the models with checksums that the first trials start from;
@@ -68,6 +71,7 @@ class RunConfig:
     run_id: str = ""
     confidence: float = CONFIDENCE
     keep: int | None = None
+    keep_precision: str | None = None
     warm_start: Mapping[str, Any] = field(default_factory=dict)
     precision: str = ""
     compilation: Mapping[str, Any] = field(default_factory=dict)
@@ -77,6 +81,7 @@ class RunConfig:
         check_confidence(self.confidence)
         if self.keep is not None:
             check_count("keep", self.keep, 1)
+        check_keep_precision(self.keep_precision)
 
     def to_toml(self) -> str:
         """Return the text of `run.toml`."""
@@ -92,6 +97,8 @@ class RunConfig:
             data["storage"] = self.storage
         if self.keep is not None:
             data["keep"] = self.keep
+        if self.keep_precision is not None:
+            data["keep_precision"] = self.keep_precision
         if self.problem.initial:
             space = self.problem.space
             data["initial"] = [space.decode(config) for config in self.problem.initial]
@@ -191,10 +198,9 @@ class RunConfig:
             "steps": problem.steps,
             "objectives": [(o.name, o.direction) for o in problem.objectives],
         }
-        if self.keep is not None:
-            flat["keep"] = self.keep
-        if self.precision:
-            flat["precision"] = self.precision
+        for name in ("keep", "keep_precision", "precision"):
+            if vars(self)[name]:
+                flat[name] = vars(self)[name]
         if problem.reference is not None:
             flat["reference"] = unsigned(problem.objectives, problem.reference)
         flat["constraints"] = [str(constraint) for constraint in problem.constraints]
@@ -239,6 +245,7 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
         run_id=data["run_id"],
         confidence=data.get("confidence", CONFIDENCE),
         keep=data.get("keep"),
+        keep_precision=data.get("keep_precision"),
         warm_start=data.get("warm_start", {}),
         precision=task.get("precision", ""),
         compilation=data.get("compilation", {}),

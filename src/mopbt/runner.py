@@ -54,6 +54,7 @@ from mopbt.problem import (
     with_initial,
 )
 from mopbt.progress import Outcome
+from mopbt.reduction import KeepPrecision
 from mopbt.repair import repair_journal
 from mopbt.results import Results
 from mopbt.run_config import RunConfig, recorded_precision
@@ -82,6 +83,7 @@ def run(
     timeout: float | None = None,
     storage: Path | str | None = None,
     keep: int | None = None,
+    keep_precision: KeepPrecision | None = None,
     budget: Budget | None = None,
     initial: Sequence[Mapping[str, Any]] = (),
     warm_start: Path | str | None = None,
@@ -127,6 +129,8 @@ def run(
         keep: How many models of the front keep their weights on disk, by default all. Beyond it, a
             scattered subset keeps them. The other models stay in the results without weights;
             `replay` trains one again.
+        keep_precision: Store models that only the front needs in "fp16" or "bf16", by default in
+            the precision of training.
         budget: When to stop before the algorithm is done.
         initial: Hyperparameters with which the first trials start, such as a configuration that is
             known to be good. The algorithm proposes all others.
@@ -173,15 +177,14 @@ def run(
         task_fingerprint=code_of(subject),
         confidence=confidence,
         keep=keep,
+        keep_precision=keep_precision,
         precision=recorded_precision(subject),
     )
     out = default_directory(settings) if out == DEFAULT_OUT else out
-    if warm_start is not None:
-        settings = with_warm_start(settings, warm_start, out)
     return execute_run(
         subject,
         chosen,
-        settings,
+        with_warm_start(settings, warm_start, out),
         out=out,
         engine=engine,
         engine_options={"timeout": timeout},

@@ -11,6 +11,7 @@ from mopbt.errors import Stalled, StopRun, TaskFailed
 from mopbt.history import History, advanced
 from mopbt.problem import Problem
 from mopbt.progress import Progress, Watch
+from mopbt.reduction import Reduction
 from mopbt.retention import Retention, models_with_weights
 from mopbt.schedulers.base import PopulationScheduler, Scheduler, extendable_by
 from mopbt.stall import stalled_generations
@@ -69,6 +70,7 @@ class Session:
     history: History
     retention: Retention | None = None  # None keeps all models of the front
     context: RunContext | None = None  # what the engine was started with
+    reduction: Reduction | None = None  # None keeps checkpoints of the front whole
     state: State = field(init=False)
     worked: bool = field(default=False, init=False)
     # Seconds of work, over all sessions: what the history says, or the time that has run out.
@@ -78,6 +80,7 @@ class Session:
     _intact: tuple[int, tuple[Report, ...]] = field(default=(0, ()), init=False)
     _rolls_back: bool = field(default=False, init=False)
     _obsolete: Set[int] = field(default=frozenset(), init=False)
+    _only_front: Set[int] = field(default=frozenset(), init=False)
     _session_began: float = field(default=0.0, init=False)
     _since: tuple[float, int] = field(default=(0.0, 0), init=False)
     _since_sweep: int = field(default=0, init=False)
@@ -229,14 +232,18 @@ class Session:
             front = models_with_weights(self.history, None)
         else:
             front = self.retention.follow(self.history)
+        return self._needed_to_train() | front
+
+    def _needed_to_train(self) -> frozenset[int]:
+        """Return the checkpoints that must stay whole."""
         required = required_checkpoints(self.state)
         if "steps" in extendable_by(self.scheduler):
             # A run that is extended continues from these.
             required |= {t.checkpoint for t in self.state.trials if t.checkpoint is not None}
-        return required | front | self.state.outstanding.keys()
+        return required | self.state.outstanding.keys()
 
     def _sweep(self, new_reports: int) -> None:
-        """Drop checkpoints one exchange after they became obsolete.
+        """Drop checkpoints, or reduce them, one exchange after they became obsolete.
 
         So even a last line that is lost can be executed again. While jobs fail, nothing is
         dropped, because their reports may be rolled back.
@@ -249,6 +256,10 @@ class Session:
         kept = self._kept()
         self.store.checkpoints.drop(self._obsolete - kept)
         self._obsolete = frozenset(self._checksums) - kept
+        if self.reduction is not None:
+            only_front = kept - self._needed_to_train()
+            self.reduction.apply(self._only_front & only_front, self._checksums)
+            self._only_front = only_front
         for job in self._obsolete:
             del self._checksums[job]
 

@@ -4,6 +4,7 @@ A suite is a class with `test_` methods. Inherit it in a test module, override `
 returns the object under test, and run pytest.
 """
 
+import io
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,9 +15,19 @@ from mopbt.engines.execution import check_scores
 from mopbt.engines.seeding import global_seeds
 from mopbt.errors import CorruptCheckpoint
 from mopbt.objectives import signed
-from mopbt.problem import Hyperparameters, Problem, RowsTask, Task, problem_of, rows_of
+from mopbt.problem import (
+    Hyperparameters,
+    Problem,
+    ReducibleTask,
+    RowsTask,
+    StreamingTask,
+    Task,
+    problem_of,
+    rows_of,
+)
 from mopbt.rng import stream
 from mopbt.schedulers.base import Scheduler, extend_scheduler, extendable_by
+from mopbt.serialization import rewrite
 from mopbt.state import Job, Report, State, required_checkpoints, with_jobs
 from mopbt.stores.base import Exchange, Store, checksum_of
 from mopbt.stores.memory import MemoryCheckpoints
@@ -267,6 +278,42 @@ class TaskConformance:
         before = task.dump(model)
         task.evaluate(model)
         assert task.dump(model) == before
+
+    def test_streams_the_bytes_of_its_checkpoints(self) -> None:
+        """A task that streams writes what `dump` returns, and reads it again."""
+        task = self.make()
+        if not isinstance(task, StreamingTask):
+            return
+        model = self._train(task, self._init(task), 0)
+        file = io.BytesIO()
+        task.dump_to(model, file)
+        assert file.getvalue() == task.dump(model)
+        file.seek(0)
+        begin = problem_of(task).interval
+        streamed = self._train(task, task.load_from(file), begin)
+        kept = self._train(task, task.load(task.dump(model)), begin)
+        assert task.dump(streamed) == task.dump(kept)
+
+    def test_a_model_without_training_state_is_the_same_model(self) -> None:
+        """A task whose checkpoints can be reduced measures a reduced one as before."""
+        task = self.make()
+        problem = problem_of(task)
+        if not isinstance(task, ReducibleTask):
+            return
+        data = task.dump(self._train(task, self._init(task), 0))
+        reduced = io.BytesIO()
+        rewrite(io.BytesIO(data), reduced, task.without_training_state)
+        assert len(reduced.getvalue()) <= len(data)
+        hp = self._sample_hp(problem)
+        for rows in rows_of(task):
+            assert isinstance(task, RowsTask)
+            measured = []
+            for stored in (data, reduced.getvalue()):
+                with global_seeds(3):
+                    model = task.load(stored)
+                    found = task.evaluate_rows(model, hp, problem.interval, rows, 3)
+                measured.append(check_scores(found))
+            assert measured[0] == measured[1]
 
     def test_evaluates_its_rows_and_changes_nothing(self) -> None:
         """A task that declares `rows` measures a model on each, repeatably."""

@@ -20,7 +20,7 @@ from mopbt.run_config import RunConfig
 from mopbt.run_directory import initial_checkpoints, read_run_config
 from mopbt.schedulers.base import extend_scheduler, extendable_by
 from mopbt.state import required_checkpoints
-from mopbt.stores.base import Checkpoints
+from mopbt.stores.base import Checkpoints, check_model
 from mopbt.stores.directory import SUFFIX, DirectoryCheckpoints
 from mopbt.stores.journal import check_lines, intact_length
 
@@ -172,7 +172,8 @@ def _check_checkpoints(
     """Load every checkpoint and compare its checksum with the journal."""
     for model in sorted(models):
         try:
-            results.checkpoints.load(model, results.history.report(model).checksum)
+            checksum = results.history.report(model).checksum
+            check_model(results.checkpoints, model, checksum)
         except CorruptCheckpoint as error:
             if _is_dropped(results, model):
                 continue

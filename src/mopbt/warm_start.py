@@ -15,12 +15,16 @@ from mopbt.run_directory import initial_checkpoints, read_run_config
 DEFAULT_MEMBERS = 32
 
 
-def with_warm_start(settings: RunConfig, source: Path | str, out: Path | str | None) -> RunConfig:
-    """Return settings whose first trials start from models on the front of an earlier run.
+def with_warm_start(
+    settings: RunConfig, source: Path | str | None, out: Path | str | None
+) -> RunConfig:
+    """Return settings whose first trials start from models on the front of an earlier run, if any.
 
     A scattered subset is used if the front has more models than the run has trials. A run that was
     started from this source keeps the models that it was started with.
     """
+    if source is None:
+        return settings
     if out is None:
         raise ValueError("`warm_start` needs a directory that keeps the models, got `out` None")
     place = str(Path(source).absolute())
@@ -40,12 +44,11 @@ def with_warm_start(settings: RunConfig, source: Path | str, out: Path | str | N
     configs = [_encode(problem, point.hp, source, point.model) for point in points]
     # Further given configurations follow those of the models.
     given = (*configs, *problem.initial)
-    reports = results.history.reports
     warm = {
         "run": place,
         "run_id": results.settings.run_id,
         "models": [point.model for point in points],
-        "checksums": [reports.checksum(reports.row(point.model)) for point in points],
+        "checksums": [results.stored_checksum(point.model) for point in points],
     }
     return replace(settings, problem=replace(problem, initial=given), warm_start=warm)
 

@@ -137,6 +137,13 @@ KeepOption = Annotated[
         show_default=False,
     ),
 ]
+KeepPrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Store models that only the front needs in fp16 or bf16 [default: as trained].",
+        show_default=False,
+    ),
+]
 SecondsOption = Annotated[
     float | None, typer.Option(help="Stop after this many seconds of work, over all sessions.")
 ]

@@ -5,6 +5,7 @@ from mopbt.cli.options import (
     EngineOptions,
     JobsOption,
     KeepOption,
+    KeepPrecisionOption,
     PrecisionOption,
     ResourceOptions,
     TaskOptions,
@@ -25,6 +26,7 @@ def plan(
     resources: ResourceOptions,
     precision: PrecisionOption = None,
     keep: KeepOption = None,
+    keep_precision: KeepPrecisionOption = None,
     budget_jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -41,6 +43,7 @@ def plan(
         engine_options=engine.settings(resources),
         budget=Budget(jobs=budget_jobs),
         keep=keep,
+        keep_precision=keep_precision,
     )
     if as_json:
         print_json(predicted.to_dict())

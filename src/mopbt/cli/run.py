@@ -24,6 +24,7 @@ from mopbt.cli.options import (
     CompileOption,
     EngineOptions,
     KeepOption,
+    KeepPrecisionOption,
     PrecisionOption,
     ResourceOptions,
     TaskOptions,
@@ -159,6 +160,7 @@ def run(
     compile: CompileOption = None,
     storage: StorageOption = None,
     keep: KeepOption = None,
+    keep_precision: KeepPrecisionOption = None,
     limits: BudgetOptions,
     confidence: ConfidenceOption = CONFIDENCE,
     on_change: OnChangeOption = "error",
@@ -183,14 +185,13 @@ def run(
         task_fingerprint=fingerprint,
         confidence=confidence,
         keep=keep,
+        keep_precision=keep_precision,
         precision=recorded_precision(found),
     )
     directory = directory or default_directory(settings)
-    if warm_start is not None:
-        settings = with_warm_start(settings, warm_start, directory)
     _execute(
         found,
-        settings,
+        with_warm_start(settings, warm_start, directory),
         directory,
         limits.budget(),
         as_json=as_json,

@@ -5,13 +5,14 @@ whichever engine it uses.
 """
 
 import math
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import IO, Any, cast
 
 from mopbt.engines.base import EvaluationJob, ModelCache, RunContext
 from mopbt.engines.seeding import global_seeds, seed_globals
@@ -26,10 +27,18 @@ from mopbt.problem import (
     Problem,
     RowsTask,
     StackableTask,
+    StreamingTask,
     Task,
 )
 from mopbt.rng import derived_seed
 from mopbt.state import ErrorBar, Job, Report
+from mopbt.stores.base import (
+    Checkpoints,
+    PendingCheckpoint,
+    ReducibleCheckpoints,
+    StreamedCheckpoints,
+    load_model,
+)
 
 # The checksums of the checkpoints that a job starts from.
 Checksums = Mapping[int, str]
@@ -71,7 +80,7 @@ class TrainedJob:
     job: Job
     seconds: float
     scores: Mapping[str, float] = field(default_factory=dict)
-    data: bytes = b""
+    data: bytes | PendingCheckpoint = b""
     error: str = ""
     # The error for which the stack of this job was trained one by one.
     stack_error: str = ""
@@ -90,8 +99,36 @@ def run_job(context: RunContext, job: Job, checksums: Checksums, cache: ModelCac
     return save(context, _train_alone(context, job, checksums, cache))
 
 
-def train(context: RunContext, stack: Stack, cache: ModelCache) -> list[TrainedJob]:
+class SavingTurn:
+    """The right of one stack of a worker to have checkpoints that are not saved yet.
+
+    A worker trains the next stack while it saves one. It takes the next turn before it serializes
+    models, so that at most one stack is serialized and unsaved.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._is_taken = False
+
+    def take(self) -> None:
+        """Wait until the previous stack is saved. Taking a turn again does nothing."""
+        if not self._is_taken:
+            self._lock.acquire()
+            self._is_taken = True
+
+    def give_back(self) -> None:
+        """Let the next stack have its turn."""
+        if self._is_taken:
+            self._is_taken = False
+            self._lock.release()
+
+
+def train(
+    context: RunContext, stack: Stack, cache: ModelCache, turn: SavingTurn | None = None
+) -> list[TrainedJob]:
     """Train jobs as one program if the task supports it, otherwise one by one.
+
+    The jobs are ready to be saved, for which a worker takes its `turn`.
 
     An exception in the task's code fails its job. If training a stack raises one, its jobs are
     trained one by one, so that only those fail that caused it. An error of mopbt, such as a
@@ -101,14 +138,14 @@ def train(context: RunContext, stack: Stack, cache: ModelCache) -> list[TrainedJ
     trains = all(job.begin < job.end for job, _ in stack)
     if len(stack) > 1 and trains and isinstance(context.task, StackableTask):
         try:
-            return _train_stack(context, context.task, stack, cache)
+            return _train_stack(context, context.task, stack, cache, turn)
         except MopbtError as error:
             if not isinstance(error, CorruptCheckpoint):
                 raise
             stack_error = str(error)
         except (Exception, SystemExit) as error:
             stack_error = f"{type(error).__name__}: {error}".partition("\n")[0]
-    trained = [_train_alone(context, job, checksums, cache) for job, checksums in stack]
+    trained = [_train_alone(context, job, checksums, cache, turn) for job, checksums in stack]
     return [replace(job, stack_error=stack_error) for job in trained]
 
 
@@ -140,7 +177,9 @@ def save(context: RunContext, trained: TrainedJob) -> Report:
 def _save_checkpoint(context: RunContext, trained: TrainedJob) -> str:
     """Write a checkpoint; if the storage refuses it, the run stops instead of failing a member."""
     try:
-        return context.checkpoints.save(trained.job.id, trained.data)
+        if isinstance(trained.data, bytes):
+            return context.checkpoints.save(trained.job.id, trained.data)
+        return trained.data.commit()
     except MopbtError:
         raise
     except Exception as error:
@@ -166,14 +205,18 @@ def warn_about_stack(problem: Problem, error: str) -> None:
 
 
 def _train_alone(
-    context: RunContext, job: Job, checksums: Checksums, cache: ModelCache
+    context: RunContext,
+    job: Job,
+    checksums: Checksums,
+    cache: ModelCache,
+    turn: SavingTurn | None = None,
 ) -> TrainedJob:
     began = time.perf_counter()
     try:
         if isinstance(job, EvaluationJob):
             scores = _evaluate_rows(context, job, checksums, cache)
             return TrainedJob(job, time.perf_counter() - began, scores)
-        model, scores, data = _train_model(context, job, checksums, cache)
+        model, scores, data = _train_model(context, job, checksums, cache, turn)
     except CorruptCheckpoint as error:
         return TrainedJob(job, time.perf_counter() - began, error=str(error))
     except MopbtError:
@@ -181,13 +224,17 @@ def _train_alone(
     except (Exception, SystemExit):
         # A task that calls `sys.exit` must not end the run as if it were complete.
         return TrainedJob(job, time.perf_counter() - began, error=traceback.format_exc())
-    cache.put(job.id, model, len(data))
+    cache.put(job.id, model, _size(data))
     return TrainedJob(job, time.perf_counter() - began, scores, data)
 
 
 def _train_model(
-    context: RunContext, job: Job, checksums: Checksums, cache: ModelCache
-) -> tuple[Any, dict[str, float], bytes]:
+    context: RunContext,
+    job: Job,
+    checksums: Checksums,
+    cache: ModelCache,
+    turn: SavingTurn | None,
+) -> tuple[Any, dict[str, float], bytes | PendingCheckpoint]:
     task = context.task
     hp = Hyperparameters(context.problem.space.decode(job.config))
     seed = _training_seed(context, job)
@@ -203,7 +250,9 @@ def _train_model(
         scores = _check_measured(context, task.evaluate(model))
         if job.begin < job.end:
             _check_read(context, hp, scores)
-        return model, scores, _dump(task, model)
+        if turn is not None:
+            turn.take()
+        return model, scores, _dump(context, job, model)
 
 
 def _evaluate_rows(
@@ -220,14 +269,21 @@ def _evaluate_rows(
     seed = derived_seed(context.seed, "evaluate", job.rows, job.seed)
     with global_seeds(seed):
         assert job.start is not None
-        model = _restore(context, job.start, checksums, cache, keep=True)
+        model = cache.peek(job.start)
+        if model is None:
+            checksum = checksums.get(job.start, "")
+            model = load_checkpoint(task, context.checkpoints, job.start, checksum, whole=False)
         # Loading a model may draw random numbers, and taking one from the cache does not.
         seed_globals(seed)
         return check_scores(task.evaluate_rows(model, hp, job.end, job.rows, seed))
 
 
 def _train_stack(
-    context: RunContext, task: StackableTask, stack: Stack, cache: ModelCache
+    context: RunContext,
+    task: StackableTask,
+    stack: Stack,
+    cache: ModelCache,
+    turn: SavingTurn | None,
 ) -> list[TrainedJob]:
     """Train a stack as one program, with random numbers that depend on the stack."""
     began = time.perf_counter()
@@ -245,11 +301,13 @@ def _train_stack(
         scores = [_check_measured(context, measured) for measured in task.evaluate_many(models)]
         for own_hp, own_scores in zip(hp, scores, strict=True):
             _check_read(context, own_hp, own_scores)
-        dumps = [_dump(context.task, model) for model in models]
+        if turn is not None:
+            turn.take()
+        dumps = _dump_stack(context, jobs, models)
     seconds = (time.perf_counter() - began) / len(jobs)
     trained = []
     for job, model, own_scores, data in zip(jobs, models, scores, dumps, strict=True):
-        cache.put(job.id, model, len(data))
+        cache.put(job.id, model, _size(data))
         trained.append(TrainedJob(job, seconds, own_scores, data))
     return trained
 
@@ -293,8 +351,23 @@ def _restore(
     keeps_argument = keep or (isinstance(task, FunctionalTask) and task.functional)
     model = cache.peek(id) if keeps_argument else cache.take(id)
     if model is None:
-        model = task.load(context.checkpoints.load(id, checksums.get(id, "")))
+        model = load_checkpoint(task, context.checkpoints, id, checksums.get(id, ""))
     return model
+
+
+def load_checkpoint(
+    task: Task[Any], checkpoints: Checkpoints, id: int, checksum: str, *, whole: bool = True
+) -> Any:
+    """Load a model, in parts if that is possible; training needs a `whole` checkpoint."""
+    if not whole and isinstance(checkpoints, ReducibleCheckpoints):
+        if isinstance(task, StreamingTask):
+            with checkpoints.open_model(id, checksum) as file:
+                return task.load_from(file)
+        return task.load(load_model(checkpoints, id, checksum))
+    if isinstance(task, StreamingTask) and isinstance(checkpoints, StreamedCheckpoints):
+        with checkpoints.open(id, checksum) as file:
+            return task.load_from(file)
+    return task.load(checkpoints.load(id, checksum))
 
 
 def _init_seed(context: RunContext, job: Job) -> int:
@@ -354,7 +427,32 @@ def _error_bars(scores: Mapping[str, float], confidence: float) -> dict[str, Err
     return bars
 
 
-def _dump(task: Task[Any], model: Any) -> bytes:
+def _dump_stack(
+    context: RunContext, jobs: Sequence[Job], models: Sequence[Any]
+) -> list[bytes | PendingCheckpoint]:
+    dumped: list[bytes | PendingCheckpoint] = []
+    try:
+        for job, model in zip(jobs, models, strict=True):
+            dumped.append(_dump(context, job, model))
+    except BaseException:
+        for data in dumped:
+            if not isinstance(data, bytes):
+                data.discard()
+        raise
+    return dumped
+
+
+def _dump(context: RunContext, job: Job, model: Any) -> bytes | PendingCheckpoint:
+    """Serialize a model: into a file that is not durable yet, if that is possible."""
+    task = context.task
+    if isinstance(task, StreamingTask) and isinstance(context.checkpoints, StreamedCheckpoints):
+        pending = context.checkpoints.create(job.id)
+        try:
+            task.dump_to(model, cast(IO[bytes], pending))
+        except BaseException:
+            pending.discard()
+            raise
+        return pending
     data = task.dump(model)
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TaskError(
@@ -362,3 +460,7 @@ def _dump(task: Task[Any], model: Any) -> bytes:
             f"mopbt.dumps(...) converts arrays and dicts to bytes"
         )
     return bytes(data)
+
+
+def _size(data: bytes | PendingCheckpoint) -> int:
+    return len(data) if isinstance(data, bytes) else data.size

@@ -25,6 +25,7 @@ from mopbt.engines.crashes import CrashTracker
 from mopbt.engines.devices import CPU, VARIABLE, adopt_device
 from mopbt.engines.execution import (
     Answer,
+    SavingTurn,
     Stack,
     make_stacks,
     require_stackable,
@@ -61,6 +62,7 @@ class Actor:
         _adopt_gpus(gpus)
         sys.path.extend(entry for entry in path if entry not in sys.path)
         self._training = threading.Lock()
+        self._saving = threading.Lock()
         self._cache = ModelCache(cache_bytes)
         try:
             self._context: RunContext = pickle.loads(payload)
@@ -80,9 +82,10 @@ class Actor:
 
     def execute(self, stack: Stack) -> Answer | MopbtError:
         """Train a stack, and save it while the next one trains."""
+        turn = SavingTurn(self._saving)
         try:
             with self._training:
-                trained = train(self._context, stack, self._cache)
+                trained = train(self._context, stack, self._cache, turn)
             return save_stack(self._context, trained)
         except MopbtError as error:
             return error
@@ -90,6 +93,8 @@ class Actor:
             return WorkerFailed(
                 f"{_this_actor()} cannot save a checkpoint: {type(error).__name__}: {error}"
             )
+        finally:
+            turn.give_back()
 
 
 def _adopt_gpus(gpus: float | None) -> None:

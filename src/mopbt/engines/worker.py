@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.devices import adopt_device
-from mopbt.engines.execution import Answer, TrainedJob, save_stack, train
+from mopbt.engines.execution import Answer, SavingTurn, TrainedJob, save_stack, train
 from mopbt.engines.supervisor import exit_at_once, open_channel, receive, send
 from mopbt.errors import MopbtError, TaskError, WorkerFailed
 
@@ -147,25 +147,29 @@ def _serve(
     answer: Callable[[Any], None],
 ) -> None:
     """Train one stack after the other, while a thread saves and reports the previous ones."""
-    trained: queue.Queue[list[TrainedJob] | MopbtError] = queue.Queue(maxsize=2)
+    trained: queue.Queue[tuple[list[TrainedJob] | MopbtError, SavingTurn]] = queue.Queue(maxsize=2)
     threading.Thread(target=_save_all, args=(context, trained, answer), daemon=True).start()
+    saving = threading.Lock()
     while True:
         stack = pickle.loads(inbox.get())
+        turn = SavingTurn(saving)
         try:
-            trained.put(train(context, stack, cache))
+            trained.put((train(context, stack, cache, turn), turn))
         except MopbtError as error:
-            # It waits its turn, so that finished jobs are reported before it.
-            trained.put(error)
+            # It is queued, so that finished jobs are reported before it.
+            trained.put((error, turn))
 
 
 def _save_all(
     context: RunContext,
-    trained: "queue.Queue[list[TrainedJob] | MopbtError]",
+    trained: "queue.Queue[tuple[list[TrainedJob] | MopbtError, SavingTurn]]",
     answer: Callable[[Any], None],
 ) -> None:
     while True:
-        jobs = trained.get()
-        answer(jobs if isinstance(jobs, MopbtError) else _save(context, jobs))
+        jobs, turn = trained.get()
+        saved = jobs if isinstance(jobs, MopbtError) else _save(context, jobs)
+        turn.give_back()
+        answer(saved)
 
 
 def _save(context: RunContext, jobs: list[TrainedJob]) -> Answer | MopbtError:

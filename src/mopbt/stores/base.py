@@ -1,10 +1,11 @@
 """The `Store` protocol: a journal of exchanges, and checkpoints by job id."""
 
 import hashlib
+import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import IO, Any, Protocol, TypeVar, runtime_checkable
 
 from mopbt.errors import CorruptCheckpoint, StoreError
 from mopbt.state import Job, Report
@@ -103,6 +104,57 @@ class CheckpointFiles(Protocol):
         """Remove the temporary files of a process of this machine, or of all processes."""
 
 
+class PendingCheckpoint(Protocol):
+    """A checkpoint that is being written: a binary file that can be committed."""
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes were written."""
+
+    def write(self, data: Any, /) -> int | None:
+        """Write bytes at the end."""
+
+    def commit(self) -> str:
+        """Make the checkpoint durable and return its checksum."""
+
+    def discard(self) -> None:
+        """Remove what was written."""
+
+
+@runtime_checkable
+class StreamedCheckpoints(Protocol):
+    """Checkpoints that can be written and read in parts, without all bytes in memory."""
+
+    def create(self, id: int) -> PendingCheckpoint:
+        """Start to write the checkpoint of a job."""
+
+    def open(self, id: int, checksum: str) -> IO[bytes]:
+        """Open a checkpoint whose checksum is right; errors are those of `load`."""
+
+
+@runtime_checkable
+class ReducibleCheckpoints(Protocol):
+    """Checkpoints that can lose what only further training needs.
+
+    A reduced checkpoint is a model. For training it counts as missing.
+    """
+
+    def size_of(self, id: int) -> int:
+        """Return the bytes of a whole checkpoint; 0 if it is missing or reduced."""
+
+    def reduce(self, id: int, checksum: str, rewrite: Callable[[IO[bytes], Any], None]) -> None:
+        """Replace a checkpoint by what `rewrite` makes of it.
+
+        The arguments of `rewrite` are a file to read and one to write.
+        """
+
+    def open_model(self, id: int, checksum: str) -> IO[bytes]:
+        """Open a checkpoint, whether it is reduced or not; errors are those of `load`."""
+
+    def reduced_checksum(self, id: int) -> str:
+        """Return the checksum of a reduced checkpoint; an empty string if it is not reduced."""
+
+
 class Store(Protocol):
     """The record of a run: its jobs and reports in order, and its checkpoints."""
 
@@ -132,6 +184,58 @@ class Store(Protocol):
 def checksum_of(data: bytes) -> str:
     """Return the checksum of a checkpoint."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def load_model(checkpoints: Checkpoints, id: int, checksum: str) -> bytes:
+    """Read a checkpoint, whether it is reduced or not."""
+    if not isinstance(checkpoints, ReducibleCheckpoints):
+        return checkpoints.load(id, checksum)
+    with checkpoints.open_model(id, checksum) as file:
+        return file.read()
+
+
+def check_model(checkpoints: Checkpoints, id: int, checksum: str) -> None:
+    """Raise CorruptCheckpoint if a checkpoint, reduced or not, is missing or damaged."""
+    if isinstance(checkpoints, ReducibleCheckpoints):
+        checkpoints.open_model(id, checksum).close()
+    else:
+        checkpoints.load(id, checksum)
+
+
+class Hashing(io.RawIOBase):
+    """A file to write that computes the checksum of what is written."""
+
+    def __init__(self, write: Callable[[Any], None]) -> None:
+        self._write = write
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.size = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write bytes at the end."""
+        view = memoryview(data).cast("B")
+        self._write(view)
+        self._hash.update(view)
+        self.size += len(view)
+        return len(view)
+
+    @property
+    def checksum(self) -> str:
+        """Return the checksum of all that was written."""
+        return self._hash.hexdigest()
+
+
+def has_checksum(file: IO[bytes], checksum: str) -> bool:
+    """Return whether a file has a checksum, and go back to its begin."""
+    file.seek(0)
+    found = hashlib.blake2b(digest_size=16)
+    while data := file.read(2**22):
+        found.update(data)
+    file.seek(0)
+    return found.hexdigest() == checksum
 
 
 def with_retries(action: str, attempt: Callable[[], Answer]) -> Answer:
@@ -174,19 +278,32 @@ def verify_checkpoint(place: object, id: int, data: bytes | None, checksum: str)
         data: The bytes that were read; None if nothing was found.
         checksum: The checksum that the journal records.
     """
-    remedy = (
+    if data is None:
+        raise missing_checkpoint(place, id)
+    if checksum_of(data) != checksum:
+        raise damaged_checkpoint(place, id)
+    return data
+
+
+def missing_checkpoint(place: object, id: int) -> CorruptCheckpoint:
+    """Return the error for a checkpoint that does not exist."""
+    return CorruptCheckpoint(
+        f"checkpoint {place} does not exist: its model left the front, or no models are kept "
+        "(a comparison without `keep_models`), or the file was deleted; read the front again, "
+        f"and if {id} is still on it, {_remedy(id)}"
+    )
+
+
+def damaged_checkpoint(place: object, id: int) -> CorruptCheckpoint:
+    """Return the error for a checkpoint whose checksum is wrong."""
+    return CorruptCheckpoint(
+        f"checkpoint {place} is damaged: its checksum differs from the one in the journal; "
+        f"{_remedy(id)}"
+    )
+
+
+def _remedy(id: int) -> str:
+    return (
         "restore a copy, or train the model again with "
         f"`mopbt replay RUN {id} --export model.safetensors`"
     )
-    if data is None:
-        raise CorruptCheckpoint(
-            f"checkpoint {place} does not exist: its model left the front, or no models are kept "
-            "(a comparison without `keep_models`), or the file was deleted; read the front again, "
-            f"and if {id} is still on it, {remedy}"
-        )
-    if checksum_of(data) != checksum:
-        raise CorruptCheckpoint(
-            f"checkpoint {place} is damaged: its checksum differs from the one in the journal; "
-            f"{remedy}"
-        )
-    return data

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import socket
 import sys
 import time
@@ -11,11 +12,12 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from mopbt.errors import RunLocked, StoreError
 from mopbt.filesystem import (
     AppendOnlyFile,
+    NewFile,
     cannot_read,
     cannot_write,
     create_exclusively,
@@ -27,6 +29,7 @@ from mopbt.filesystem import (
     read_file,
     remove,
     replace_text,
+    size_of,
     write_atomically,
     write_quickly,
 )
@@ -36,9 +39,14 @@ from mopbt.stores.base import (
     OWNER,
     Checkpoints,
     Exchange,
+    Hashing,
     checksum_of,
+    damaged_checkpoint,
+    has_checksum,
+    missing_checkpoint,
     read_with_retries,
     verify_checkpoint,
+    with_retries,
 )
 from mopbt.stores.journal import (
     Line,
@@ -49,6 +57,9 @@ from mopbt.stores.journal import (
 )
 
 SUFFIX = ".ckpt"
+# A checkpoint without what only training needs is `<job>.<checksum>.model`.
+REDUCED = ".model"
+_REDUCED_NAME = re.compile(r"(\d+)\.([0-9a-f]{32})\.model")
 # How the text of a lock begins, and how many characters of it are read.
 _HOLDER = "process "
 _LONGEST_HOLDER = 1000
@@ -78,16 +89,66 @@ class DirectoryCheckpoints:
         data = read_with_retries(f"checkpoint {file}", lambda: read_file(file))
         return verify_checkpoint(file, id, data, checksum)
 
+    def create(self, id: int) -> "_PendingFile":
+        """Start to write the checkpoint of a job."""
+        return _PendingFile(NewFile(self.file(id), durable=self._durable))
+
+    def open(self, id: int, checksum: str) -> IO[bytes]:
+        """Open a checkpoint whose checksum is right; errors are those of `load`."""
+        return _open_verified(self.file(id), id, checksum)
+
+    def size_of(self, id: int) -> int:
+        """Return the bytes of a whole checkpoint; 0 if it is missing or reduced."""
+        return size_of(self.file(id))
+
+    def reduce(self, id: int, checksum: str, rewrite: Callable[[IO[bytes], Any], None]) -> None:
+        """Replace a checkpoint by what `rewrite` makes of it."""
+        new = NewFile(self.path / f"{id}{REDUCED}", durable=self._durable)
+        target = Hashing(new.write)
+        try:
+            with self.open(id, checksum) as source:
+                rewrite(source, target)
+        except BaseException:
+            new.discard()
+            raise
+        # The file carries its checksum in its name, because the journal has that of the whole one.
+        new.commit(self.path / f"{id}.{target.checksum}{REDUCED}")
+        remove(self.file(id))
+
+    def open_model(self, id: int, checksum: str) -> IO[bytes]:
+        """Open a checkpoint, whether it is reduced or not; errors are those of `load`."""
+        reduced = self.reduced_checksum(id)
+        return _open_verified(self.model_file(id), id, reduced or checksum)
+
+    def model_file(self, id: int) -> Path:
+        """Return the file of a job's checkpoint, whether it is reduced or not."""
+        reduced = self.reduced_checksum(id)
+        return self.path / f"{id}.{reduced}{REDUCED}" if reduced else self.file(id)
+
+    def reduced_checksum(self, id: int) -> str:
+        """Return the checksum of a reduced checkpoint; an empty string if it is not reduced."""
+        # A crash may leave both files, of which the whole one counts.
+        return "" if exists(self.file(id)) else self._reduced().get(id, "")
+
     def drop(self, ids: Iterable[int]) -> None:
         """Remove checkpoints; ids without one are ignored."""
+        ids = list(ids)
+        reduced = self._reduced() if ids else {}
         for id in ids:
             remove(self.file(id))
+            if id in reduced:
+                remove(self.path / f"{id}.{reduced[id]}{REDUCED}")
 
     def kept(self) -> frozenset[int]:
-        """Return the ids of all checkpoints."""
+        """Return the ids of all checkpoints, whether they are reduced or not."""
         names = [name for name in list_names(self.path) if name.endswith(SUFFIX)]
         stems = [name.removesuffix(SUFFIX) for name in names]
-        return frozenset(int(stem) for stem in stems if stem.isdecimal())
+        return frozenset(int(stem) for stem in stems if stem.isdecimal()) | self._reduced().keys()
+
+    def _reduced(self) -> dict[int, str]:
+        """Return the checksums of all reduced checkpoints."""
+        found = map(_REDUCED_NAME.fullmatch, list_names(self.path))
+        return {int(match[1]): match[2] for match in found if match}
 
     def owner(self) -> bytes | None:
         """Return the record of the run that the folder belongs to; None if there is none."""
@@ -103,7 +164,7 @@ class DirectoryCheckpoints:
 
     def remove_leftovers(self, process: int | None = None) -> None:
         """Remove the temporary files of a process that was killed, or of all processes."""
-        patterns = [f"*{SUFFIX}.{process or '*'}.tmp"]
+        patterns = [f"*{suffix}.{process or '*'}.tmp" for suffix in (SUFFIX, REDUCED)]
         if process is None:
             patterns.append(f"{OWNER}.*.tmp")
         _remove_matching(self.path, patterns)
@@ -111,6 +172,42 @@ class DirectoryCheckpoints:
     def file(self, id: int) -> Path:
         """Return the file of a job's checkpoint."""
         return self.path / f"{id}{SUFFIX}"
+
+
+class _PendingFile(Hashing):
+    """A checkpoint that is being written."""
+
+    def __init__(self, file: NewFile) -> None:
+        super().__init__(file.write)
+        self._file = file
+
+    def commit(self) -> str:
+        """Make the checkpoint durable and return its checksum."""
+        self._file.commit()
+        return self.checksum
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._file.discard()
+
+
+def _open_verified(path: Path, id: int, checksum: str) -> IO[bytes]:
+    """Open a file whose checksum is right; CorruptCheckpoint if it is not."""
+
+    def attempt() -> IO[bytes]:
+        file = open_to_read(path)
+        try:
+            if not has_checksum(file, checksum):
+                raise damaged_checkpoint(path, id)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    try:
+        return with_retries(f"read checkpoint {path}", attempt)
+    except FileNotFoundError:
+        raise missing_checkpoint(path, id) from None
 
 
 class DirectoryStore:

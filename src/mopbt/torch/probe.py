@@ -53,6 +53,7 @@ class Interval:
         checkpoint: Size of a checkpoint in bytes.
         saving: Seconds in which a checkpoint is made and read again.
         other_rows: Seconds of an evaluation on all rows besides those of validation.
+        model: Size of a checkpoint without what only training needs, in bytes.
     """
 
     updates: int
@@ -63,6 +64,7 @@ class Interval:
     checkpoint: int
     saving: float
     other_rows: float
+    model: int
 
 
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]

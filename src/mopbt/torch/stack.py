@@ -18,6 +18,11 @@ from mopbt.torch.precision import Scaling
 
 Tree = dict[str, Any]
 
+
+class OwnedTree(dict[str, Any]):
+    """A member that nothing else refers to, so a stack may take its memory."""
+
+
 # A member's parameters (P,), its optimizer slots (P,), and its number of updates.
 Row = tuple[Tensor, Mapping[str, Tensor], Tensor]
 
@@ -205,12 +210,14 @@ class Stack:
         *,
         averaged: bool = False,
         scaled: bool = False,
+        take: bool = False,
     ) -> "Stack":
         """Copy members into a stack.
 
         With `averaged`, it continues their training: the parameters are the trained ones, and the
         model of each member is the average of them. Otherwise, the parameters are the model's. With
-        `scaled`, the losses of the members are scaled.
+        `scaled`, the losses of the members are scaled. With `take`, the tensors of an `OwnedTree`
+        are freed as they are copied.
         """
 
         def zeros() -> Tensor:
@@ -219,22 +226,28 @@ class Stack:
         parameters = zeros()
         averages = zeros() if averaged else None
         slot_rows = {slot: zeros() for slot in slots}
+        others = {
+            name: torch.stack([member["model"][name].to(device) for member in members])
+            for name in layout.others
+        }
+        scaling = Scaling.of(members, device) if scaled else None
         for i, member in enumerate(members):
             if averages is not None:
                 layout.write_row(member["model"], averages[i])
             # A member that was never trained has no weights but its model's.
             is_trained = averaged and "trained" in member
             layout.write_row(member["trained" if is_trained else "model"], parameters[i])
+            is_taken = take and isinstance(member, OwnedTree)
+            if is_taken:
+                member["model"].clear()
+                member.pop("trained", None)
             # A fresh member has no optimizer state: it starts from zeros.
             if member["optimizer"]:
                 for slot, rows in slot_rows.items():
                     layout.write_row(member["optimizer"][slot], rows[i])
-        others = {
-            name: torch.stack([member["model"][name].to(device) for member in members])
-            for name in layout.others
-        }
+                    if is_taken:
+                        member["optimizer"][slot].clear()
         updates = torch.tensor([float(member["updates"]) for member in members], device=device)
-        scaling = Scaling.of(members, device) if scaled else None
         return Stack(layout, parameters, slot_rows, others, updates, averages, scaling)
 
     def __len__(self) -> int:

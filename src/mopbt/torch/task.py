@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal
+from typing import IO, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,9 @@ from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
 from mopbt.problem import Hyperparameters, problem_of
 from mopbt.rng import stream
-from mopbt.serialization import dumps, loads
+from mopbt.serialization import dump_to, dumps, load_from, loads, size_of
 from mopbt.space import Domain
+from mopbt.stores.base import Hashing
 from mopbt.torch.compilation import check_compile, compiled_method, try_compilation
 from mopbt.torch.compiler import Compiler
 from mopbt.torch.data import Batch, Batches
@@ -49,7 +50,7 @@ from mopbt.torch.precision import Precision, check_precision, check_supported
 from mopbt.torch.probe import FlopCounter, Interval, Probe, Update, one_thread
 from mopbt.torch.program import Loss, Program
 from mopbt.torch.rows import NO_PARTS, Parts, Rows, split_holdout
-from mopbt.torch.stack import Layout, Stack, Tree
+from mopbt.torch.stack import Layout, OwnedTree, Stack, Tree
 from mopbt.torch.validation import (
     check_evaluation,
     check_folds,
@@ -301,6 +302,18 @@ class TorchTask:
         loaded: Tree = loads(data)
         return loaded
 
+    def dump_to(self, model: Tree, file: IO[bytes]) -> None:
+        """Write what `dump` returns to a file, one tensor after the other."""
+        dump_to(model, file)
+
+    def load_from(self, file: IO[bytes]) -> Tree:
+        """Read a member from a file; `train` takes its memory."""
+        return OwnedTree(load_from(file))
+
+    def without_training_state(self, tree: Tree) -> Tree:
+        """Return the model of a checkpoint, without optimizer state."""
+        return {"model": tree["model"], "optimizer": {}, "updates": 0}
+
     def blend(
         self, models: Sequence[Tree], weights: Sequence[float], hp: Mapping[str, Any], seed: int
     ) -> Tree:
@@ -460,17 +473,20 @@ class TorchTask:
             member = self._stack_to_train(members).members()[0]
             evaluation, evaluation_flops = self._measure_evaluation(member, seconds)
             begin = self._clock()
-            checkpoint = self.dump(member)
-            self.load(checkpoint)
+            checkpoint = Hashing(lambda data: None)
+            self.dump_to(member, cast(IO[bytes], checkpoint))
+            # Reading a checkpoint takes about as long.
+            saving = 2 * (self._clock() - begin)
             return Interval(
                 updates,
                 taken,
                 evaluation,
                 updates * counter.flops + evaluation_flops,
                 counted.peak + sum(tensor.nbytes for tensor in kept),
-                len(checkpoint),
-                self._clock() - begin,
+                checkpoint.size,
+                saving,
                 evaluation * self._other_rows,
+                size_of(self.without_training_state(member)),
             )
 
     def _measure_evaluation(self, member: Tree, seconds: float) -> tuple[float, float]:
@@ -575,7 +591,7 @@ class TorchTask:
     def _stack(self, models: Sequence[Tree], slots: Sequence[str] = ()) -> Stack:
         return Stack.of(models, self._program.layout, slots, self._program.device)
 
-    def _stack_to_train(self, models: Sequence[Tree]) -> Stack:
+    def _stack_to_train(self, models: Sequence[Tree], *, take: bool = False) -> Stack:
         return Stack.of(
             models,
             self._program.layout,
@@ -583,6 +599,7 @@ class TorchTask:
             self._program.device,
             averaged=self.ema is not None,
             scaled=self.precision == "fp16",
+            take=take,
         )
 
     def _train(
@@ -595,7 +612,8 @@ class TorchTask:
         method: GradientMethod,
     ) -> list[Tree]:
         """Train members for `n_steps` with gradients computed by `method`."""
-        stack = self._stack_to_train(models)
+        # If a stack runs out of memory, it is divided and copied again.
+        stack = self._stack_to_train(models, take=method is LoopGradients)
         rates = resolve_rates(self.optimizer.rates(), hp)
         if self._program.compiler is not None:
             method = compiled_method(method)
