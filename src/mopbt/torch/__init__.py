@@ -8,7 +8,7 @@ if _find_spec("torch") is None:
     raise MissingExtra("mopbt.torch needs PyTorch: pip install 'mopbt[torch]'")
 
 from mopbt.torch.data import Batches
-from mopbt.torch.dataset import DatasetBatches
+from mopbt.torch.dataset import DatasetBatches, IterableBatches
 from mopbt.torch.layers import Dropout, Hyperparameter
 from mopbt.torch.optimizers import SGD, AdamW, Constant, Cosine, Steps
 from mopbt.torch.task import TorchTask
@@ -17,6 +17,7 @@ __all__ = [
     "TorchTask",
     "Batches",
     "DatasetBatches",
+    "IterableBatches",
     "AdamW",
     "SGD",
     "Constant",

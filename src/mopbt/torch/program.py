@@ -68,6 +68,10 @@ class Program:
         with matmul_precision(self.precision):
             yield
 
+    def free_gradients(self) -> None:
+        """Let go of the gradients of the last update, which take as much memory as the model."""
+        self.module.zero_grad(set_to_none=True)
+
     def tuned_buffers(self, hp: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the members' values (N,) for the buffers of tuned modules.
 

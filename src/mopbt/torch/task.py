@@ -63,6 +63,8 @@ from mopbt.torch.vectorize import cannot_stack, stacking
 
 # The rows on which a model is measured before a run, to check that it can be.
 CHECK_ROWS = 128
+# A model of so many bytes is not kept in a process that does not train it.
+LARGE_MODEL = 2**28
 # The rows of each part on which a measurement begins.
 FEW_ROWS = 8
 
@@ -349,12 +351,18 @@ class TorchTask:
             batch = next(self._built_data.iter_batches([0], [0]))
             # Stacking the members checks that their shapes are equal.
             self._stack(members)
-            stack = self._stack_to_train(members[:1])
+            start = OwnedTree(members[0])
+            del members
+            stack = self._stack_to_train([start], take=True)
             shared = self.data.is_shared([0])
             with self._program.training():
                 gradients = LoopGradients(self._program, stack, hp)(batch, shared=shared)
             self._update(stack, gradients, resolve_rates(self.optimizer.rates(), hp), [0.0])
-            measured = self._measure_few_rows(stack.members()[0])
+            member = stack.members()[0]
+            del stack, gradients
+            self._program.free_gradients()
+            measured = self._measure_few_rows(member)
+        self._release_large_model()
         for role, names in (
             ("objectives", [objective.name for objective in problem.objectives]),
             ("constraints", [constraint.name for constraint in problem.constraints]),
@@ -452,8 +460,8 @@ class TorchTask:
         with global_seeds(0), one_thread(), memory_kept():
             hp = self._sample_hp(1)
             with live_bytes() as counted:
-                self._time_update([self.init(0)], hp, LoopGradients, min_updates=1)
-            taken = self._time_update([self.init(0)], hp, LoopGradients, min_seconds=seconds)
+                self._time_update([self._fresh()], hp, LoopGradients, min_updates=1)
+            taken = self._time_update([self._fresh()], hp, LoopGradients, min_seconds=seconds)
             kept = [*self._built_data.tensors, *self._program.module.state_dict().values()]
             return Update(taken, counted.peak + sum(tensor.nbytes for tensor in kept))
 
@@ -462,27 +470,29 @@ class TorchTask:
         updates = self.interval * self.data.updates
         with global_seeds(0), one_thread(), memory_kept():
             hp = self._sample_hp(1)
-            members = [self.init(0)]
             counter = FlopCounter()
             with live_bytes() as counted, counter:
-                self._time_update(members, hp, LoopGradients, min_updates=1)
+                self._time_update([self._fresh()], hp, LoopGradients, min_updates=1)
             taken = self._time_update(
-                members, hp, LoopGradients, min_updates=1, min_seconds=seconds
+                [self._fresh()], hp, LoopGradients, min_updates=1, min_seconds=seconds
             )
             kept = [*self._built_data.tensors, *self._program.module.state_dict().values()]
-            member = self._stack_to_train(members).members()[0]
+            kept_bytes = sum(tensor.nbytes for tensor in kept)
+            del kept
+            member = self._stack_to_train([self._fresh()], take=True).members()[0]
             evaluation, evaluation_flops = self._measure_evaluation(member, seconds)
             begin = self._clock()
             checkpoint = Hashing(lambda data: None)
             self.dump_to(member, cast(IO[bytes], checkpoint))
             # Reading a checkpoint takes about as long.
             saving = 2 * (self._clock() - begin)
+            self._release_large_model()
             return Interval(
                 updates,
                 taken,
                 evaluation,
                 updates * counter.flops + evaluation_flops,
-                counted.peak + sum(tensor.nbytes for tensor in kept),
+                counted.peak + kept_bytes,
                 checkpoint.size,
                 saving,
                 evaluation * self._other_rows,
@@ -584,6 +594,16 @@ class TorchTask:
         found = {"validation": validation, "test": self.test, "holdout": holdout}
         return {name: rows for name, rows in found.items() if rows is not None}
 
+    def _fresh(self) -> Tree:
+        """Return a new member, whose memory a measurement takes."""
+        return OwnedTree(self.init(0))
+
+    def _release_large_model(self) -> None:
+        """Forget a large model that was built for a measurement; a worker builds its own."""
+        layout = self._program.layout
+        if layout.size * layout.dtype.itemsize >= LARGE_MODEL:
+            del self.__dict__["_built_program"]
+
     @property
     def _program(self) -> Program:
         return self._built_program
@@ -627,6 +647,7 @@ class TorchTask:
                     positions = [(step + i / self.data.updates) / self.steps for step in steps]
                     self._update(stack, gradients, rates, positions)
         self._program.record_reads(hp)
+        self._program.free_gradients()
         return stack.members()
 
     def _update(
@@ -683,7 +704,7 @@ class TorchTask:
         min_seconds: float = 0.0,
     ) -> float:
         """Measure the median seconds of an update of all members."""
-        stack = self._stack_to_train(models)
+        stack = self._stack_to_train(models, take=True)
         rates = resolve_rates(self.optimizer.rates(), hp)
         gradients_of = method(self._program, stack, hp)
         clock = self._clock
@@ -698,6 +719,7 @@ class TorchTask:
                 times.append(clock() - begin)
                 if len(times) >= min_updates and sum(times) >= min_seconds:
                     break
+        self._program.free_gradients()
         return statistics.median(times)
 
     def _endless_batches(self, n_members: int) -> Iterator[Batch]:

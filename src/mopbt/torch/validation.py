@@ -28,7 +28,7 @@ def check_parts(model: Any, loss: Any, data: Any, optimizer: Any) -> None:
     if not isinstance(data, Batches):
         raise TypeError(
             f"`data` must be Batches(inputs, labels, batch_size=256), got {_describe(data)}; "
-            f"pass tensors to Batches, or a Dataset to DatasetBatches"
+            f"pass tensors to Batches, or a Dataset to DatasetBatches or IterableBatches"
         )
     try:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
