@@ -209,6 +209,30 @@ def test_actors_train_stacks_as_worker_processes_do(tmp_path):
     assert runs["ray"] == runs["pool"]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("kind", ["numbered", "iterable"])
+def test_rows_that_are_read_while_training_are_those_of_other_engines(tmp_path, kind):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'mopbt[torch]'")
+    from tests.torch.nets import make_task
+    from tests.torch.test_dataset import Rows
+    from tests.torch.test_iterable import Stream
+
+    from mopbt.torch import DatasetBatches, IterableBatches
+
+    data = DatasetBatches(Rows(), batch_size=32, loader_workers=1)
+    if kind == "iterable":
+        data = IterableBatches(Stream(), batch_size=32, updates=3, buffer=40, loader_workers=1)
+    runs = []
+    for name, engine in {"local": "local", "ray": RayEngine(2)}.items():
+        results = mopbt.run(
+            make_task(data=data), out=tmp_path / name, population=4, engine=engine, progress=False
+        )
+        assert not results.failures
+        runs.append([point.scores for point in results.points()])
+    assert runs[0] == runs[1]
+
+
 @pytest.mark.usefixtures("cluster")
 def test_a_stack_that_fails_is_reported_once_and_its_members_trained_one_by_one(tmp_path):
     engine = start(UnstackableToy(), tmp_path, 1, stack=2)
