@@ -173,6 +173,29 @@ def test_the_curve_is_the_hypervolume_at_each_of_its_times(journal):
         so_far = [r.objectives for r in reports if r.seconds <= seconds and entry_of(r)]
         assert volume == pytest.approx(hypervolume(np.array(so_far), reference))
     assert history.curve()[-1][1] == pytest.approx(history.hypervolume())
+    at_once = History(problem)
+    at_once.extend(exchange.to_json() for exchange in exchanges)
+    assert at_once.curve() == history.curve()
+
+
+def test_a_history_without_lines_has_the_first_state():
+    problem = problem_of(ToyTask(steps=4))
+    scheduler = algorithm_of({"name": "mo-pbt", "population": 4}).scheduler(problem)
+    assert History(problem).state(scheduler, 7) == State(7)
+
+
+def test_many_reports_at_once_enter_the_front_once():
+    problem = problem_of(ToyTask(steps=4))
+    history = History(problem)
+    rng = np.random.default_rng(0)
+    reports = []
+    for begin in (0, 100, 200):
+        ids = range(begin, begin + 100)
+        history.append(Exchange(jobs=tuple(Job(id, id, (1, 3), None, 0, 2) for id in ids)))
+        reports += [Report(id, tuple(rng.random(2)), checksum="c") for id in ids]
+        history.append(Exchange(reports=tuple(reports[begin:])))
+        entries = [entry_of(report) for report in reports]
+        assert sorted(e.job for e in history.front) == sorted(e.job for e in front_of(entries))
 
 
 def test_the_hypervolume_grows_where_no_first_result_was():
