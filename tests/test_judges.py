@@ -147,12 +147,23 @@ def test_a_verdict_needs_an_interval_without_zero():
     base = {seed: float(seed) for seed in range(8)}
     better = {seed: value + 1 + 0.1 * seed for seed, value in base.items()}
     mixed = {seed: value + (-1) ** seed for seed, value in base.items()}
-    assert compare("a", "b", better, base).verdict == "ahead"
-    assert compare("a", "b", base, better).verdict == "behind"
-    assert compare("a", "b", mixed, base).verdict == "undecided"
-    few = compare("a", "b", {0: 2.0, 1: 2.0}, {0: 1.0, 2: 5.0})
-    assert (few.gain, few.pairs, few.verdict) == (1.0, 1, "undecided")
+    values = {"base": base, "better": better, "mixed": mixed}
+    assert compare("better", "base", values).verdict == "ahead"
+    assert compare("base", "better", values).verdict == "behind"
+    assert compare("base", "better", values, smaller_is_better=True).verdict == "ahead"
+    assert compare("mixed", "base", values).verdict == "undecided"
+    # Means and gains are of the same pairs, and few pairs have no interval.
+    few = compare("a", "b", {"a": {0: 2.0, 1: 9.0}, "b": {0: 1.0, 2: 5.0}})
+    assert (few.ours, few.theirs, few.gain, few.pairs) == (2.0, 1.0, 1.0, 1)
+    assert few.verdict == "undecided"
     assert math.isnan(few.lower)
+
+
+def test_problems_count_when_all_algorithms_were_measured():
+    from judging.page import complete
+
+    lines = [{"algorithm": a, "function": f, "instance": 1} for a, f in ("a1", "b1", "a2")]
+    assert complete(lines, ("a", "b")) == lines[:2]
 
 
 def test_instances_of_a_function_are_one_observation():

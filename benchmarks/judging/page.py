@@ -45,6 +45,8 @@ class Comparison(NamedTuple):
     Attributes:
         name: Ours.
         rival: The other one.
+        ours: The mean of ours.
+        theirs: The mean of the rival.
         gain: The mean difference, positive if ours is better.
         lower: The lower end of its interval.
         upper: The upper end of its interval.
@@ -53,6 +55,8 @@ class Comparison(NamedTuple):
 
     name: str
     rival: str
+    ours: float
+    theirs: float
     gain: float
     lower: float
     upper: float
@@ -69,6 +73,7 @@ class Comparison(NamedTuple):
 def write(folder: Path, docs: Path) -> None:
     """Write the tables into docs/judges.md, and the figure."""
     lines = {part: read(folder / f"{part}.jsonl") for part in plan.PARTS}
+    lines |= {part: complete(lines[part], COCO[part]) for part in COCO}
     tables = [coco_table(part, lines[part]) for part in COCO]
     tables += [single_table(lines["halving"]), multi_table(lines["halving"])]
     tables += [arlbench_table(lines["arlbench"])]
@@ -85,12 +90,28 @@ def read(file: Path) -> list[Line]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def compare(name: str, rival: str, ours: dict[Any, float], theirs: dict[Any, float]) -> Comparison:
-    """Compare two algorithms on the problems that both have; larger is better."""
-    shared = [key for key in ours if key in theirs]
-    gains = [ours[key] - theirs[key] for key in shared]
-    mean = float(np.mean(gains)) if gains else math.nan
-    return Comparison(name, rival, mean, *bootstrap_interval(gains), len(gains))
+def complete(lines: list[Line], names: tuple[str, ...]) -> list[Line]:
+    """Return the lines of the problems on which all algorithms were measured."""
+    found: dict[Any, set[str]] = {}
+    for line in lines:
+        found.setdefault((line["function"], line["instance"]), set()).add(line["algorithm"])
+    return [line for line in lines if found[line["function"], line["instance"]] >= set(names)]
+
+
+def compare(
+    name: str,
+    rival: str,
+    values: dict[str, dict[Any, float]],
+    *,
+    smaller_is_better: bool = False,
+) -> Comparison:
+    """Compare two algorithms on the functions or seeds for which both have values."""
+    shared = [key for key in values[name] if key in values[rival]]
+    ours = np.array([values[name][key] for key in shared])
+    theirs = np.array([values[rival][key] for key in shared])
+    gains = theirs - ours if smaller_is_better else ours - theirs
+    means = [float(x.mean()) if shared else math.nan for x in (ours, theirs, gains)]
+    return Comparison(name, rival, *means, *bootstrap_interval(gains), len(shared))
 
 
 def shares_by_function(lines: Iterable[Line], name: str) -> dict[int, float]:
@@ -106,12 +127,12 @@ def shares_by_function(lines: Iterable[Line], name: str) -> dict[int, float]:
 def coco_table(part: str, lines: list[Line]) -> str:
     """Return the table of a part with COCO's functions."""
     shares = {name: shares_by_function(lines, name) for name in COCO[part]}
-    rows = []
-    for name in OURS[part]:
+    cells = []
+    for n, name in enumerate(OURS[part]):
+        # Two of ours are compared once, the later one with the earlier one.
         for rival in COCO[part]:
-            if rival != name:
-                rows.append((compare(name, rival, shares[name], shares[rival]), shares))
-    cells = [_row(c, _mean(s[c.name].values()), _mean(s[c.rival].values())) for c, s in rows]
+            if rival not in OURS[part][n:]:
+                cells.append(_row(compare(name, rival, shares)))
     return _table(f"{TITLES[part]}: targets reached, in percent", "functions", cells)
 
 
@@ -126,71 +147,67 @@ def values_by_seed(lines: Iterable[Line], name: str, problem: str, K: int) -> di
 
 def single_table(lines: list[Line]) -> str:
     """Return the table of learning curves with one objective, where smaller is better."""
+    rivals = [name for name in curves.SINGLE if name not in OURS["halving"]]
     cells = []
     for problem in curves.KINDS:
         values = {name: values_by_seed(lines, name, problem, 1) for name in curves.SINGLE}
-        negated = {n: {seed: -v for seed, v in found.items()} for n, found in values.items()}
         for name in OURS["halving"]:
-            for rival in values:
-                if rival not in OURS["halving"]:
-                    c = compare(name, rival, negated[name], negated[rival])
-                    means = _mean(values[name].values()), _mean(values[rival].values())
-                    cells.append(_row(c, *means, problem))
+            for rival in rivals:
+                compared = compare(name, rival, values, smaller_is_better=True)
+                cells.append(_row(compared, problem))
     title = "Learning curves, one objective: true error of the chosen model, in percent"
     return _table(title, "seeds", cells, problem=True)
 
 
 def multi_table(lines: list[Line]) -> str:
     """Return the table of learning curves with several objectives."""
-    cells = []
     problems = dict.fromkeys(
         (line["problem"], line["objectives"]) for line in lines if line["objectives"] > 1
     )
+    names = (*OURS["halving"], "random search")
+    cells = []
     for problem, K in problems:
-        rival = values_by_seed(lines, "random search", problem, K)
+        values = {name: values_by_seed(lines, name, problem, K) for name in names}
         for name in OURS["halving"]:
-            found = values_by_seed(lines, name, problem, K)
-            c = compare(name, "random search", found, rival)
-            cells.append(_row(c, _mean(found.values()), _mean(rival.values()), problem))
+            cells.append(_row(compare(name, "random search", values), problem))
     title = "Learning curves, several objectives: hypervolume, in percent"
     return _table(title, "seeds", cells, problem=True)
 
 
 def arlbench_table(lines: list[Line]) -> str:
     """Return the table of ARLBench's CartPole."""
-    values: dict[str, dict[int, float]] = {}
+    values: dict[str, dict[int, float]] = {"random-search": {}}
     for line in lines:
         values.setdefault(line["label"], {})[line["seed"]] = 100 * line["value"]
-    rival = values.pop("random-search", {})
     cells = [
-        _row(
-            compare(label, "random-search", found, rival),
-            _mean(found.values()),
-            _mean(rival.values()),
-        )
-        for label, found in values.items()
+        _row(compare(label, "random-search", values))
+        for label in values
+        if label != "random-search"
     ]
     return _table("ARLBench CartPole: hypervolume, in percent", "seeds", cells)
 
 
-def _row(c: Comparison, ours: float, rival: float, problem: str = "") -> list[str]:
-    interval = f"{c.gain:+.1f} [{c.lower:+.1f}, {c.upper:+.1f}]"
-    numbers = [c.name, f"{ours:.1f}", c.rival, f"{rival:.1f}", interval, str(c.pairs), c.verdict]
-    return [problem, *numbers] if problem else numbers
+def _row(c: Comparison, problem: str = "") -> list[str]:
+    """Return the cells of a comparison; none if there is nothing to compare."""
+    if not c.pairs:
+        return []
+    interval = f"{c.gain:+.1f}"
+    if not math.isnan(c.lower):
+        interval += f" [{c.lower:+.1f}, {c.upper:+.1f}]"
+    cells = [c.name, f"{c.ours:.1f}", c.rival, f"{c.theirs:.1f}", interval, str(c.pairs), c.verdict]
+    return [problem, *cells] if problem else cells
 
 
 def _table(title: str, unit: str, cells: list[list[str]], *, problem: bool = False) -> str:
+    measured = [row for row in cells if row]
+    if not measured:
+        return f"**{title}**: not measured yet.\n"
     head = ["ours", "mean", "rival", "mean", "gain", unit, "verdict"]
     if problem:
         head = ["problem", *head]
-    rows = [head, ["---"] * len(head), *cells]
+    rows = [head, ["---"] * len(head), *measured]
     body = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"**{title}**\n\n{body}\n"
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return float(np.mean(found)) if found else math.nan
 
 
 def ecdf(lines: list[Line], name: str) -> tuple[list[float], list[float]]:
@@ -211,17 +228,28 @@ def draw(lines: dict[str, list[Line]], file: Path) -> None:
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(2, 2, figsize=(7, 5.2), layout="constrained")
         for panel, part in zip(panels.flat, COCO, strict=True):
-            for name, color in zip(_colored(part), COLORS, strict=False):
-                x, y = ecdf(lines[part], name)
-                style = "-" if name in OURS[part] else "--"
-                panel.step(x, y, where="post", color=color, linestyle=style, label=name)
-            panel.set_xscale("log")
             panel.set_title(TITLES[part])
-            panel.set_xlabel("evaluations / dimension")
-            panel.set_ylabel("share of function and target pairs")
-            panel.legend(loc="upper left")
+            if lines[part]:
+                _draw_part(panel, part, lines[part])
+            else:
+                panel.set_axis_off()
+                panel.text(0.1, 0.8, "not measured yet")
         figure.savefig(file, dpi=150, metadata={"Software": None})
         plt.close(figure)
+
+
+def _draw_part(panel: Any, part: str, lines: list[Line]) -> None:
+    for name, color in zip(_colored(part), COLORS, strict=True):
+        x, y = ecdf(lines, name)
+        style = "-" if name in OURS[part] else "--"
+        if name:
+            panel.step(x, y, where="post", color=color, linestyle=style, label=name)
+    panel.set_xscale("log")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.set_ylim(0)
+    panel.set_xlabel("evaluations / dimension")
+    panel.set_ylabel("share of function and target pairs")
+    panel.legend(loc="upper left")
 
 
 def _colored(part: str) -> list[str]:
