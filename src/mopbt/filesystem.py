@@ -10,9 +10,10 @@ import io
 import os
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from mopbt.errors import StorageFull, StoreError
 from mopbt.limits import SETTINGS_BYTES
@@ -43,6 +44,9 @@ _REMEDIES = {
     errno.EINVAL: "put back the file that the run wrote",
     errno.EFBIG: "put back the file that the run wrote",
 }
+
+# Executes a read, and returns what it returned.
+Guard: TypeAlias = Callable[[Callable[[], bytes]], bytes]
 
 
 class Disk:
@@ -296,11 +300,14 @@ def list_names(path: Path) -> list[str]:
         raise cannot_read(error, path) from error
 
 
-def open_to_read(path: Path, *, follow_links: bool = True) -> IO[bytes]:
-    """Open a regular file; OSError for a pipe, a device or a directory."""
+def open_to_read(path: Path, *, follow_links: bool = True, guard: Guard | None = None) -> IO[bytes]:
+    """Open a regular file; OSError for a pipe, a device or a directory.
+
+    `guard` executes each read of the file, for example again if it fails.
+    """
     fd = disk.open(path, os.O_RDONLY | _NO_WAIT | (0 if follow_links else _NO_LINK))
     _check_regular(fd, path)
-    return io.BufferedReader(_Raw(fd), _BUFFER)
+    return io.BufferedReader(_Raw(fd, guard), _BUFFER)
 
 
 def read_file(path: Path, most: int | None = None, *, follow_links: bool = True) -> bytes:
@@ -324,8 +331,9 @@ def read_settings(path: Path, *, follow_links: bool = True) -> str:
 class _Raw(io.RawIOBase):
     """An open file that is read through `disk`."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, guard: Guard | None = None) -> None:
         self._fd = fd
+        self._guard = guard
 
     def readable(self) -> bool:
         return True
@@ -340,7 +348,7 @@ class _Raw(io.RawIOBase):
         return os.lseek(self._fd, offset, whence)
 
     def readinto(self, buffer: Any) -> int:
-        data = disk.read(self._fd, min(len(buffer), _LARGEST_READ))
+        data = self._read(min(len(buffer), _LARGEST_READ))
         buffer[: len(data)] = data
         return len(data)
 
@@ -348,10 +356,15 @@ class _Raw(io.RawIOBase):
         # In one piece, because a checkpoint may be large.
         left = os.fstat(self._fd).st_size - os.lseek(self._fd, 0, os.SEEK_CUR)
         parts = []
-        while data := disk.read(self._fd, max(left, _BUFFER)):
+        while data := self._read(max(left, _BUFFER)):
             parts.append(data)
             left -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read(self, size: int) -> bytes:
+        if self._guard is None:
+            return disk.read(self._fd, size)
+        return self._guard(lambda: disk.read(self._fd, size))
 
     def close(self) -> None:
         if not self.closed:

@@ -544,3 +544,28 @@ def test_the_only_line_of_another_file_is_not_overwritten(tmp_path, rest):
     with pytest.raises(CorruptJournal, match="is not a journal: it begins with"):
         DirectoryStore(tmp_path)
     assert (tmp_path / "journal.jsonl").read_bytes() == rest
+
+
+@pytest.mark.parametrize("failures", [1, 10**9])
+def test_an_error_while_an_open_checkpoint_is_read_is_not_one_of_its_model(
+    tmp_path, monkeypatch, failures
+):
+    monkeypatch.setattr(base, "RETRY_PAUSES", (0.0,))
+    checkpoints = DirectoryCheckpoints(tmp_path)
+    checksum = checkpoints.save(3, b"model")
+    with checkpoints.open_model(3, checksum) as file:
+        left = [failures]
+
+        class Flaky(filesystem.Disk):
+            def read(self, fd, size):
+                left[0] -= 1
+                if left[0] >= 0:
+                    raise OSError(errno.EIO, "Input/output error")
+                return super().read(fd, size)
+
+        monkeypatch.setattr(filesystem, "disk", Flaky())
+        if failures == 1:
+            assert file.read() == b"model"
+        else:
+            with pytest.raises(StoreError, match=r"cannot read checkpoint .*3\.ckpt after 2"):
+                file.read()

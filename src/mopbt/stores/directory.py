@@ -192,10 +192,16 @@ class _PendingFile(Hashing):
 
 
 def _open_verified(path: Path, id: int, checksum: str) -> IO[bytes]:
-    """Open a file whose checksum is right; CorruptCheckpoint if it is not."""
+    """Open a file whose checksum is right; CorruptCheckpoint if it is not.
+
+    An error of the disk in a later read is a StoreError, too: it says nothing about the model.
+    """
+
+    def guard(read: Callable[[], bytes]) -> bytes:
+        return with_retries(f"read checkpoint {path}", read)
 
     def attempt() -> IO[bytes]:
-        file = open_to_read(path)
+        file = open_to_read(path, guard=guard)
         try:
             if not has_checksum(file, checksum):
                 raise damaged_checkpoint(path, id)
