@@ -160,13 +160,19 @@ def test_every_difference_names_a_test_that_exists():
         assert (ROOT / file[1]).is_file(), row
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "docs/llms.txt"])
 def test_links_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", (ROOT / page).read_text()):
         if not target.startswith("http"):
             file = (ROOT / page).parent / target if target else ROOT / page
             assert file.exists(), f"{page}: {target}"
             assert not anchor or anchor in anchors(file), f"{page}: {target}#{anchor}"
+
+
+def test_every_guide_is_in_llms_txt():
+    text = (ROOT / "docs" / "llms.txt").read_text()
+    guides = {page.removeprefix("docs/") for page in PAGES if "/how-to/" in page}
+    assert guides == set(re.findall(r"\((how-to/[\w-]+\.md)\)", text))
 
 
 def anchors(file):
@@ -196,6 +202,8 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     site = tmp_path / "build" / "site"
     assert "mopbt.metrics.hypervolume" in (site / "reference" / "api" / "index.html").read_text()
+    assert (site / "llms.txt").exists()
+    assert (site / "how-to" / "pytorch.md").exists()
     assert "mopbt resume" in (site / "reference" / "command-line" / "index.html").read_text()
     # Every page can be reached from the navigation.
     nav = (ROOT / "mkdocs.yml").read_text()

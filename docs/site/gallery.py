@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,10 @@ def cached_entry(file: Path, cache: Path) -> Entry:
 
 def make_entry(file: Path, work: Path | None) -> Entry:
     """Convert a program, executed in `work` if that is given."""
-    return from_notebook(file, work) if file.suffix == ".ipynb" else from_example(file, work)
+    entry = from_notebook(file, work) if file.suffix == ".ipynb" else from_example(file, work)
+    # The place where a page was made is of no interest to its readers.
+    text = entry.text.replace(f"{work}/", "").replace(f"{ROOT}/", "")
+    return replace(entry, text=text)
 
 
 def from_example(file: Path, work: Path | None) -> Entry:
