@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mopbt.state import (
+    ErrorBar,
     Job,
     Report,
     Result,
@@ -24,8 +25,10 @@ floats = st.floats()  # NaN, infinities and -0.0 among them
 times = st.floats(0, 1e6).map(lambda v: round(v, 6))
 ids = st.integers(0, 10**6)
 positions = st.one_of(st.integers(-1000, 1000), st.floats(allow_nan=False, allow_infinity=False))
+weights = st.floats(0, 1)
+blends = st.lists(st.tuples(ids, weights), max_size=2).map(tuple)
 jobs = st.builds(
-    Job, ids, ids, st.lists(positions, max_size=5).map(tuple), st.none() | ids, ids, ids
+    Job, ids, ids, st.lists(positions, max_size=5).map(tuple), st.none() | ids, ids, ids, blends
 )
 reports = st.builds(
     Report,
@@ -36,6 +39,7 @@ reports = st.builds(
     checksum=st.text("0123456789abcdef", max_size=8),
     seconds=times,
     duration=times,
+    errors=st.dictionaries(st.text(max_size=6), st.builds(ErrorBar, floats, floats, floats)),
 )
 failures = st.builds(Report, ids, seconds=times, duration=times, error=st.text())
 
@@ -85,6 +89,29 @@ def test_a_report_by_hand():
         "duration": 0.0,
         "error": 'Traceback "…"\n',
     }
+
+
+def test_what_a_line_has_only_if_it_is_needed_by_hand():
+    """A job that blends checkpoints, and a report with errors of its metrics."""
+    job = Job(7, 2, (3, 0.5), 4, 10, 20, ((5, 0.25), (6, 0.125)))
+    assert job.to_json() == [7, 2, [3, 0.5], 4, 10, 20, [[5, 0.25], [6, 0.125]]]
+    assert Job.from_json(through_json(job.to_json())) == job
+    assert Job.from_json([7, 2, [3, 0.5], None, 10, 20]) == Job(7, 2, (3, 0.5), None, 10, 20)
+    report = Report(7, (0.5,), scores={"a": 0.5}, errors={"a": ErrorBar(0.1, 0.25, math.inf)})
+    assert report.to_json()["errors"] == {"a": [0.1, 0.25, "inf"]}
+    assert Report.from_json(through_json(report.to_json())) == report
+    assert "errors" not in Report(7, (0.5,)).to_json()
+
+
+def test_a_job_starts_from_its_checkpoint_and_those_it_blends():
+    alone, fresh = Job(7, 2, (), 4, 0, 1), Job(7, 2, (), None, 0, 1)
+    blended = Job(7, 2, (), 4, 0, 1, ((5, 0.25), (6, 0.125)))
+    assert [job.starts for job in (alone, fresh, blended)] == [(4,), (), (4, 5, 6)]
+    assert alone.weighted_starts == ((4, 1),)
+    assert fresh.weighted_starts == ()
+    assert blended.weighted_starts == ((4, 0.625), (5, 0.25), (6, 0.125))
+    state = State(0, [Trial(0, (), "ready", 1, 8, blend=((9, 0.5),))], {7: blended})
+    assert required_checkpoints(state) == {4, 5, 6, 8, 9}
 
 
 def test_numbers_of_numpy_survive_json():
