@@ -22,7 +22,7 @@ from mopbt.evaluations import Evaluation, Evaluations
 from mopbt.filesystem import open_to_read, read_file, read_settings
 from mopbt.history import History
 from mopbt.html.run_data import RunData, importance_data, thinned
-from mopbt.importance import intervals_of
+from mopbt.importance import FEWEST, intervals_of
 from mopbt.limits import LINE_BYTES
 from mopbt.run_config import RunConfig
 from mopbt.stores.directory import holder_of
@@ -151,6 +151,7 @@ class Follower:
         """Measure the importance of hyperparameters, if it is due, without waiting for it."""
         count = len(self.run.history.reports)
         due = max(SETTLED, 2 * self._explained) if self._driver else self._explained + 1
+        due = max(due, FEWEST)
         is_busy = self._measuring is not None and self._measuring.is_alive()
         if count < due or is_busy:
             return
