@@ -7,7 +7,7 @@ CONSTRAINTS ?= constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 MADE_FROM := pyproject.toml $(CONSTRAINTS)
 # The extras of the package that its tests use.
-TESTED := bo,lightning,mlflow,optuna,pandas,plot,ray,sklearn,tensorboard,torch,wandb
+TESTED := bo,lightning,mlflow,optuna,pandas,plot,ray,sklearn,tensorboard,torch,transformers,wandb
 
 .PHONY: demo test test-all attack check bench coverage mutation trace docs experiments changelog dist clean
 

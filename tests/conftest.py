@@ -26,6 +26,7 @@ SLOW_FIXTURES = {"accelerator", "cluster", "local_ray", "open_view"}
 SLOW_FILES = {
     "integrations/test_lightning.py",
     "integrations/test_ray_tune.py",
+    "integrations/test_transformers.py",
     "test_examples.py",
     "test_published.py",
     # They compile and register the simulated accelerator.

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+# `make test` installs all of these but JAX, whose size would double the time of the installation.
 NEEDS = {
     "cartpole_energy": "gymnasium",
     "huggingface_text": "transformers",
+    "huggingface_trainer": "transformers",
     "image_folder": "PIL",
     "jax_network": "optax",
     "lightgbm_boosting": "lightgbm",
     "lightning_fairness": "lightning",
     "ray_cluster": "ray",
+    "stable_baselines3_ppo": "stable_baselines3",
     "xgboost_boosting": "xgboost",
 }
 

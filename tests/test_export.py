@@ -77,7 +77,7 @@ def test_the_origin_of_a_model_is_complete(net, tmp_path):
     choice = net.front().best("accuracy")
     about = json.loads(net.export(choice, tmp_path / "m.safetensors").about.read_text())
     assert about["model"] == choice.model
-    assert about["validation"] == dict(choice.scores)
+    assert about["validation"] == {k: v for k, v in choice.scores.items() if "/" not in k}
     (tested,) = net.evaluations.of_model(choice.model)
     assert about["test"] == dict(tested.scores)
     assert tested.scores["size"] != choice.scores["size"]
@@ -236,7 +236,8 @@ def test_a_replay_gives_the_same_model(name, request):
     exploiters = [p for p in results.front() if any(a.exploited for a in results.lineage(p))]
     assert exploiters, "no model of the front copied another's weights"
     again = results.replay(exploiters[0])
-    assert again.scores == exploiters[0].scores
+    original = exploiters[0].scores
+    assert again.scores == {name: original[name] for name in original if "/" not in name}
     assert again.data == results.checkpoint(exploiters[0])
     assert str(again) == "The replay is identical in every metric."
 
@@ -270,6 +271,48 @@ def test_another_seed_and_other_data_give_another_model(net):
     assert str(other).startswith("The replay differs by ")
     more = net.replay(point, networks(rows=512))
     assert more.scores != point.scores
+
+
+def test_a_folder_for_the_hub_is_read_by_its_own_library(net, tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+    safetensors = pytest.importorskip("safetensors.torch")
+    point = net.front()[0]
+    folder = net.export_hub(point, tmp_path / "hub", config={"hidden": 8}, license="mit")
+    assert {file.name for file in folder.iterdir()} == {
+        *("README.md", "config.json", "model.safetensors"),
+    }
+    card = hub.ModelCard.load(folder / "README.md")
+    assert card.data.license == "mit"
+    assert "mopbt" in card.data.tags
+    measured = {
+        result.metric_type: result.metric_value
+        for result in card.data.eval_results
+        if "validation" in result.dataset_name
+    }
+    assert measured == pytest.approx({k: v for k, v in point.scores.items() if "/" not in k})
+    assert card.text.strip().startswith(f"# Model {point.model} of ")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["hidden"] == 8
+    assert config["mopbt"]["model"] == point.model
+    weights = safetensors.load_file(folder / "model.safetensors")
+    kept = net.load(point)
+    state = kept["model"] if isinstance(kept, dict) else kept.state_dict()
+    assert set(weights) == set(state)
+    with pytest.raises(ValueError, match="needs a new or empty directory"):
+        net.export_hub(point, folder)
+
+
+def test_a_private_export_names_neither_run_nor_file(toy, tmp_path):
+    point = toy.front()[0]
+    open_files = toy.export(point, tmp_path / "open.safetensors")
+    assert f'"run": "{toy.path.name}"' in open_files.about.read_text()
+    assert f"run `{toy.path.name}`" in open_files.card.read_text()
+    files = toy.export(point, tmp_path / "private.safetensors", private=True)
+    folder = toy.export_hub(point, tmp_path / "hub", private=True)
+    for file in (files.about, files.card, folder / "README.md", folder / "config.json"):
+        assert f'"run": "{toy.path.name}"' not in file.read_text()
+        assert f"run `{toy.path.name}`" not in file.read_text()
+        assert toy.path.parent.name not in file.read_text()
 
 
 def test_a_replayed_model_is_exported_like_one_of_the_run(net, tmp_path):

@@ -139,6 +139,7 @@ HEAVY = {
     },
     "joblib": {"integrations.sklearn"},
     "lightning": {"integrations.lightning"},
+    "transformers": {"integrations.transformers"},
     "optuna": {"integrations.optuna"},
     "tensorboard": {"trackers.tensorboard"},
     "mlflow": {"trackers.mlflow"},

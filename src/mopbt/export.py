@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from mopbt.errors import StoreError
@@ -63,17 +63,83 @@ def _write(file: Path, checkpoint: bytes, about: Mapping[str, Any]) -> Exported:
     exported = Exported(weights, file.with_suffix(".json"), file.with_suffix(".md"))
     contents = {
         exported.weights: data,
-        exported.about: (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode(),
+        exported.about: _as_json(about),
         exported.card: model_card(about).encode(),
     }
     for path, content in contents.items():
-        try:
-            path.write_bytes(content)
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {path}: {error.strerror}; export to a writable directory"
-            ) from error
+        _write_file(path, content)
     return exported
+
+
+def export_hub(
+    directory: Path,
+    checkpoint: bytes,
+    about: Mapping[str, Any],
+    config: Mapping[str, Any],
+    license: str,
+) -> Path:
+    """Write a model as a folder for the Hugging Face Hub, and return it."""
+    data, kind = extract_weights(checkpoint)
+    if not kind.startswith("safetensors"):
+        raise ValueError(
+            f"the Hub wants weights as safetensors, but the format of this checkpoint is {kind}; "
+            "load the model, save it in a safe format, and upload that"
+        )
+    described = {**about, "weights": "model.safetensors", "format": kind}
+    metadata = _hub_metadata(described, license)
+    contents = {
+        "model.safetensors": data,
+        "config.json": _as_json({**config, "mopbt": described}),
+        "README.md": f"---\n{metadata}---\n\n{model_card(described)}".encode(),
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        _write_file(directory / name, content)
+    return directory
+
+
+def _hub_metadata(about: Mapping[str, Any], license: str) -> str:
+    """Return the metadata of a model card as YAML, of which JSON is a part."""
+    name = f"{about['task']}-{about['model']}"
+    results = []
+    for rows in ("validation", "test"):
+        metrics = [
+            {"type": metric, "value": value, "name": f"{metric} ({rows})"}
+            for metric, value in about[rows].items()
+            if isinstance(value, int | float)
+        ]
+        if metrics:
+            dataset = {"name": f"{about['task']} ({rows})", "type": about["task"]}
+            task = {"type": "other", "name": about["task"]}
+            results.append({"task": task, "dataset": dataset, "metrics": metrics})
+    metadata: dict[str, Any] = {"tags": ["mopbt", "multi-objective", "pareto-front"]}
+    metadata["model-index"] = [{"name": name, "results": results}]
+    if about["format"].endswith("state_dict"):
+        metadata["library_name"] = "pytorch"
+    if license:
+        metadata["license"] = license
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in metadata.items())
+
+
+def _as_json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}; export to a writable directory"
+        ) from error
+
+
+def check_hub_directory(directory: Path) -> None:
+    """Raise an error unless a directory is new or empty, so that nothing else is uploaded."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ValueError(
+            f"a model for the Hub needs a new or empty directory, got {directory}; name another one"
+        )
 
 
 def check_export_path(file: Path) -> None:
@@ -139,7 +205,8 @@ def describe_model(point: Point, lineage: Sequence[Ancestor], origin: Origin) ->
     return {
         "model": point.model,
         "task": settings.problem.name,
-        "task_reference": settings.task_reference,
+        # The folders above the file of a task concern no reader of a card.
+        "task_reference": PurePath(settings.task_reference).name,
         "objectives": {o.name: o.direction for o in settings.problem.objectives},
         "constraints": [str(c) for c in settings.problem.constraints],
         "validation": validation,
@@ -210,9 +277,10 @@ def _constraints_note(about: Mapping[str, Any]) -> list[str]:
 
 def _training_summary(about: Mapping[str, Any]) -> str:
     members = 1 + sum(a != b for a, b in pairwise(about["trials"]))
+    run = f", run `{about['run']}`" if about["run"] else ""
     return (
         f"Trained for {about['steps']} steps by {about['algorithm']['name']} (seed "
-        f"{about['seed']}, run `{about['run']}`) with mopbt {about['mopbt']}; its weights passed "
+        f"{about['seed']}{run}) with mopbt {about['mopbt']}; its weights passed "
         f"through {counted(members, 'member')} of the population."
     )
 

@@ -27,7 +27,7 @@ class ModelSource(Protocol):
     def load(self, point: Any) -> Any:
         """Load a trained model."""
 
-    def export(self, point: Any, file: Path | str) -> Any:
+    def export(self, point: Any, file: Path | str, *, private: bool = False) -> Any:
         """Write a trained model to files."""
 
     def noise_warning(self) -> str:
@@ -88,12 +88,13 @@ class Point:
         """Load the trained model: what the task's `load` returns, or a function's tracked state."""
         return self._run("load").load(self)
 
-    def export(self, file: Path | str) -> Any:
+    def export(self, file: Path | str, *, private: bool = False) -> Any:
         """Write the model's weights to a .safetensors file, with its origin and card beside it.
 
-        Returns the names of the files, as `Results.export` does.
+        Returns the names of the files, as `Results.export` does. `private` leaves out the names of
+        the run's directory and of the file with the task.
         """
-        return self._run("export").export(self, file)
+        return self._run("export").export(self, file, private=private)
 
     def _run(self, method: str) -> ModelSource:
         if self.source is None:

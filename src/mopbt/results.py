@@ -22,7 +22,15 @@ from mopbt.evaluations import (
     read_evaluations,
     wanted_keys,
 )
-from mopbt.export import Exported, Origin, check_export_path, export_model
+from mopbt.export import (
+    Exported,
+    Origin,
+    check_export_path,
+    check_hub_directory,
+    describe_model,
+    export_hub,
+    export_model,
+)
 from mopbt.filesystem import write_atomically
 from mopbt.front import Ancestor, Front, FrontKind, Point, import_pandas, record_of, schedule_of
 from mopbt.function_task import described_by
@@ -282,18 +290,47 @@ class Results:
         model = self.task.load(data)
         return model.state if isinstance(model, Snapshot) else model
 
-    def export(self, point: Point | int, file: Path | str) -> Exported:
+    def export(self, point: Point | int, file: Path | str, *, private: bool = False) -> Exported:
         """Write a model's weights to a .safetensors file, with its origin and card beside it.
 
         The origin is a .json and the card a .md file of the same name. The weights are the
         `state_dict` of a PyTorch model, for other models all tracked state. A checkpoint in the
         task's own format is written unchanged, with the suffix .bin.
+
+        Origin and card contain the name of the run's directory and of the file with the task, but
+        no path above them, unless `private` leaves both out.
         """
         check_export_path(Path(file))
-        found = self._found(point)
-        lineage = self.lineage(found)
-        found = self.with_evaluations(found)
-        return export_model(Path(file), self.checkpoint(found), found, lineage, self._origin())
+        found = self.with_evaluations(self._found(point))
+        origin = self._origin(private=private)
+        return export_model(Path(file), self.checkpoint(found), found, self.lineage(found), origin)
+
+    def export_hub(
+        self,
+        point: Point | int,
+        directory: Path | str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        license: str = "",
+        private: bool = False,
+    ) -> Path:
+        """Write a model as a folder that can be uploaded to the Hugging Face Hub.
+
+        The folder has ``README.md``, a model card with metadata, ``model.safetensors`` and
+        ``config.json``. Upload it with ``hf upload NAME DIRECTORY``.
+
+        Args:
+            point: The model, or its id.
+            directory: A new or empty folder.
+            config: What to build the model from, for ``config.json``, such as ``model.config`` of a
+                model of transformers. The origin of the model is added under the key "mopbt".
+            license: The identifier of a license, such as "mit".
+            private: Leave out the name of the run's directory and of the file with the task.
+        """
+        check_hub_directory(Path(directory))
+        found = self.with_evaluations(self._found(point))
+        about = describe_model(found, self.lineage(found), self._origin(private=private))
+        return export_hub(Path(directory), self.checkpoint(found), about, config or {}, license)
 
     def evaluate(
         self,
@@ -529,9 +566,10 @@ class Results:
     def _found(self, point: Point | int) -> Point:
         return point if isinstance(point, Point) else self.point(point)
 
-    def _origin(self) -> Origin:
-        name = self.path.name if self.path is not None else ""
-        return Origin(self.settings, self.front(), name)
+    def _origin(self, *, private: bool = False) -> Origin:
+        name = self.path.name if self.path is not None and not private else ""
+        settings = replace(self.settings, task_reference="") if private else self.settings
+        return Origin(settings, self.front(), name)
 
     def _reported(self) -> list[int]:
         """Return the jobs that have reported, in ascending order."""

@@ -13,6 +13,7 @@ import mopbt
 from mopbt.algorithms import algorithm_by_name
 from mopbt.errors import CorruptJournal
 from mopbt.history import History, read_history
+from mopbt.html.report import distinct_names, read_run, write_report
 from mopbt.html.run_data import (
     MOST_DRAWN,
     MOST_TIMES,
@@ -499,3 +500,40 @@ def test_without_errors_there_is_one_front(recorded):
     data = run.data()
     assert data["observed"] is None
     assert all(point["errors"] == {} for point in data["front"])
+
+
+def test_a_private_report_names_no_folder(tmp_path):
+    folder = tmp_path / "secret-folder"
+    options = {"population": 4, "engine": "local", "progress": False}
+    mopbt.run(ToyTask(steps=4), out=folder / "run", **options)
+    text = write_report([folder / "run"], tmp_path / "open.html").read_text()
+    assert "secret-folder" in text
+    text = write_report([folder / "run"], tmp_path / "private.html", private=True).read_text()
+    assert "secret-folder" not in text
+
+
+def test_runs_with_one_name_are_told_apart(tmp_path):
+    options = {"population": 4, "engine": "local", "progress": False}
+    paths = [tmp_path / name / "0" for name in ("mo-pbt", "random")]
+    for path in paths:
+        mopbt.run(ToyTask(steps=4), out=path, **options)
+    assert distinct_names(paths) == ["mo-pbt/0", "random/0"]
+    assert distinct_names(paths[:1]) == ["0"]
+    assert distinct_names([paths[0], paths[0]]) == ["0", "0"]
+
+
+def test_learning_curves_are_the_metrics_of_all_members(tmp_path):
+    options = {"population": 6, "engine": "local", "progress": False}
+    results = mopbt.run(ToyTask(), out=tmp_path / "run", **options)
+    learning = read_run(tmp_path / "run").data()["learning"]
+    assert learning["metrics"] == ["near", "far"]
+    found = {}
+    for curve in learning["curves"]:
+        values = zip(curve["jobs"], curve["steps"], *curve["scores"], strict=True)
+        found |= {job: (curve["trial"], step, near, far) for job, step, near, far in values}
+        exploits = [results.history.is_exploit(job) for job in curve["jobs"]]
+        assert exploits == list(map(bool, curve["taken"]))
+    assert found == {
+        p.model: (p.trial, p.step, *(float(f"{p.scores[n]:.6g}") for n in ("near", "far")))
+        for p in results.points()
+    }

@@ -13,7 +13,7 @@ import mopbt  # noqa: E402
 from mopbt import Categorical, Float, Grid, Int, LogGrid, Ordinal  # noqa: E402
 from mopbt.cli import app  # noqa: E402
 from mopbt.errors import MissingExtra  # noqa: E402
-from mopbt.integrations.optuna import distribution_of, to_optuna  # noqa: E402
+from mopbt.integrations.optuna import distribution_of, from_optuna, to_optuna  # noqa: E402
 from mopbt.tasks.toy import ToyTask  # noqa: E402
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -220,6 +220,92 @@ def test_export_on_the_command_line(tmp_path):
 def test_a_missing_package_names_the_extra(results, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(
-        MissingExtra, match=r"to_optuna needs Optuna: pip install 'mopbt\[optuna\]'"
+        MissingExtra, match=r"to_optuna and from_optuna need Optuna: pip install 'mopbt\[optuna\]'"
     ):
         to_optuna(results)
+
+
+def build_study(storage=None, trials=30):
+    def objective(trial):
+        lr = trial.suggest_float("lr", 1e-4, 1.0, log=True)
+        depth = trial.suggest_int("depth", 1, 4)
+        width = trial.suggest_float("width", 0.0, 1.0, step=0.25)
+        kind = trial.suggest_categorical("kind", ["a", "b"])
+        if trial.number == 3:
+            raise optuna.TrialPruned
+        return lr + (kind == "a"), depth + width
+
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    study = optuna.create_study(
+        study_name="mine", storage=storage, sampler=sampler, directions=["maximize", "minimize"]
+    )
+    study.optimize(objective, n_trials=trials)
+    return study
+
+
+def test_a_run_starts_from_the_best_trials_of_a_storage(tmp_path):
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = build_study(storage)
+    imported = from_optuna(storage, most=6, objectives=["gain", "cost"])
+    assert imported.objectives == {"gain": "max", "cost": "min"}
+    assert imported.space == {
+        "lr": Float(1e-4, 1.0, log=True),
+        "depth": Int(1, 4),
+        "width": Grid(0.0, 1.0, 5),
+        "kind": Categorical(["a", "b"]),
+    }
+    best = [trial.params for trial in study.best_trials]
+    assert len(imported.initial) == 6
+    for params in imported.initial[: len(best)]:
+        assert params in best
+
+    def train(m):
+        state = {"gain": 0.0, "cost": 0.0}
+        m.track(state=state)
+        for _ in m.steps():
+            state["gain"] += m.hp["lr"] + (m.hp["kind"] == "a")
+            state["cost"] += m.hp["depth"] + m.hp["width"]
+        m.report(**state)
+
+    results = mopbt.run(
+        train,
+        out=None,
+        space=imported.space,
+        objectives=imported.objectives,
+        initial=imported.initial,
+        population=8,
+        steps=4,
+        engine="local",
+        progress=False,
+    )
+    for model, hp in enumerate(imported.initial):
+        assert results.point(model).hp == hp
+
+
+def test_later_fronts_follow_the_first_one():
+    study = optuna.create_study(directions=["maximize"])
+    odd = {"x": optuna.distributions.IntDistribution(1, 9, step=2)}
+    for x, value in ((1, 1.0), (3, 3.0), (5, 2.0)):
+        study.add_trial(optuna.trial.create_trial(params={"x": x}, distributions=odd, value=value))
+    imported = from_optuna(study, objectives=["score"])
+    assert [hp["x"] for hp in imported.initial] == [3, 5, 1]
+    assert imported.space == {"x": Ordinal([1, 3, 5, 7, 9])}
+
+
+def test_what_cannot_be_imported_is_explained(tmp_path):
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    build_study(storage, trials=2)
+    with pytest.raises(ValueError, match=r"must be a study of the storage \('mine'\), got 'other'"):
+        from_optuna(storage, name="other")
+    with pytest.raises(ValueError, match="has 2 objectives, got the names"):
+        from_optuna(storage)
+    with pytest.raises(ValueError, match="no hyperparameter that all of its 0 complete trials"):
+        from_optuna(optuna.create_study(), objectives=["score"])
+
+
+def test_an_exported_run_can_be_imported():
+    results = mopbt.run(ToyTask(), out=None, population=4, engine="local", progress=False)
+    imported = from_optuna(to_optuna(results), most=4)
+    assert imported.objectives == {"near": "max", "far": "max"}
+    best = [point.hp for point in results.front()]
+    assert all(dict(hp) in best for hp in imported.initial)

@@ -1,9 +1,13 @@
 """MLflow runs, read back with MLflow's own client."""
 
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mopbt
+from mopbt.tasks.toy import ToyTask
 from mopbt.trackers import mlflow as tracker
 from mopbt.trackers import to_mlflow
 from mopbt.trackers.base import evaluations_of
@@ -84,3 +88,59 @@ def test_reports_are_logged_once_if_the_tracker_is_killed(results, tmp_path, kil
         for score, curve in expected_curves(results, name).items():
             history = client.get_metric_history(run.run_id, score)
             assert sorted(metric.step for metric in history) == sorted(curve)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_each_model_of_the_front_is_a_logged_model(tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    task = ToyTask(steps=8)
+    options = {"population": 4, "engine": "local", "progress": False}
+    results = mopbt.run(task, out=tmp_path / "run", **options)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    to_mlflow(results, uri, models=True)
+    # The second call must add nothing.
+    to_mlflow(results, uri, models=True)
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("mopbt").experiment_id
+    logged = {int(m.tags["mopbt.model"]): m for m in client.search_logged_models([experiment])}
+    assert set(logged) == {point.model for point in results.front()}
+    for point in results.front():
+        model = logged[point.model]
+        assert model.name == f"model-{point.model}"
+        assert model.status == "READY"
+        assert {m.key: m.value for m in model.metrics} == pytest.approx(dict(point.scores))
+        assert float(model.params["lr"]) == point.hp["lr"]
+        run = client.get_run(model.source_run_id)
+        assert run.data.params["trial"] == str(point.trial)
+        files = client.list_logged_model_artifacts(model.model_id)
+        names = {file.path.rpartition("/")[2] for file in files}
+        assert names == {"model.safetensors", "model.json", "model.md"}
+    # The database has a folder of its own for models: nothing is written elsewhere.
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "mlflow.db", "mlflow-models"}
+
+    longer = mopbt.run(task, out=tmp_path / "run", extend={"steps": 16}, **options)
+    to_mlflow(longer, uri, models=True)
+    on_front = {}
+    for model in client.search_logged_models([experiment]):
+        on_front[int(model.tags["mopbt.model"])] = model.tags["mopbt.front"] == "true"
+    assert set(logged) <= set(on_front)
+    assert {model for model, is_on in on_front.items() if is_on} == {
+        point.model for point in longer.front()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_private_log_names_no_place(tmp_path):
+    pytest.importorskip("sqlalchemy")
+    run = tmp_path / "secret-name"
+    options = {"population": 4, "engine": "local", "progress": False}
+    results = mopbt.run(ToyTask(steps=4), out=run, **options)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    to_mlflow(results, f"sqlite:///{logs / 'mlflow.db'}", models=True, private=True)
+    written = b"".join(path.read_bytes() for path in logs.rglob("*") if path.is_file())
+    assert b"secret-name" not in written
+    assert socket.gethostname().encode() not in written

@@ -37,6 +37,10 @@ TrustOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+PrivateOption = Annotated[
+    bool,
+    typer.Option("--private", help="Write no folder, host or user name into files for others."),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mopbt.cli.application import RunArgument, app
+from mopbt.cli.application import PrivateOption, RunArgument, app
 from mopbt.cli.output import database_url, out
 from mopbt.integrations.optuna import to_optuna
 from mopbt.results import Results
@@ -14,11 +14,20 @@ from mopbt.trackers import to_mlflow, to_tensorboard, to_wandb
 EXPORTERS: dict[str, Callable[..., object]] = {
     "csv": Results.to_csv,
     "tensorboard": to_tensorboard,
-    "mlflow": lambda results, place: to_mlflow(results, database_url(place, "mlflow.db")),
+    "mlflow": lambda results, place, **options: to_mlflow(
+        results, database_url(place, "mlflow.db"), **options
+    ),
     "wandb": to_wandb,
     "optuna": lambda results, place, **named: to_optuna(
         results, database_url(place, "optuna.db"), **named
     ),
+}
+
+# The formats that an option is for.
+OPTIONS = {
+    "name": ("optuna",),
+    "models": ("mlflow",),
+    "private": ("tensorboard", "mlflow", "wandb"),
 }
 
 DestinationArgument = Annotated[
@@ -38,12 +47,19 @@ StudyOption = Annotated[
 ]
 
 
+ModelsOption = Annotated[
+    bool, typer.Option("--models", help="Log the models of the front to MLflow too.")
+]
+
+
 @app.command("export")
 def export_run(
     path: RunArgument,
     destination: DestinationArgument,
     to: Annotated[str, typer.Option(help=f"One of {', '.join(EXPORTERS)}.", show_default=False)],
     name: StudyOption = None,
+    models: ModelsOption = False,
+    private: PrivateOption = False,
 ) -> None:
     """Export a run, finished or not.
 
@@ -54,10 +70,14 @@ def export_run(
     """
     if to not in EXPORTERS:
         raise ValueError(f"--to must be one of {', '.join(EXPORTERS)}, got {to!r}")
-    if name is not None and to != "optuna":
-        raise ValueError(f"--name is for --to optuna, got it for {to}; leave it out")
+    options: dict[str, object] = {"name": name, "models": models, "private": private}
+    given = {option: value for option, value in options.items() if value}
+    for option in given:
+        if to not in OPTIONS[option]:
+            formats = ", ".join(OPTIONS[option])
+            raise ValueError(f"--{option} is for --to {formats}, got it for {to}; leave it out")
     results = Results.open(path)
-    EXPORTERS[to](results, destination, **({} if name is None else {"name": name}))
+    EXPORTERS[to](results, destination, **given)
     out.print(
         f"Exported {len(results)} reports of {path} to {destination} (format: {to}).",
         soft_wrap=True,

@@ -10,6 +10,7 @@ import typer
 from mopbt.cli.application import (
     JsonOption,
     ModelArgument,
+    PrivateOption,
     RunArgument,
     TrustOption,
     app,
@@ -52,6 +53,18 @@ ExportOption = Annotated[
         show_default=False,
     ),
 ]
+HubOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--hub",
+        metavar="DIR",
+        help="Write a folder for the Hugging Face Hub: README.md, model.safetensors, config.json.",
+        show_default=False,
+    ),
+]
+LicenseOption = Annotated[
+    str, typer.Option(help="License of the model, such as mit, for --hub.", show_default=False)
+]
 TaskOption = Annotated[
     str | None,
     typer.Option(
@@ -81,6 +94,9 @@ def pick(
     weight: WeightOption = None,
     model: ModelOption = None,
     exported: ExportOption = None,
+    hub: HubOption = None,
+    license: LicenseOption = "",
+    private: PrivateOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Select a model from the front, and optionally export it.
@@ -96,7 +112,9 @@ def pick(
         if where or best or weight:
             raise ValueError("--model selects the model: leave out --where, --best and --weight")
         choice = _pick_by_id(results, model)
-    files = results.export(choice, exported) if exported else None
+    files = results.export(choice, exported, private=private) if exported else None
+    if hub is not None:
+        results.export_hub(choice, hub, license=license, private=private)
     if as_json:
         print_json(
             point_json(results, choice) | {"why": choice.why, "exported": _file_names(files)}
@@ -104,9 +122,11 @@ def pick(
         return
     out.print(choice.why, soft_wrap=True)
     _print_choice(results, choice)
+    if hub is not None:
+        out.print(f"Written for the Hugging Face Hub: {hub}", soft_wrap=True, markup=False)
     if files is not None:
         _print_exported(files)
-    else:
+    elif hub is None:
         _print_next_steps(path, results, choice)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mopbt.cli.application import Terminated, app
+from mopbt.cli.application import PrivateOption, Terminated, app
 from mopbt.cli.output import out
 from mopbt.run_directory import read_run_config
 
@@ -42,7 +42,7 @@ TokenOption = Annotated[
 
 
 @app.command("report")
-def write_page(runs: RunsArgument, file: FileOption = None) -> None:
+def write_page(runs: RunsArgument, file: FileOption = None, private: PrivateOption = False) -> None:
     """Write an HTML report of one or more runs.
 
     Several runs are shown side by side. The file opens without a network.
@@ -59,7 +59,7 @@ def write_page(runs: RunsArgument, file: FileOption = None) -> None:
         if len(runs) > 1:
             directories = [directory.parent for directory in directories]
         file = Path(os.path.commonpath(directories), "report.html")
-    out.print(f"written: {write_report(runs, file)}", soft_wrap=True, markup=False)
+    out.print(f"written: {write_report(runs, file, private=private)}", soft_wrap=True, markup=False)
 
 
 @app.command("dashboard")

@@ -23,8 +23,11 @@ from mopbt.stores.journal import read_lines
 ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
-def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
-    """Write a page about a run, or a comparison of several runs, and return its file."""
+def write_report(runs: Sequence[Path | str], out: Path | str, *, private: bool = False) -> Path:
+    """Write a page about a run, or a comparison of several runs, and return its file.
+
+    `private` leaves out the folders above the runs and above the file with the task.
+    """
     out = Path(out)
     if not runs:
         raise ValueError("a report needs at least one run, got none")
@@ -34,7 +37,10 @@ def write_report(runs: Sequence[Path | str], out: Path | str) -> Path:
         )
     names = distinct_names([Path(run) for run in runs])
     read = [read_run(Path(run), name) for run, name in zip(runs, names, strict=True)]
-    text = report(read, [driver_of(Path(run)) for run in runs])
+    if private:
+        for run in read:
+            run.hide_places()
+    text = report(read, ["" if private else driver_of(Path(run)) for run in runs])
     out.write_text(text, encoding="utf-8")
     return out
 

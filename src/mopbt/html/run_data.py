@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,12 @@ class RunData:
         self.evaluations = Evaluations() if evaluations is None else evaluations
         # What `importance_data` returned for the run, perhaps some reports ago.
         self.importance = NO_IMPORTANCE
+
+    def hide_places(self) -> None:
+        """Leave out the folders above the run and above the file with its task."""
+        reference = PurePath(self._settings.task_reference).name
+        self._settings = replace(self._settings, task_reference=reference)
+        self.path = self.name
 
     @property
     def settings(self) -> RunConfig:

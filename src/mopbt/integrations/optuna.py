@@ -1,12 +1,17 @@
-"""Export a run as an Optuna study, for Optuna's plots and its dashboard."""
+"""Export a run as an Optuna study, and start a run from a study."""
 
 import datetime
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mopbt.errors import MissingExtra
+from mopbt.metrics import non_dominated
+from mopbt.objectives import Direction
 from mopbt.results import Results
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal
 
@@ -38,6 +43,108 @@ def to_optuna(results: Results, storage: Any = None, *, name: str | None = None)
         [_create_trial(optuna, results, record, numbers, started) for record in records]
     )
     return study
+
+
+@dataclass(frozen=True)
+class ImportedStudy:
+    """What a run can take over from an Optuna study.
+
+    Attributes:
+        space: The hyperparameters that all trials of the study have, by name.
+        objectives: The objectives and their directions.
+        initial: The hyperparameters of its best trials, best first, for ``run(initial=...)``.
+    """
+
+    space: Mapping[str, Domain]
+    objectives: Mapping[str, Direction]
+    initial: tuple[Mapping[str, Any], ...]
+
+
+def from_optuna(
+    storage: Any, *, name: str | None = None, most: int = 8, objectives: Sequence[str] = ()
+) -> ImportedStudy:
+    """Read the space, the objectives and the best trials of an Optuna study.
+
+    Use them as ``run(train, space=study.space, objectives=study.objectives,
+    initial=study.initial)``. Models are not part of a study, so the run trains its own.
+
+    Args:
+        storage: Where Optuna keeps the study: a URL such as ``sqlite:///study.db``, a storage
+            object, or a study.
+        name: Name of the study. It may be left out if the storage has one study only.
+        most: How many trials to take over: those that no other one dominates, then those that only
+            they dominate, and so on.
+        objectives: The names of the objectives, if the study has none or others.
+    """
+    optuna = _import_optuna()
+    study = storage
+    if not isinstance(storage, optuna.Study):
+        study = optuna.load_study(study_name=_study_name(optuna, storage, name), storage=storage)
+    trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    shared = optuna.search_space.intersection_search_space(trials)
+    if not shared:
+        raise ValueError(
+            f"the study {study.study_name!r} has no hyperparameter that all of its "
+            f"{len(trials)} complete trials share; run some trials with one search space"
+        )
+    directions = [direction.name.lower() for direction in study.directions]
+    names = _objective_names(study, objectives)
+    signs = [1.0 if direction == "maximize" else -1.0 for direction in directions]
+    values = np.array([trial.values for trial in trials], dtype=float) * np.array(signs)
+    return ImportedStudy(
+        {key: domain_of(distribution) for key, distribution in shared.items()},
+        {n: "max" if sign > 0 else "min" for n, sign in zip(names, signs, strict=True)},
+        tuple({key: trials[i].params[key] for key in shared} for i in _best_first(values)[:most]),
+    )
+
+
+def domain_of(distribution: Any) -> Domain:
+    """Return the domain for a distribution of Optuna."""
+    distributions = _import_optuna().distributions
+    if isinstance(distribution, distributions.CategoricalDistribution):
+        return Categorical(distribution.choices)
+    low = distribution.low
+    high = distribution.high
+    if isinstance(distribution, distributions.IntDistribution):
+        if distribution.step == 1:
+            return Int(low, high, log=distribution.log)
+        return Ordinal(list(range(low, high + 1, distribution.step)))
+    if distribution.step is None:
+        return Float(low, high, log=distribution.log)
+    return Grid(low, high, round((high - low) / distribution.step) + 1)
+
+
+def _study_name(optuna: Any, storage: Any, name: str | None) -> str:
+    """Return the name of the study to read, or raise ValueError with those that there are."""
+    known = optuna.get_all_study_names(storage=storage)
+    if name is None and len(known) == 1:
+        return str(known[0])
+    if name not in known:
+        listed = ", ".join(map(repr, known)) or "none"
+        raise ValueError(f"`name` must be a study of the storage ({listed}), got {name!r}")
+    return str(name)
+
+
+def _objective_names(study: Any, given: Sequence[str]) -> list[str]:
+    count = len(study.directions)
+    names = list(given or study.metric_names or [])
+    if len(names) != count:
+        raise ValueError(
+            f"the study {study.study_name!r} has {count} objectives, got the names {names}; name "
+            "them in their order, as in objectives=['accuracy', 'loss']"
+        )
+    return names
+
+
+def _best_first(values: Any) -> list[int]:
+    """Return the rows of objectives (n, K), front by front."""
+    rows = np.arange(len(values))
+    order: list[int] = []
+    while len(rows):
+        front = non_dominated(values[rows])
+        order += rows[front].tolist()
+        rows = np.delete(rows, front)
+    return order
 
 
 def distribution_of(domain: Domain) -> Any:
@@ -147,5 +254,7 @@ def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise MissingExtra("to_optuna needs Optuna: pip install 'mopbt[optuna]'") from None
+        raise MissingExtra(
+            "to_optuna and from_optuna need Optuna: pip install 'mopbt[optuna]'"
+        ) from None
     return optuna

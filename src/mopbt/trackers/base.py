@@ -35,6 +35,7 @@ from mopbt.results import Results
 MAX_LOAD = 0.05  # fraction of a core's time that reading a journal may take
 POSITION_FILE = "mopbt.json"
 STOP = b"stop"
+PRIVATE = "private"  # instead of the name of a host or a user
 
 
 @dataclass(frozen=True)
@@ -405,6 +406,12 @@ class LogPosition:
 def run_name(results: Results) -> str:
     """Return the name of the run's directory, or of its task for a run in memory."""
     return results.path.name if results.path else results.problem.name
+
+
+def exception_name(error: str) -> str:
+    """Return the name of the exception at the end of a traceback, without its message."""
+    last = error.strip().rpartition("\n")[2]
+    return last.partition(":")[0].strip() or "error"
 
 
 def run_key(results: Results) -> str:

@@ -3,13 +3,17 @@
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from mopbt.front import Point
 from mopbt.results import Results
 from mopbt.trackers.base import (
     Evaluation,
     PopulationMetrics,
     Tracker,
+    evaluations_of,
     import_package,
     run_key,
     run_name,
@@ -17,23 +21,42 @@ from mopbt.trackers.base import (
 )
 
 BATCH = 1000  # metrics that MLflow accepts in one call
+_SQLITE = "sqlite:///"
 MAX_RUNS = 50000  # results that MLflow returns in one search
 
 
 class MLflow(Tracker):
     """Writes MLflow runs: one for the population, with a child run for each branch.
 
-    The tag ``mopbt.forked_from`` of a branch holds the id of its donor's run. `tracking_uri` is
-    where MLflow writes, such as ``sqlite:///mlflow.db``; None is MLflow's own default.
+    The tag ``mopbt.forked_from`` of a branch holds the id of its donor's run.
+
+    Args:
+        tracking_uri: Where MLflow writes, such as ``sqlite:///mlflow.db``; None is MLflow's own
+            default.
+        experiment: The name of the experiment.
+        models: Whether to log the models of the front when the run ends, each as a `LoggedModel`
+            with its hyperparameters, metrics, weights and card. The tag ``mopbt.front`` of a model
+            that later leaves the front becomes "false".
+        private: Leave out the name of the run's directory, and where the task is.
     """
 
-    def __init__(self, tracking_uri: str | None = None, *, experiment: str = "mopbt") -> None:
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        *,
+        experiment: str = "mopbt",
+        models: bool = False,
+        private: bool = False,
+    ) -> None:
         self._uri = tracking_uri
         self._experiment_name = experiment
+        self._models = models
+        self._private = private
         self._children: dict[int, str] = {}  # run ids by branch
 
     def begin(self, results: Results) -> int:
         """Open the log of a run and return the number of reports it already holds."""
+        self._results = results
         self._entities = import_package("mlflow.entities", "mlflow")
         self._client = import_package("mlflow", "mlflow").MlflowClient(self._uri)
         self._experiment = self._find_experiment()
@@ -70,7 +93,9 @@ class MLflow(Tracker):
         self._logged = end
 
     def end(self) -> None:
-        """Mark all runs as finished."""
+        """Log the models of the front, if wanted, and mark all runs as finished."""
+        if self._models:
+            self._log_models()
         for run in (self._parent, *self._children.values()):
             self._client.set_terminated(run)
 
@@ -79,7 +104,12 @@ class MLflow(Tracker):
         experiment = self._client.get_experiment_by_name(self._experiment_name)
         if experiment:
             return str(experiment.experiment_id)
-        return str(self._client.create_experiment(self._experiment_name))
+        # By default, MLflow would put models of a local database into the working directory.
+        folder = None
+        if self._uri is not None and self._uri.startswith(_SQLITE):
+            database = Path(self._uri.removeprefix(_SQLITE)).absolute()
+            folder = (database.parent / "mlflow-models").as_uri()
+        return str(self._client.create_experiment(self._experiment_name, folder))
 
     def _find_parent(self, results: Results) -> dict[str, str]:
         """Find or create the run of the population and return its tags."""
@@ -92,7 +122,8 @@ class MLflow(Tracker):
             started = time.time() - results.seconds
             tags = {"mopbt.run": key, "mopbt.started": repr(started)}
             tags |= {"mopbt.logged": "0", "mopbt.pending": "0"}
-            self._parent = self._create_run(run_name(results), tags)
+            name = results.problem.name if self._private else run_name(results)
+            self._parent = self._create_run(name, tags)
         params = {"task": results.problem.name, "seed": results.settings.seed}
         for name, value in results.settings.algorithm.items():
             params[f"algorithm.{name}"] = value
@@ -151,9 +182,63 @@ class MLflow(Tracker):
         for name, value in e.numeric_hp.items():
             yield self._metric(f"hyperparameters/{name}", value, e.seconds, e.step)
 
-    def _metric(self, name: str, value: float, seconds: float, step: int) -> Any:
+    def _metric(
+        self, name: str, value: float, seconds: float, step: int, model: str | None = None
+    ) -> Any:
         milliseconds = int((self._started + seconds) * 1000)
-        return self._entities.Metric(_replace_invalid(name), float(value), milliseconds, step)
+        key = _replace_invalid(name)
+        return self._entities.Metric(key, float(value), milliseconds, step, model_id=model)
+
+    def _log_models(self) -> None:
+        """Log the models of the front that are not logged yet, and mark those that left it."""
+        kept = self._results.models_with_weights()
+        front = {point.model: point for point in self._results.front() if point.model in kept}
+        for logged in self._find_models():
+            model = int(logged.tags["mopbt.model"])
+            if str(logged.status) != "READY":
+                # A process died while it logged this one.
+                self._client.delete_logged_model(logged.model_id)
+                continue
+            is_on_front = str(model in front).lower()
+            self._client.set_logged_model_tags(logged.model_id, {"mopbt.front": is_on_front})
+            front.pop(model, None)
+        branches = {e.model: e.branch.id for e in evaluations_of(self._results)}
+        for point in front.values():
+            self._log_model(point, self._children[branches[point.model]])
+
+    def _find_models(self) -> list[Any]:
+        query = f"tags.`mopbt.run` = '{run_key(self._results)}'"
+        found: list[Any] = []
+        token = None
+        while True:
+            page = self._client.search_logged_models([self._experiment], query, page_token=token)
+            found += page
+            token = page.token
+            if not token:
+                return found
+
+    def _log_model(self, point: Point, run: str) -> None:
+        params = {_replace_invalid(name): str(value) for name, value in point.hp.items()}
+        tags = {"mopbt.run": run_key(self._results), "mopbt.model": str(point.model)}
+        logged = self._client.create_logged_model(
+            self._experiment,
+            name=f"model-{point.model}",
+            source_run_id=run,
+            params=params | {"trial": str(point.trial), "step": str(point.step)},
+            tags=tags | {"mopbt.front": "true"},
+            model_type="mopbt",
+        )
+        metrics = []
+        for name, value in point.scores.items():
+            metrics.append(
+                self._metric(name, value, point.seconds, point.step, model=logged.model_id)
+            )
+        self._client.log_batch(run, metrics=metrics)
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "model.safetensors"
+            self._results.export(point, file, private=self._private)
+            self._client.log_model_artifacts(logged.model_id, folder)
+        self._client.finalize_logged_model(logged.model_id, "READY")
 
 
 def _replace_invalid(name: str) -> str:
@@ -166,7 +251,13 @@ def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 
 def to_mlflow(
-    results: Results, tracking_uri: str | None = None, *, experiment: str = "mopbt"
+    results: Results,
+    tracking_uri: str | None = None,
+    *,
+    experiment: str = "mopbt",
+    models: bool = False,
+    private: bool = False,
 ) -> None:
-    """Write a run to MLflow; `tracking_uri` and `experiment` are those of `MLflow`."""
-    track(results, MLflow(tracking_uri, experiment=experiment))
+    """Write a run to MLflow; the options are those of `MLflow`."""
+    tracker = MLflow(tracking_uri, experiment=experiment, models=models, private=private)
+    track(results, tracker)

@@ -1,14 +1,17 @@
 """TensorBoard as a tracker."""
 
 import os
+import socket
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from mopbt.results import Results
 from mopbt.trackers.base import (
+    PRIVATE,
     Evaluation,
     LogPosition,
     PopulationMetrics,
@@ -26,9 +29,12 @@ class TensorBoard(Tracker):
 
     Metrics are under ``scores/``, hyperparameters under ``hyperparameters/``. The text ``origin``
     says where the weights of a branch came from.
+
+    TensorBoard writes the name of the host into the names of its files. `private` replaces it.
     """
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, directory: Path | str, *, private: bool = False) -> None:
+        self._private = private
         self._directory = Path(directory)
         # By name of the run, the one used last at the end.
         self._writers: OrderedDict[str, Any] = OrderedDict()
@@ -105,7 +111,8 @@ class TensorBoard(Tracker):
     def _open(self, run: str) -> Any:
         """Return the writer of a run; close the one unused for longest if there are too many."""
         if run not in self._writers:
-            self._writers[run] = self._writer_type(str(self._directory / run))
+            with _hidden_host() if self._private else nullcontext():
+                self._writers[run] = self._writer_type(str(self._directory / run))
         self._writers.move_to_end(run)
         if len(self._writers) > MAX_OPEN_FILES:
             self._writers.popitem(last=False)[1].close()
@@ -116,6 +123,17 @@ def _prefix(group: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{group}/{name}": value for name, value in values.items()}
 
 
-def to_tensorboard(results: Results, directory: Path | str) -> None:
+@contextmanager
+def _hidden_host() -> Iterator[None]:
+    """Hide the name of the host from TensorBoard, which has no option for that."""
+    gethostname = socket.gethostname
+    socket.gethostname = lambda: PRIVATE
+    try:
+        yield
+    finally:
+        socket.gethostname = gethostname
+
+
+def to_tensorboard(results: Results, directory: Path | str, *, private: bool = False) -> None:
     """Write a run as TensorBoard event files below a directory."""
-    track(results, TensorBoard(directory))
+    track(results, TensorBoard(directory, private=private))

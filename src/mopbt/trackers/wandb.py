@@ -7,10 +7,12 @@ from typing import Any
 
 from mopbt.results import Results
 from mopbt.trackers.base import (
+    PRIVATE,
     Evaluation,
     LogPosition,
     PopulationMetrics,
     Tracker,
+    exception_name,
     import_package,
     run_name,
     track,
@@ -25,11 +27,20 @@ class WandB(Tracker):
     In offline mode, the default, they are files below a directory; ``wandb sync`` uploads them. The
     config of a fork names its donor, and its history begins with the donor's metrics. W&B's own
     `fork_from` is not used, because it needs a server.
+
+    W&B adds the name of the host and of the user. `private` replaces them, and leaves out the name
+    of the run's directory and the tracebacks of failed intervals.
     """
 
     def __init__(
-        self, directory: Path | str, *, project: str = "mopbt", mode: str = "offline"
+        self,
+        directory: Path | str,
+        *,
+        project: str = "mopbt",
+        mode: str = "offline",
+        private: bool = False,
     ) -> None:
+        self._private = private
         self._directory = Path(directory)
         self._project = project
         self._mode = mode
@@ -48,7 +59,7 @@ class WandB(Tracker):
         self._position = self._position.begin_write({"known": self._offline_runs()})
         self._written = 0
         self._is_writing = False
-        self._group = run_name(results)
+        self._group = results.problem.name if self._private else run_name(results)
         config = {
             "task": results.problem.name,
             "algorithm": dict(results.settings.algorithm),
@@ -71,7 +82,7 @@ class WandB(Tracker):
             row |= {f"hyperparameters/{name}": value for name, value in e.hp.items()}
             row["seconds"] = e.seconds
             if e.error:
-                row["error"] = e.error
+                row["error"] = exception_name(e.error) if self._private else e.error
             run.log(row, step=e.step)
         for after in population:
             row = {**after.metrics, "seconds": after.seconds}
@@ -122,6 +133,9 @@ class WandB(Tracker):
         quiet = self._wandb.Settings(
             silent=True, console="off", x_disable_stats=True, x_disable_meta=True, disable_git=True
         )
+        if self._private:
+            hidden = {"host": PRIVATE, "username": PRIVATE, "x_disable_machine_info": True}
+            quiet = quiet.model_copy(update={**hidden, "disable_code": True})
         return self._wandb.init(
             project=self._project,
             group=self._group,
@@ -138,7 +152,12 @@ class WandB(Tracker):
 
 
 def to_wandb(
-    results: Results, directory: Path | str, *, project: str = "mopbt", mode: str = "offline"
+    results: Results,
+    directory: Path | str,
+    *,
+    project: str = "mopbt",
+    mode: str = "offline",
+    private: bool = False,
 ) -> None:
-    """Write a run as W&B runs below a directory."""
-    track(results, WandB(directory, project=project, mode=mode))
+    """Write a run as W&B runs below a directory; the options are those of `WandB`."""
+    track(results, WandB(directory, project=project, mode=mode, private=private))
