@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, overload
 import numpy as np
 
 from mopbt.errors import MissingExtra, StoreError
-from mopbt.messages import counted, did_you_mean, number, to_error, with_error
+from mopbt.messages import column_texts, counted, did_you_mean, number, to_error, with_error
 from mopbt.notebook import note_html, table_html
 from mopbt.objectives import Constraint, parse_constraints, signed, signed_bounds, unsigned
 from mopbt.problem import Problem
@@ -199,11 +199,11 @@ class Front(Sequence[Point]):
         shown = self.spread(MOST_SHOWN) if len(self) > MOST_SHOWN else self
         names = metric_columns(self._problem, self)
         rows = [["model", "step", *names, *self._problem.space]]
-        for point in shown:
+        columns = [column_texts([p.hp[name] for p in shown]) for name in self._problem.space]
+        for row, point in enumerate(shown):
             scores = [score_text(point, name) for name in names]
-            rows.append(
-                [str(point.model), str(point.step), *scores, *map(_text, point.hp.values())]
-            )
+            values = [column[row] for column in columns]
+            rows.append([str(point.model), str(point.step), *scores, *values])
         title = repr(self)[1:-1]
         if len(shown) < len(self):
             title += f", {len(shown)} of them"

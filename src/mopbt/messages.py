@@ -1,11 +1,14 @@
 """Format parts of messages: suggestions for misspelled names, counts and errors."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from mopbt.limits import MESSAGE_CHARACTERS
+
+# Smaller numbers would have too many zeros.
+SMALL = 1e-4
 
 
 def did_you_mean(name: Any, known: Iterable[Any]) -> str:
@@ -59,6 +62,22 @@ def number(value: float, digits: int = 4) -> str:
     """
     # Adding zero turns -0.0 into 0.0 and changes nothing else.
     return f"{value + 0.0:.{digits}g}"
+
+
+def column_texts(values: Sequence[Any]) -> list[str]:
+    """Format the values of a column in one way: all as powers of ten if one needs it.
+
+    >>> column_texts([0.1, 0.003, 0.0]), column_texts([0.1, 3e-6, 0.0]), column_texts(["a", 1])
+    (['0.1', '0.003', '0'], ['1.000e-01', '3.000e-06', '0'], ['a', '1'])
+    """
+    is_small = any(isinstance(v, float) and 0 < abs(v) < SMALL for v in values)
+    texts = []
+    for value in values:
+        if isinstance(value, float):
+            texts.append(f"{value:.3e}" if is_small and value else number(value))
+        else:
+            texts.append(str(value))
+    return texts
 
 
 def with_error(value: float, stderr: float) -> str:

@@ -512,7 +512,7 @@ def test_a_private_report_names_no_folder(tmp_path):
     assert "secret-folder" not in text
 
 
-def test_runs_with_one_name_are_told_apart(tmp_path):
+def test_runs_with_one_name_are_distinguished(tmp_path):
     options = {"population": 4, "engine": "local", "progress": False}
     paths = [tmp_path / name / "0" for name in ("mo-pbt", "random")]
     for path in paths:

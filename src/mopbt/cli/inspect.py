@@ -23,7 +23,7 @@ from mopbt.cli.output import (
 from mopbt.errors import MopbtError
 from mopbt.front import Ancestor
 from mopbt.html.run_data import check_comparable
-from mopbt.messages import did_you_mean, shortened
+from mopbt.messages import column_texts, did_you_mean, shortened
 from mopbt.plots.against import describe_differences, shared_reference
 from mopbt.results import Results
 
@@ -150,10 +150,11 @@ def lineage(path: RunArgument, model: ModelArgument, as_json: JsonOption = False
     names = list(results.problem.space)
     objectives = [o.name for o in results.problem.objectives]
     rows = []
-    for a in ancestors:
+    columns = [column_texts([a.hp[name] for a in ancestors]) for name in names]
+    for row, a in enumerate(ancestors):
         trial = f"{a.trial} (exploit)" if a.exploited else str(a.trial)
         scores = [as_text(a.scores.get(name, "lost")) for name in objectives]
-        values = [as_text(a.hp[name]) for name in names]
+        values = [column[row] for column in columns]
         rows.append([f"{a.begin}-{a.end}", str(a.model), trial, *scores, *values])
     print_table(["steps", "model", "trial", *objectives, *names], rows)
 

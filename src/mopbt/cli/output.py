@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from mopbt.front import Point, metric_columns, score_text
-from mopbt.messages import counted, number, printable
+from mopbt.messages import column_texts, counted, number, printable
 from mopbt.progress_display import clock
 from mopbt.results import Results
 
@@ -118,9 +118,10 @@ def print_front(
     headers = [name + arrow_of.get(name, "") for name in names]
     rows = []
     shown = front.spread(max(len(front), 1) if most is None else most)
-    for point in shown:
+    columns = [column_texts([point.hp[name] for point in shown]) for name in problem.space]
+    for row, point in enumerate(shown):
         scores = [score_text(point, name) for name in names]
-        values = [as_text(point.hp[name]) for name in problem.space]
+        values = [column[row] for column in columns]
         rows.append([str(point.model), str(point.trial), str(point.step), *scores, *values])
     print_table(["model", "trial", "step", *headers, *problem.space], rows)
     work = f"{len(results)} intervals, {clock(results.seconds)}"
