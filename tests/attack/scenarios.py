@@ -11,7 +11,7 @@ import attack.remote  # noqa: F401  (registers its file system)
 import mopbt
 from attack.record import WatchedDisk
 from attack.virtual import World, replaced, virtual_cluster, virtual_processes
-from mopbt import filesystem, runner
+from mopbt import filesystem, reduction, runner
 from mopbt.algorithms import algorithm_of
 from mopbt.archive import Archive, entry_of
 from mopbt.engines.local import LocalEngine
@@ -23,8 +23,10 @@ from mopbt.errors import TaskFailed
 from mopbt.evaluations import read_evaluations
 from mopbt.run_directory import read_run_config
 from mopbt.runner import execute_run
+from mopbt.serialization import dump_to, load_from
 from mopbt.session import Budget
 from mopbt.state import State, with_jobs
+from mopbt.stores.base import load_model
 from mopbt.stores.journal import read_damaged, read_journal
 from mopbt.tasks.toy import ToyTask
 from mopbt.verify import verify
@@ -69,6 +71,22 @@ class AttackedToy(ToyTask):
         return {name: value / 2 for name, value in self.evaluate(model).items()}
 
 
+@dataclass(frozen=True)
+class StreamedToy(AttackedToy):
+    """A toy whose checkpoints are written and read in parts, and lose their momentum at the end."""
+
+    name: str = "streamed"
+
+    def dump_to(self, model, file):
+        dump_to(model, file)
+
+    def load_from(self, file):
+        return load_from(file)
+
+    def without_training_state(self, tree):
+        return {"place": tree["place"]}
+
+
 class Shown(mopbt.Callback):
     """Tells the disk which reports the user was shown."""
 
@@ -107,6 +125,7 @@ class Scenario:
         storage: Where checkpoints are: "" (in the run), "folder" or "remote".
         story: What happens: "", "failures" (rolled back), "repair", "extend" or "warm start".
         keep: How many models of the front keep their weights.
+        streamed: Whether checkpoints are streamed, and reduced for the front.
         identical: Whether an interrupted run must equal an unbroken one.
         steps: How long members train.
     """
@@ -117,6 +136,7 @@ class Scenario:
     storage: str = ""
     story: str = ""
     keep: int | None = None
+    streamed: bool = False
     identical: bool = True
     steps: int = 8
 
@@ -140,7 +160,8 @@ class Scenario:
 
     def execute(self, root, *, out="run", fails_from=math.inf, budget=None, installs=None):
         """Start or resume the run in `root`."""
-        task = AttackedToy(steps=self.steps, fails_from=fails_from, installs=installs)
+        kind = StreamedToy if self.streamed else AttackedToy
+        task = kind(steps=self.steps, fails_from=fails_from, installs=installs)
         options = {
             "out": root / out,
             "progress": False,
@@ -148,7 +169,8 @@ class Scenario:
             "budget": budget or Budget(jobs=JOBS if self.algorithm == "mo-asha" else None),
         }
         # Comparing the code of the task takes as long as a tenth of the run.
-        with self.world(), replaced(runner, code_of=lambda task: "unchanged"):
+        unchanged = replaced(runner, code_of=lambda task: "unchanged")
+        with self.world(), unchanged, replaced(reduction, LARGE_CHECKPOINT=1):
             engine = ENGINES[self.engine]()
             if self.story == "repair":
                 return _repair(task, engine, options)
@@ -218,6 +240,8 @@ SCENARIOS = (
     Scenario("local, warm start", story="warm start"),
     Scenario("vectorized, two models kept", "vectorized", keep=2),
     Scenario("local, random search", algorithm="random-search"),
+    Scenario("local, streamed and reduced", streamed=True),
+    Scenario("pool, streamed and reduced", "pool", streamed=True),
     Scenario("simulated, mo-asha", "simulated", "mo-asha", identical=False),
 )
 
@@ -242,7 +266,7 @@ def outcome(root: Path) -> Outcome:
     results = mopbt.Results.open(root / "run")
     check_decisions(results, exchanges)
     kept = results.models_with_weights()
-    front = {job: results.checkpoints.load(job, checksum(results, job)) for job in kept}
+    front = {job: weights_of(results, job) for job in kept}
     evaluations = sorted(read_evaluations(root / "run"), key=lambda e: e.key)
     assert {e.model for e in evaluations} >= set(front)
     assert not list(root.rglob("*.tmp"))
@@ -256,9 +280,12 @@ def outcome(root: Path) -> Outcome:
     )
 
 
-def checksum(results, job):
-    """Return the checksum of a model in the journal."""
-    return results.history.report(job).checksum
+def weights_of(results, job):
+    """Return the bytes of a model, without the momentum that a reduced one lacks."""
+    data = load_model(results.checkpoints, job, results.history.report(job).checksum)
+    if results.problem.name == "streamed":
+        return mopbt.loads(data)["place"].tobytes()
+    return data
 
 
 def check_decisions(results, exchanges):
