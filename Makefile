@@ -58,7 +58,7 @@ mutation: $(VENV)/.baselines
 trace: $(VENV)/.baselines
 	$(BIN)/python baselines/measure_trace.py $(ARGS)
 
-# Build the site in build/site: some minutes at first, because the programs of its gallery are executed.
+# Build the site in build/site. The programs of its gallery are executed: ARGS=--skip-gallery takes seconds.
 docs: $(VENV)/.docs
 	$(BIN)/python docs/site/build.py $(ARGS)
 
