@@ -8,6 +8,7 @@ import pytest
 
 import mopbt
 from mopbt import Results, dumps, loads, reduction
+from mopbt.cli.output import summary_of
 from mopbt.engines import worker
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.errors import CorruptCheckpoint, StoreError
@@ -160,6 +161,9 @@ def test_a_front_has_models_and_members_have_checkpoints(tmp_path):
         assert results.load(model)["model"].keys() == task.init(0)["model"].keys()
         assert str(results.checkpoint_file(model)).endswith(".model")
     assert verify(results.path).findings == []
+    files = [path for path in results.path.glob("checkpoints/[0-9]*")]
+    assert summary_of(results)["checkpoints"] == len(files)
+    assert summary_of(results)["bytes"] == sum(path.stat().st_size for path in files)
     # The decisions, reports and evaluations are those of a run with whole checkpoints.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reduction, "LARGE_CHECKPOINT", 2**40)

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,8 @@ def summary_of(results: Results) -> dict[str, Any]:
     }
     if settings.storage:
         return summary | {"storage": settings.storage}
-    sizes = _file_sizes(path / "checkpoints", "*.ckpt")
-    unfinished = _file_sizes(path / "checkpoints", "*.ckpt.*.tmp")
+    sizes = _file_sizes(path / "checkpoints", "*.ckpt", "*.model")
+    unfinished = _file_sizes(path / "checkpoints", "*.ckpt.*.tmp", "*.model.*.tmp")
     summary |= {"checkpoints": len(sizes), "bytes": sum(sizes) + sum(unfinished)}
     # Being written, or left by a process that was killed.
     return summary | ({"unfinished": len(unfinished)} if unfinished else {})
@@ -77,9 +78,9 @@ def _describe_state(results: Results) -> str:
     return "done" if results.done else "interrupted"
 
 
-def _file_sizes(directory: Path, pattern: str) -> list[int]:
+def _file_sizes(directory: Path, *patterns: str) -> list[int]:
     sizes = []
-    for file in directory.glob(pattern):
+    for file in chain.from_iterable(map(directory.glob, patterns)):
         # A run in progress may delete the file at any time.
         with suppress(FileNotFoundError):
             sizes.append(file.stat().st_size)
