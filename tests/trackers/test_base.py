@@ -2,6 +2,7 @@
 
 import math
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 import mopbt
 from mopbt.errors import MissingExtra
 from mopbt.tasks.toy import ToyTask
-from mopbt.trackers import MLflow, TensorBoard, WandB, base, follow
+from mopbt.trackers import MLflow, TensorBoard, WandB, base, follow, to_tensorboard, to_wandb
 from mopbt.trackers.base import evaluations_of, population_metrics
 from toys import SlowToy, Watcher
 from trackers.recorder import Recorder
@@ -203,3 +204,22 @@ def test_a_missing_package_names_the_extra(results, tmp_path, monkeypatch):
     ):
         with pytest.raises(MissingExtra, match=rf"pip install 'mopbt\[{extra}\]'"):
             tracker.begin(results)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["tensorboard", "wandb"])
+def test_a_private_log_names_neither_the_host_nor_the_run(kind, tmp_path, monkeypatch):
+    pytest.importorskip(kind)
+    run = tmp_path / "secret-name"
+    options = {"population": 4, "engine": "local", "progress": False}
+    results = mopbt.run(ToyTask(steps=4), out=run, **options)
+    monkeypatch.chdir(tmp_path)
+    {"tensorboard": to_tensorboard, "wandb": to_wandb}[kind](results, "logs", private=True)
+    host = socket.gethostname()
+    for path in Path("logs").rglob("*"):
+        assert host not in path.name
+        # W&B links its newest run by absolute paths, and logs what it does for itself.
+        if path.is_file() and path.suffix != ".log":
+            assert b"secret-name" not in path.read_bytes()
+            assert host.encode() not in path.read_bytes()
