@@ -11,7 +11,7 @@ and `plot`. The part `arlbench` needs an environment of its own, with Python 3.1
     build/arlbench/bin/pip install -r benchmarks/judging/arlbench.txt
     python benchmarks/judges.py arlbench --arlbench build/arlbench/bin/python
 
-All parts take about 7 hours of CPU time on one core.
+All parts take about four hours of CPU time on one core, estimated from a few runs of each.
 """
 
 import argparse
