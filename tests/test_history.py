@@ -343,3 +343,29 @@ def test_resuming_takes_time_in_proportion_to_the_intervals_of_a_trial():
     few, many = (min(seconds_to_resume(n, resume_history) for _ in "ab") for n in (1000, 8000))
     # Eight times as many intervals; states that copy all results of a trial took 21 times as long.
     assert many < 14 * few
+
+
+def test_an_extension_is_part_of_the_history():
+    history = History(problem_of(ToyTask(steps=4)))
+    history.append(Exchange(jobs=tuple(Job(id, id, (1, 3), None, 0, 2) for id in range(3))))
+    history.append(Exchange(extend={"population": 5}))
+    history.append(Exchange(extend={"steps": 8}))
+    assert history.extension == {"population": 5, "steps": 8}
+    history.append(Exchange(jobs=tuple(Job(id, id, (1, 3), None, 0, 2) for id in range(3, 5))))
+    # A generation before the extension has three trials.
+    assert [history.generation_size(trials) for trials in (1, 3, 4, 5)] == [3, 3, 5, 5]
+
+
+def test_the_first_reports_count_for_the_front_and_the_reference():
+    problem = problem_of(ToyTask(steps=8))
+    history = History(problem)
+    values = [(0.1, 0.2), (0.3, 0.4), (0.5, 0.6), (0.7, 0.8)]
+    for id, point in enumerate(values):
+        trial = id % 2
+        begin = 2 * (id // 2)
+        history.append(Exchange(jobs=(Job(id, trial, (1, 3), None, begin, begin + 2),)))
+        history.append(Exchange(reports=(Report(id, point, checksum="c"),)))
+        if id == 0:
+            assert [entry.job for entry in history.pessimistic_front] == [0]
+    # The worst of the first results of both trials, which later results do not replace.
+    assert (history.reference() <= values[0]).all()
