@@ -301,3 +301,8 @@ def test_a_step_leaves_what_was_before_as_it_was(plays):
         assert row.step == len(row.results) == len(outcomes)
         assert row.checkpoint == next((job for job in reversed(outcomes) if job is not None), None)
     assert required_checkpoints(state) == {t.checkpoint for t in state.trials} - {None}
+
+
+def test_a_job_that_starts_from_several_checkpoints_survives_json():
+    job = Job(7, 2, (1, 0.5), None, 2, 4, ((3, 0.25), (5, 0.75)))
+    assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job

@@ -248,6 +248,8 @@ def run_command(command):
         sys.argv, cli._print_error = before
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    if code == 143:
+        raise KeyboardInterrupt("the attack was terminated, and the command with it")
     check_output(printed.getvalue(), command)
     for error in caught:
         check_classified(error, command)
