@@ -48,13 +48,14 @@ def trained(make, rates, order):
     seen = []
 
     def train(m):
-        weight = torch.nn.Parameter(torch.zeros(1))
-        optimizer = torch.optim.SGD([weight], lr=m.hp["lr"], momentum=0.9)
+        model = torch.nn.ParameterList([torch.zeros(1)])
+        (weight,) = model
+        optimizer = torch.optim.SGD(model.parameters(), lr=m.hp["lr"], momentum=0.9)
         if order == "together":
             schedule = make(optimizer)
-            m.track(optimizer=optimizer, schedule=schedule)
+            m.track(model=model, optimizer=optimizer, schedule=schedule)
         else:
-            m.track(optimizer=optimizer)
+            m.track(model=model, optimizer=optimizer)
             schedule = make(optimizer)
             m.track(schedule=schedule)
         for _ in m.steps():

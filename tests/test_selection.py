@@ -239,12 +239,13 @@ def test_a_point_loads_its_model_and_is_pickled_without_its_run():
         def load(self, point):
             return f"model {point.model}"
 
-        def export(self, point, file):
-            return f"model {point.model} in {file}"
+        def export(self, point, file, *, private):
+            return f"model {point.model} in {file}" + ", private" * private
 
     point = replace(FRONT[0], source=Run())
     assert point.load() == f"model {point.model}"
     assert point.export("m.safetensors") == f"model {point.model} in m.safetensors"
+    assert point.export("m", private=True) == f"model {point.model} in m, private"
     alone = pickle.loads(pickle.dumps(point))
     assert alone == point
     with pytest.raises(StoreError, match=rf"pickled .* use results\.load\({point.model}"):

@@ -59,7 +59,7 @@ MISTAKES = [
         ),
         *(
             "TypeError: cannot pickle",
-            "keep open files, locks and connections out of it",
+            "create such objects in the training function",
             "or use engine='local'",
         ),
     ),
