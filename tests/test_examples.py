@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-# `make test` installs all of these but JAX, whose size would double the time of the installation.
+# `make test` installs all of these but JAX, which is about as large as PyTorch.
 NEEDS = {
     "cartpole_energy": "gymnasium",
     "huggingface_text": "transformers",
