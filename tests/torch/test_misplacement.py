@@ -128,9 +128,9 @@ MISTAKES = {
         train_alone,
     ),
     "checkpoint": (
-        serialization._encode_tensor,
-        "node.detach().cpu().contiguous()",
-        "node.detach().contiguous()",
+        serialization._bytes_of,
+        "tensor.detach().cpu().contiguous()",
+        "tensor.detach().contiguous()",
         train_alone,
     ),
     "draws of an augmentation": (
