@@ -250,3 +250,15 @@ def test_both_on_the_command_line(tmp_path, capsys, monkeypatch):
     wrong = ["run", "toy", "--out", "other", "--quiet", "--initial", "initial.json"]
     assert main(wrong, monkeypatch) == 2
     assert "must be a JSON file with a list of configurations" in capsys.readouterr().err
+
+
+def test_a_run_extended_before_all_members_started_resumes_like_an_unbroken_one(tmp_path):
+    options = {"algorithm": MOPBT(population=4), "engine": "local", "progress": False}
+    task = ToyTask(steps=6, interval=2)
+    mopbt.run(task, out=tmp_path / "broken", budget=Budget(jobs=1), **options)
+    for jobs in (18, None):
+        budget = None if jobs is None else Budget(jobs=jobs)
+        mopbt.run(task, out=tmp_path / "broken", extend={"steps": 12}, budget=budget, **options)
+    mopbt.run(task, out=tmp_path / "whole", extend={"steps": 12}, **options)
+    jobs = [mopbt.Results.open(tmp_path / name).history.jobs for name in ("broken", "whole")]
+    assert [jobs[0][i] for i in range(24)] == [jobs[1][i] for i in range(24)]

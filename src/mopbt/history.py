@@ -47,7 +47,7 @@ class History:
         self.lines = 0
         self.extension: dict[str, int] = {}  # the steps and members of an extended run
         self._is_done = False
-        self._sizes: list[int] = []  # how many trials there were at each extension
+        self._sizes: list[int] = []  # how many trials there were when members were added
         self._events = array("q")  # a job id, or ~row of a report, in the order of the journal
         self._departures: list[tuple[int, int]] = []  # after how many events which trial left
         self._first_job: dict[int, int] = {}  # the first job of each trial that has reported
@@ -74,7 +74,8 @@ class History:
                 self._add_report(data)
             if "extend" in line:
                 self.extension.update(line["extend"])
-                self._sizes.append(self.trials)
+                if "population" in line["extend"]:
+                    self._sizes.append(self.trials)
             for trial in line.get("left", ()):
                 self._add_departure(trial)
             self.seconds = max(self.seconds, line.get("stopped", 0.0))

@@ -30,9 +30,9 @@ def commit():
     return answer.stdout.strip() or "0"
 
 
-# Two lifecycles fail, and it is not known yet whether the run or its model is wrong:
-# `make attack ARGS=lifecycles`, seeds 6 and 72 of "any engine".
-FAILING = {"lifecycles": pytest.mark.skip(reason="two lifecycles are known to fail")}
+# Nine of the first 86 lifecycles fail; whether runs or their model are wrong is not known yet:
+# `make attack ARGS=lifecycles`.
+FAILING = {"lifecycles": pytest.mark.skip(reason="some lifecycles are known to fail")}
 
 
 @pytest.mark.slow
