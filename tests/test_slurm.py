@@ -95,7 +95,11 @@ class Slurm:
         self._spawn("slurmctld", "-D", "-c")
         self._spawn("slurmd", "-D", "-N", "one")
         self._spawn("slurmd", "-D", "-N", "two")
-        wait_until(lambda: self.output("sinfo", "-h", "-o", "%D %t").split() == ["2", "idle"], 60)
+        wait_until(self.idle, 60)
+
+    def idle(self):
+        """Whether both nodes wait for a job."""
+        return self.output("sinfo", "-h", "-o", "%D %t").split() == ["2", "idle"]
 
     def close(self):
         """Cancel all jobs, end the daemons and check that no process is left."""
@@ -140,7 +144,9 @@ class Slurm:
     def restart(self, job, number):
         """Start a job that returned to the queue, for which SLURM would wait for two minutes."""
         wait_until(lambda: self.state(job) == ("PENDING", number))
-        self.output("scontrol", "update", f"JobId={job}", "StartTime=now")
+        wait_until(self.idle, 60)
+        # A node rejects a job ("credential revoked") that starts in the second in which it ended.
+        self.output("scontrol", "update", f"JobId={job}", "StartTime=now+3")
 
     def log(self, job):
         files = sorted(self.place.glob(f"mopbt-{job}*.log"))
