@@ -3,7 +3,8 @@
 ``python experiments/research/better.py screening`` executes the runs of a stage of `better.toml`
 that are missing, and appends a line per run to ``results/better/screening.jsonl``. Stop it at any
 time and rerun it to resume. Several processes may share a stage: ``--part 0 --parts 2`` takes
-every second run. With ``--table``, it prints the differences from MO-PBT and random search.
+every second run. With ``--table``, it prints the differences from MO-PBT and random search of all
+runs in the file.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ideas import Idea
 from stacks import InProcessStacks
 
 import mopbt
@@ -34,7 +36,7 @@ from mopbt.tasks.synthetic import PROBLEMS
 
 HERE = Path(__file__).parent
 SETTINGS = tomllib.loads((HERE / "better.toml").read_text())
-RESULTS = HERE.parents[1] / "results" / "better"
+FILE = HERE.parents[1] / "results" / "better" / "screening.jsonl"
 SYNTHETIC = {problem.name: problem for problem in PROBLEMS}
 KINDS = ("observed", "honest")
 RIVALS = ("MO-PBT", "random search", "MO-PBT, EMA", "random search, EMA")
@@ -158,7 +160,9 @@ def noisy_problem(name: str, noise: float) -> Any:
 
 def execute(run: Run) -> dict[str, Any]:
     """Execute a run and measure it; all numbers are larger-is-better."""
-    algorithm = algorithm_of({"name": "mo-pbt", **SETTINGS["variants"][run.variant]})
+    options = SETTINGS["variants"][run.variant]
+    has_idea = "idea" in options
+    algorithm = Idea(**options) if has_idea else algorithm_of({"name": "mo-pbt", **options})
     if run.task in SYNTHETIC:
         task = noisy_problem(run.task, run.size)
     else:
@@ -211,22 +215,21 @@ def compared_values(point: Any, objectives: Any, kind: str) -> tuple[float, ...]
     return mopbt.objectives.signed_bounds(objectives, point.scores, point.errors)
 
 
-def finished(stage: str) -> dict[Run, dict[str, Any]]:
-    """Read the finished runs of a stage."""
-    file = RESULTS / f"{stage}.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
+def finished() -> dict[Run, dict[str, Any]]:
+    """Read the finished runs of all stages."""
+    lines = FILE.read_text().splitlines() if FILE.exists() else []
     records = [json.loads(line) for line in lines]
     return {Run(r["task"], r["size"], r["variant"], r["seed"]): r for r in records}
 
 
 def execute_stage(stage: str, part: int, parts: int) -> None:
     """Execute the missing runs of a stage."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    done = finished(stage)
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    done = finished()
     missing = [run for run in runs_of(stage) if run not in done]
     for run in missing[part::parts]:
         line = json.dumps(execute(run)) + "\n"
-        with (RESULTS / f"{stage}.jsonl").open("a") as file:
+        with FILE.open("a") as file:
             file.write(line)
         print(line, end="", flush=True)
 
@@ -304,7 +307,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if arguments.table:
-        print_table(finished(arguments.stage))
+        print_table(finished())
         return
     import torch
 
