@@ -58,6 +58,7 @@ class WideStart(Pbt):
 
     @property
     def total_jobs(self):
+        """Return None: members stop at different steps."""
         return None
 
     def _decide(self, state: State, deciding: Sequence[Trial]) -> State:
