@@ -9,7 +9,7 @@ MADE_FROM := pyproject.toml $(CONSTRAINTS)
 # The extras of the package that its tests use.
 TESTED := bo,lightning,mlflow,optuna,pandas,plot,ray,sklearn,tensorboard,torch,transformers,wandb
 
-.PHONY: demo test test-all attack check bench coverage mutation trace docs experiments changelog dist clean
+.PHONY: demo test test-all attack check bench coverage mutation trace docs experiments dist clean
 
 # MO-PBT and random search train the same networks for the same number of steps, on real data from the package.
 demo: $(VENV)/.demo
@@ -80,9 +80,6 @@ dist: $(VENV)/.release
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	@test -z "$$(find dist -name '*.whl' -size +2M)" || { echo 'the wheel is larger than 2 MB' >&2; exit 1; }
-
-changelog: $(VENV)/.check
-	$(BIN)/towncrier build --yes
 
 clean:
 	rm -rf $(VENV)

@@ -160,7 +160,7 @@ def test_every_difference_names_a_test_that_exists():
         assert (ROOT / file[1]).is_file(), row
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "docs/llms.txt"])
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "docs/llms.txt"])
 def test_links_lead_somewhere(page):
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", (ROOT / page).read_text()):
         if not target.startswith("http"):

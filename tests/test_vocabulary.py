@@ -79,7 +79,7 @@ def find_words(text):
 
 
 def scanned_files():
-    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     for directory in ("src", "docs", "examples"):
         for ending in ("py", "md", "js", "css", "html"):
             files += sorted((ROOT / directory).rglob(f"*.{ending}"))
