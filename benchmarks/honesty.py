@@ -8,12 +8,14 @@ Run it with ``python benchmarks/honesty.py``; ``--quick`` is a test on tiny netw
 """
 
 import argparse
+import gzip
 import json
 import math
 import os
 import tempfile
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +35,7 @@ RULES = ("observed", "honest")
 
 
 def redrawn_task(name, scale, seed):
-    """Return a task whose validation and test rows are drawn anew from the pool of both."""
+    """Return a task whose validation and test rows are drawn from both parts together."""
     import torch
 
     paper = PAPER_TASKS[name]
@@ -89,16 +91,25 @@ def _stderr(evaluation, name):
 def collect(folder, names, seeds, scale):
     """Read the records of tasks and seeds; make those that are missing."""
     records = {}
-    for name in names:
-        for seed in range(seeds):
-            file = folder / f"{name}-{seed}.json"
-            if not file.exists():
-                print(f"{name}, seed {seed}", flush=True)
-                part = file.with_suffix(".part")
-                part.write_text(json.dumps(record(name, scale, seed)))
-                part.replace(file)
-            records[name, seed] = json.loads(file.read_text())
+    for seed, name in product(range(seeds), names):
+        file = folder / f"{name}-{seed}.json.gz"
+        if not file.exists():
+            print(f"{name}, seed {seed}", flush=True)
+            part = file.with_suffix(".part")
+            text = json.dumps(rounded(record(name, scale, seed)))
+            part.write_bytes(gzip.compress(text.encode(), mtime=0))
+            part.replace(file)
+        records[name, seed] = json.loads(gzip.decompress(file.read_bytes()))
     return records
+
+
+def rounded(value):
+    """Return JSON values with seven significant digits."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def hits_of(data, rule):
@@ -222,11 +233,12 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--task", action="append", choices=TASKS, help="by default all")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--scale", default="small", help="of the tasks, such as small-1000")
     parser.add_argument("--quick", action="store_true", help="tiny networks, to test the script")
-    parser.add_argument("--out", type=Path, default=Path("build/honesty"))
+    parser.add_argument("--out", type=Path, default=Path("results/honesty"))
     options = parser.parse_args(arguments)
     names = options.task or TASKS
-    scale = "smoke" if options.quick else "small"
+    scale = "smoke" if options.quick else options.scale
     folder = options.out / scale
     folder.mkdir(parents=True, exist_ok=True)
     records = collect(folder, names, options.seeds, scale)
