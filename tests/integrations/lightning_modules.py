@@ -70,7 +70,6 @@ def task(schedule=None, **options):
         "steps": 4,
         "data": Rows(),
         "trainer": CPU,
+        "module": lambda hp: Net(hp["lr"], hp["dropout"], hp["positive"], schedule),
     }
-    return LightningTask(
-        lambda hp: Net(hp["lr"], hp["dropout"], hp["positive"], schedule), **(given | options)
-    )
+    return LightningTask(**(given | options))

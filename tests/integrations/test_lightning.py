@@ -195,7 +195,8 @@ def test_a_hyperparameter_that_the_module_never_reads_is_an_error():
 
 def test_a_metric_that_is_not_logged_is_an_error():
     with pytest.raises(
-        MissingScore, match="did not measure the objective 'f1'; it measured 'precision', 'recall'"
+        MissingScore,
+        match="not log the objective 'f1'; it logged 'precision', 'recall'; call `self.log",
     ):
         mopbt.run(
             task(objectives={"f1": "max"}), out=None, population=2, engine="local", progress=False
@@ -217,11 +218,69 @@ def test_stopping_early_is_an_error_with_the_remedy():
         ({"trainer": {"max_epochs": 3}}, "must not set 'max_epochs'; leave it out"),
         ({"trainer": {"callbacks": []}}, "must not set 'callbacks'; use `callbacks=`"),
         ({"trainer": {"check_val_every_n_epoch": 2}}, r"must divide `interval` \(1\), got 2"),
+        ({"trainer": {"check_val_every_n_epoch": "2"}}, r"must divide `interval` \(1\), got '2'"),
+        ({"trainer": {"acelerator": "cpu"}}, "not an option .*; did you mean 'accelerator'"),
     ],
 )
 def test_bad_options_raise_an_error(options, message):
     with pytest.raises(ValueError, match=message):
         task(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"module": Net}, "must be a function .*, got the class Net; write `lambda hp: Net"),
+        ({"module": Net(**HP)}, "must be a function .*, got an object of type Net; write `lambda"),
+        ({"data": Rows}, r"got the class Rows; create an object: `data=Rows\(\)`"),
+        ({"data": Rows().train_dataloader()}, "got an object of type DataLoader; .*from_datasets"),
+        ({"data": None}, "must be a LightningDataModule, .*, got None; "),
+        ({"trainer": None}, "must be a mapping of options, .*, got None; pass the options"),
+        ({"callbacks": []}, "must be a function .*, got an object of type list; .*lambda:"),
+    ],
+)
+def test_wrong_types_raise_an_error_with_the_remedy(options, message):
+    with pytest.raises(TypeError, match=message):
+        task(**options)
+
+
+class WithoutOptimizer(Net):
+    def configure_optimizers(self):
+        return None
+
+
+class WithoutValidationRows(Rows):
+    val_dataloader = lightning.LightningDataModule.val_dataloader
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"module": lambda hp: None}, "`module` must return a LightningModule, got None; return"),
+        ({"data": lambda hp: []}, "`data` must return a LightningDataModule, got .*list; write"),
+        ({"data": WithoutValidationRows()}, "logged nothing; .* give .* a `val_dataloader`"),
+        ({"callbacks": lambda: EarlyStopping("recall")}, "must return a list, got .*EarlyStopping"),
+        ({"module": lambda hp: WithoutOptimizer(**hp)}, "no optimizer updates .* return one from"),
+        ({"trainer": {"accelerator": "cpu", "devices": 2}}, "one device, .* asks for 2 on 1"),
+    ],
+)
+# Lightning warns about some of them.
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_task_builds_is_checked(options, message):
+    with pytest.raises(TaskError, match=message):
+        trained(task(**options), {"seed": 0}, 0, 1)
+
+
+def test_shapes_that_depend_on_hyperparameters_are_an_error():
+    def module(hp):
+        net = Net(**hp)
+        net.head = torch.nn.Linear(5, round(10 * hp["positive"]))
+        return net
+
+    subject = task(module=module)
+    member = trained(subject, subject.init(0), 0, 1)
+    with pytest.raises(TaskError, match=r"'head.weight' has the shape \(9, 5\) .* but \(5, 5\)"):
+        trained(subject, member, 1, 2, HP | {"positive": 0.9})
 
 
 def test_training_is_quiet(capfd, caplog):

@@ -360,7 +360,12 @@ def test_a_parameter_that_matters_for_some_values_of_another_is_allowed(rows):
         (classifier(validation=2), "`validation` must be a fraction between 0 and 1, .* got 2"),
         (classifier(validation="0.2"), "`validation` must be a fraction .* got '0.2'"),
         (classifier(n_jobs=0), "`n_jobs` must be an integer other than 0 .*, got 0"),
-        (classifier(rule="f1"), "`best` must be an objective"),
+        (classifier(rule="f1"), r"`rule` must be 'knee', an objective \('precision', .* got 'f1'"),
+        (classifier(rule="nee"), "got 'nee'; did you mean 'knee'"),
+        (classifier(rule=None), "`rule` must be 'knee', .* got None"),
+        (classifier(rule={"recal": 1}), "got 'recal'; did you mean 'recall'"),
+        (classifier(rule={}), "at least one of 'precision', 'recall' more than 0, got {}"),
+        (classifier(rule=lambda front: 3), "`rule` must return a point of the front, .* got 3"),
         (classifier(steps=3, interval=2), "`steps` must be a multiple of `interval`"),
     ],
 )

@@ -10,6 +10,7 @@ Without the third part, a member that copies a donor would keep the donor's lear
 Lightning restores it from the checkpoint.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 from mopbt.engines.seeding import global_seeds
-from mopbt.errors import MissingExtra, TaskError
+from mopbt.errors import MissingExtra, MissingScore, TaskError
+from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
@@ -26,6 +28,7 @@ from mopbt.tracked_objects import hyperparameters_of, is_plain, merge_hyperparam
 try:
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
     from lightning.pytorch.plugins.io import CheckpointIO
+    from torch.nn.parameter import is_lazy
     from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
 except ImportError:
     raise MissingExtra("LightningTask needs Lightning: pip install 'mopbt[lightning]'") from None
@@ -93,6 +96,7 @@ class LightningTask:
     functional: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        _check_types(self)
         reserved = [name for name in RESERVED_OPTIONS if name in self.trainer]
         if reserved:
             if reserved[0] == "callbacks":
@@ -100,11 +104,18 @@ class LightningTask:
             else:
                 remedy = "leave it out, because the run controls intervals and checkpoints"
             raise ValueError(f"`trainer` must not set {reserved[0]!r}; {remedy}")
+        known = inspect.signature(Trainer).parameters
+        for name in self.trainer:
+            if name not in known:
+                raise ValueError(
+                    f"`trainer` sets {name!r}, which is not an option of Lightning's Trainer"
+                    f"{did_you_mean(name, known)}"
+                )
         every = self.trainer.get("check_val_every_n_epoch", 1) or self.interval
-        if self.interval % every:
+        if not isinstance(every, int) or self.interval % every:
             raise ValueError(
-                f"`check_val_every_n_epoch` must divide `interval` ({self.interval}), got {every}; "
-                f"otherwise the metrics would be those of an earlier model than the saved one"
+                f"`check_val_every_n_epoch` must divide `interval` ({self.interval}), got {every!r}"
+                f"; otherwise the metrics would be those of an earlier model than the saved one"
             )
 
     def init(self, seed: int) -> Member:
@@ -119,12 +130,16 @@ class LightningTask:
         with global_seeds(model.get("seed", 0)):
             module = self.module(hp)
         data = self.data if isinstance(self.data, LightningDataModule) else self.data(hp)
+        _check_built(module, data)
         checkpoint = _InMemoryCheckpoint(model)
         is_trained = "lightning" in model
+        if is_trained:
+            _check_shapes(module, model["model"])
         last_epoch = model["lightning"]["epoch"] + end - begin if is_trained else end
         with _silence_trainer():
             trainer = self._build_trainer(checkpoint, last_epoch)
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint.path if is_trained else None)
+            _check_optimized(trainer, module)
             if trainer.current_epoch != last_epoch:
                 raise TaskError(
                     f"the Trainer stopped after epoch {trainer.current_epoch}, but the interval "
@@ -133,6 +148,7 @@ class LightningTask:
                 )
             trainer.save_checkpoint(checkpoint.path)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self._check_logged(metrics, has_validation=bool(trainer.val_dataloaders))
         return {**checkpoint.saved_member(), "scores": metrics}
 
     def evaluate(self, model: Member) -> Mapping[str, float]:
@@ -149,16 +165,124 @@ class LightningTask:
         loaded: Member = loads(data)
         return loaded
 
+    def _check_logged(self, metrics: Mapping[str, float], *, has_validation: bool) -> None:
+        missing = [name for name in self.objectives if name not in metrics]
+        if not missing:
+            return
+        if has_validation:
+            remedy = f"call `self.log({missing[0]!r}, value)` in `validation_step`, or correct "
+            remedy += "the objective's name"
+        else:
+            remedy = "there are no validation rows: give the data module a `val_dataloader`"
+        logged = ", ".join(map(repr, metrics)) or "nothing"
+        raise MissingScore(
+            f"the module did not log the objective {missing[0]!r}; it logged {logged}; {remedy}"
+        )
+
     def _build_trainer(self, checkpoint: "_InMemoryCheckpoint", last_epoch: int) -> Trainer:
         plugins = self.trainer.get("plugins") or []
         if not isinstance(plugins, list):
             plugins = [plugins]
         options = {**DEFAULT_OPTIONS, **self.trainer, "plugins": [checkpoint, *plugins]}
-        return Trainer(
+        callbacks = self.callbacks()
+        if not isinstance(callbacks, Sequence):
+            raise TaskError(
+                f"`callbacks` must return a list, got {_kind(callbacks)}; write "
+                f"`callbacks=lambda: [...]`"
+            )
+        trainer = Trainer(
             **options,
             max_epochs=last_epoch,
-            callbacks=[_ReapplySettings(), *self.callbacks()],
+            callbacks=[_ReapplySettings(), *callbacks],
             enable_checkpointing=False,
+        )
+        # Lightning would start the program again for every further device.
+        if trainer.num_devices * trainer.num_nodes > 1:
+            raise TaskError(
+                f"a member trains on one device, but `trainer` asks for {trainer.num_devices} on "
+                f"{trainer.num_nodes} node(s); leave out 'devices' and 'num_nodes', and give the "
+                f"devices to the engine, which trains several members at a time"
+            )
+        return trainer
+
+
+def _kind(value: Any) -> str:
+    """Name what was received: a class, or the type of an object."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+def _check_types(task: LightningTask) -> None:
+    """Raise TypeError for arguments of another type, with the remedy."""
+    module, data, trainer = task.module, task.data, task.trainer
+    is_module_class = isinstance(module, type) and issubclass(module, LightningModule)
+    if is_module_class or isinstance(module, LightningModule) or not callable(module):
+        raise TypeError(
+            f"`module` must be a function of the hyperparameters that builds a LightningModule, "
+            f"got {_kind(module)}; write `lambda hp: Net(hp['lr'])`, with your own names"
+        )
+    if isinstance(data, type) and issubclass(data, LightningDataModule):
+        raise TypeError(
+            f"`data` must be a LightningDataModule, or a function of the hyperparameters that "
+            f"returns one, got {_kind(data)}; create an object: `data={data.__name__}()`"
+        )
+    if not isinstance(data, LightningDataModule) and not callable(data):
+        raise TypeError(
+            f"`data` must be a LightningDataModule, or a function of the hyperparameters that "
+            f"returns one, got {_kind(data)}; write a data module, or call "
+            f"`LightningDataModule.from_datasets(train, validation)`"
+        )
+    if not isinstance(trainer, Mapping):
+        raise TypeError(
+            f"`trainer` must be a mapping of options, such as {{'accelerator': 'cpu'}}, got "
+            f"{_kind(trainer)}; pass the options alone, because each interval builds a Trainer"
+        )
+    if not callable(task.callbacks):
+        raise TypeError(
+            f"`callbacks` must be a function that returns new callbacks, got "
+            f"{_kind(task.callbacks)}; write `callbacks=lambda: [...]`"
+        )
+
+
+def _check_built(module: Any, data: Any) -> None:
+    """Raise TaskError unless the functions of the task returned a module and a data module."""
+    if not isinstance(module, LightningModule):
+        raise TaskError(
+            f"`module` must return a LightningModule, got {_kind(module)}; return the module that "
+            f"the Trainer is to train"
+        )
+    if not isinstance(data, LightningDataModule):
+        raise TaskError(
+            f"`data` must return a LightningDataModule, got {_kind(data)}; write a data module, or "
+            f"call `LightningDataModule.from_datasets(train, validation)`"
+        )
+
+
+def _check_optimized(trainer: Trainer, module: LightningModule) -> None:
+    """Raise TaskError unless an optimizer updates a parameter of the module."""
+    own = {id(parameter) for parameter in module.parameters()}
+    # Without an optimizer, Lightning uses one for a tensor of its own.
+    for optimizer in trainer.optimizers:
+        for group in optimizer.param_groups:
+            if any(id(parameter) in own for parameter in group["params"]):
+                return
+    raise TaskError(
+        f"no optimizer updates a parameter of {type(module).__name__}; return one "
+        f"from `configure_optimizers`, such as `AdamW(self.parameters(), lr=self.hparams.lr)`"
+    )
+
+
+def _check_shapes(module: LightningModule, weights: Mapping[str, Any]) -> None:
+    """Raise TaskError if a module cannot take the weights of the member that it continues."""
+    for name, tensor in module.state_dict().items():
+        # A lazy layer has no shape before its first batch.
+        if name not in weights or is_lazy(tensor) or tensor.shape == weights[name].shape:
+            continue
+        raise TaskError(
+            f"{name!r} has the shape {tuple(tensor.shape)} with these hyperparameters, but "
+            f"{tuple(weights[name].shape)} in the member that training continues from; shapes "
+            f"must not depend on hyperparameters"
         )
 
 

@@ -24,10 +24,12 @@ from mopbt.engines.supervisor import available_cores
 from mopbt.errors import MissingExtra, UnreadHyperparameter
 from mopbt.estimate import Estimate
 from mopbt.front import Front, Point
-from mopbt.objectives import Direction
+from mopbt.messages import did_you_mean
+from mopbt.objectives import Direction, Objective
 from mopbt.rng import derived_seed, stream
 from mopbt.run_directory import read_run_config
 from mopbt.runner import run
+from mopbt.selection import checked_weights
 from mopbt.space import Domain, Space
 
 try:
@@ -461,11 +463,13 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
             if np.ndim(y) == 2 and np.shape(y)[1] == 1:
                 y = column_or_1d(y, warn=True)
         self._check_estimator()
+        scorers = _parse_scoring(self.scoring)
+        self._check_rule(scorers)
         train, validation = self._split(x, y, seed)
         return EstimatorTask(
             estimator=self.estimator,
             space=self.space,
-            scorers=_parse_scoring(self.scoring),
+            scorers=scorers,
             errors=self.errors,
             train_rows=_select_rows((x, y), train),
             validation_rows=_select_rows((x, y), validation),
@@ -491,8 +495,8 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
                 raise TypeError(
                     f"the estimator must train step by step, but {kind} has no `partial_fit`; if "
                     f"it has `warm_start`, set `resource` to the parameter that counts its steps, "
-                    f"such as 'max_iter'; for a pipeline, transform the rows first and search its "
-                    f"last step"
+                    f"such as 'max_iter' or 'n_estimators'; for a pipeline, transform the rows "
+                    f"first and search its last step"
                 )
             return
         for name in ("warm_start", self.resource):
@@ -526,10 +530,30 @@ class MOPBTSearch(MetaEstimatorMixin, BaseEstimator):
         train, validation = next(split)
         return train, validation
 
+    def _check_rule(self, objectives: Iterable[str]) -> None:
+        """Raise an error for a rule that cannot pick a model, before anything is trained."""
+        names = list(objectives)
+        if callable(self.rule):
+            return
+        if isinstance(self.rule, Mapping):
+            checked_weights([Objective(name, "max") for name in names], self.rule)
+        elif self.rule not in ("knee", *names):
+            raise ValueError(
+                f"`rule` must be 'knee', an objective ({', '.join(map(repr, names))}), weights of "
+                f"objectives such as {{{names[0]!r}: 2}}, or a function of the front that returns "
+                f"a point, got {self.rule!r}{did_you_mean(self.rule, ('knee', *names))}"
+            )
+
     def _apply_rule(self, front: Front) -> Point:
         """Return the point of the front that the rule picks."""
         if callable(self.rule):
-            return self.rule(front)
+            point = self.rule(front)
+            if not isinstance(point, Point):
+                raise TypeError(
+                    f"the function `rule` must return a point of the front, such as front[0] or "
+                    f"front.knee(), got {point!r}"
+                )
+            return point
         if isinstance(self.rule, Mapping):
             return front.weighted(self.rule)
         return front.knee() if self.rule == "knee" else front.best(self.rule)
