@@ -2,6 +2,8 @@
 
 import json
 import os
+import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -76,7 +78,31 @@ def test_runs_are_sorted_and_filtered(runs):
         CliRunner().invoke(app, ["list", str(runs), "--sort", "interval"], catch_exceptions=False)
 
 
-def test_the_shell_completes_commands():
-    shell = {"_MOPBT_COMPLETE": "complete_bash", "COMP_WORDS": "mopbt li", "COMP_CWORD": "1"}
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("mopbt li", ["lineage", "list"]),
+        ("mopbt run two", ["two-quadratics"]),
+        ("mopbt run toy --algorithm mo-", ["mo-pbt", "mo-asha"]),
+        ("mopbt plan toy --engine v", ["vectorized"]),
+        ("mopbt list --sort h", ["hypervolume"]),
+        ("mopbt list --state d", ["done"]),
+    ],
+)
+def test_the_shell_completes_commands_and_values(words, completed):
+    last = str(len(words.split()) - 1)
+    shell = {"_MOPBT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": last}
     done = CliRunner().invoke(app, [], prog_name="mopbt", env=shell)
-    assert done.output.split() == ["lineage", "list"]
+    assert done.output.split() == completed
+
+
+def test_no_summary_of_a_command_is_cut_at_80_columns():
+    done = CliRunner().invoke(app, ["--help"], prog_name="mopbt", env={"COLUMNS": "80"})
+    assert "run  " in done.output
+    assert "..." not in done.output.partition("Commands:")[2]
+
+
+def test_the_doctor_knows_every_extra():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    # These two consist of others.
+    assert set(command.EXTRAS) == project["optional-dependencies"].keys() - {"demo", "integrations"}

@@ -37,9 +37,21 @@ def test_without_a_terminal_it_is_one_plain_line_per_generation():
 
 def test_on_a_terminal_it_is_a_live_panel():
     text, seen = shown(ToyTask(steps=8), terminal=True, population=4)
-    for piece in ("generation 4/4", "16/16 intervals", "best near", "best far", "hypervolume"):
+    for piece in ("generation 4/4", "16/16", "best near", "best far", "hypervolume"):
         assert piece in text
     assert seen[-1].generation == 4
+
+
+def test_the_panel_fits_80_columns_without_wrapping():
+    _, seen = shown(ToyTask(steps=8), terminal=False, population=4)
+    progress = seen[-1]
+    problem = replace(progress.problem, name="a-task-with-a-name-of-many-words-" * 2)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(panel(replace(progress, problem=problem)))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "generation 4/4 0:00 0:00 left" in lines[0]
+    assert max(map(len, lines)) <= 80
 
 
 def test_hypervolume_never_falls_once_all_have_reported():

@@ -54,6 +54,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def byte_size(count: float) -> str:
+    """Format a number of bytes in a readable unit.
+
+    >>> byte_size(150_640), byte_size(12)
+    ('150.6 kB', '12 bytes')
+    """
+    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def number(value: float, digits: int = 4) -> str:
     """Format a number to significant digits, and a negative zero as zero.
 

@@ -20,6 +20,7 @@ from mopbt.engines.trial import Trial, measure_start, open_trial
 from mopbt.errors import StopRun, TaskFailed
 from mopbt.function_task import as_task
 from mopbt.member import TrainingFunction
+from mopbt.messages import byte_size
 from mopbt.opening import EngineName, trial_environment
 from mopbt.problem import (
     PlannedTask,
@@ -108,7 +109,7 @@ class Plan:
         engine = f"{self.engine}, {self.workers} workers{stacks}"
         limit = "all models of the front" if self.keep is None else f"`keep` of {self.keep}"
         number = "unknown" if self.checkpoints is None else f"{self.checkpoints:,}"
-        disk = _or_unknown(self.disk_bytes, _size)
+        disk = _or_unknown(self.disk_bytes, byte_size)
         lines = {
             "task": f"{self.task}, {self.algorithm}, {self.members} members",
             "training": f"{self.steps:,} steps in intervals of {self.interval}, {jobs} intervals",
@@ -119,16 +120,16 @@ class Plan:
             "operations": _or_unknown(self.flops, _operations),
             "checkpoint": self._checkpoint_text(),
             "disk": f"at most {disk} ({number} checkpoints, {limit})",
-            "memory": f"about {_or_unknown(self.memory_bytes or None, _size)} per worker",
+            "memory": f"about {_or_unknown(self.memory_bytes or None, byte_size)} per worker",
             "timeout": f"{self.timeout:g} s per interval",
         }
         return "\n".join(f"{name:12} {text}" for name, text in lines.items())
 
     def _checkpoint_text(self) -> str:
         if self.model_bytes == self.checkpoint_bytes:
-            return _size(self.checkpoint_bytes)
-        model = _size(self.model_bytes)
-        return f"{_size(self.checkpoint_bytes)}, {model} if only the front needs it"
+            return byte_size(self.checkpoint_bytes)
+        model = byte_size(self.model_bytes)
+        return f"{byte_size(self.checkpoint_bytes)}, {model} if only the front needs it"
 
 
 @dataclass(frozen=True)
@@ -384,13 +385,6 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.3g} s"
-
-
-def _size(n: float) -> str:
-    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= length:
-            return f"{n / length:.1f} {unit}"
-    return f"{n:.0f} bytes"
 
 
 def _operations(flops: float) -> str:

@@ -156,27 +156,32 @@ def _describe_stall(progress: Progress) -> str:
 
 def panel(progress: Progress) -> Group:
     """Build a progress bar and a table of the state of a run."""
-    bar = Table.grid(padding=(0, 1))
     left = "" if progress.seconds_left is None else f"{clock(progress.seconds_left)} left"
-    failures = Text(", ".join(failure_counts(progress)), style="yellow")
+    # Where the terminal is narrow, only the bar gives way.
+    bar = Table.grid(padding=(0, 1))
+    bar.add_column(no_wrap=True, overflow="ellipsis", max_width=32)
+    bar.add_column(min_width=8, max_width=32)
+    for _ in range(3):
+        bar.add_column(no_wrap=True)
     bar.add_row(
         Text(progress.problem.name, style="bold"),
-        ProgressBar(total=progress.total or 1, completed=progress.reported, width=32),
+        ProgressBar(total=progress.total or 1, completed=progress.reported),
         f"generation {progress.generation}/{progress.generations}",
-        f"{progress.reported}/{progress.total or '?'} intervals",
         clock(progress.elapsed),
         left,
-        _describe_stall(progress),
-        failures,
     )
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name in progress.best():
-        table.add_column(f"best {name}", justify="right")
-    table.add_column("front", justify="right")
-    table.add_column("hypervolume", justify="right")
-    best = [number(value) for value in progress.best().values()]
-    table.add_row(*best, str(len(progress.front)), f"{progress.hypervolume():.5g}")
-    return Group(bar, table)
+    columns = {"intervals": f"{progress.reported}/{progress.total or '?'}"}
+    for name, value in progress.best().items():
+        columns[f"best {name}"] = number(value)
+    columns["front"] = str(len(progress.front))
+    columns["hypervolume"] = f"{progress.hypervolume():.5g}"
+    for name in columns:
+        table.add_column(name, justify="right")
+    table.add_row(*columns.values())
+    remarks = [*failure_counts(progress), _describe_stall(progress)]
+    remark = Text(", ".join(filter(None, remarks)), style="yellow")
+    return Group(bar, table, remark) if remark else Group(bar, table)
 
 
 def failure_counts(progress: Progress) -> list[str]:

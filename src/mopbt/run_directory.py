@@ -25,7 +25,7 @@ from mopbt.stores.fsspec import checkpoints_at
 from mopbt.stores.journal import read_lines
 
 FILES = {"run.toml", "journal.jsonl", "evaluations.jsonl", "checkpoints", "initial", "lock"}
-REMEDY = "use the same settings, or another directory for `out`"
+REMEDY = "use the same settings, or name another `out` (--out) for a new run"
 MOST_DIFFERENCES = 5  # in a message
 
 

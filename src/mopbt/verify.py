@@ -13,7 +13,7 @@ from mopbt.errors import CorruptCheckpoint, MopbtError, StoreError
 from mopbt.evaluations import FILE, read_evaluations
 from mopbt.filesystem import list_names, size_of
 from mopbt.fingerprint import code_of, is_changed
-from mopbt.messages import shortened
+from mopbt.messages import counted, shortened
 from mopbt.ownership import Owner
 from mopbt.results import Results
 from mopbt.run_config import RunConfig
@@ -216,7 +216,8 @@ def _check_orphans(results: Results, needed: frozenset[int]) -> Iterator[Finding
         remedy = "delete their files if you need the space"
     if orphans:
         names = ", ".join(map(str, orphans[:SHOWN])) + (", ..." if len(orphans) > SHOWN else "")
-        what = f"{len(orphans)} checkpoints are not needed ({names})"
+        verb = "is" if len(orphans) == 1 else "are"
+        what = f"{counted(len(orphans), 'checkpoint')} {verb} not needed ({names})"
         yield Finding("warning", "checkpoints", what, remedy)
 
 

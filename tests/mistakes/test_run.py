@@ -69,11 +69,11 @@ MISTAKES = [
     ),
     Mistake(
         *("a run with another seed", running(out="ours", population=2, seed=1), RunMismatch),
-        *("seed is 1", "it was 0", "use the same settings, or another directory"),
+        *("seed is 1", "it was 0", "use the same settings, or name another `out`"),
     ),
     Mistake(
         *("a run with another task", running(out="done"), RunMismatch),
-        *("task is 'train'", "it was 'toy'", "use the same settings, or another directory"),
+        *("task is 'train'", "it was 'toy'", "use the same settings, or name another `out`"),
     ),
     Mistake(
         *("storage without a journal", running(out=None, storage="elsewhere"), ValueError),
@@ -130,7 +130,7 @@ def test_a_run_without_reports_restarts(here):
     with pytest.raises(
         RunMismatch,
         match=r"constraints is \['up >= 1'\], it was \['up >= 0'\]; use the same settings, "
-        r"or another directory for `out`$",
+        r"or name another `out` \(--out\) for a new run$",
     ):
         mopbt.run(train, constraints=["up >= 1"], **said)
 

@@ -92,9 +92,10 @@ def compare_algorithms(
     reuse: ReuseOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Compare algorithms over tasks and seeds; write tables and figures.
+    """Compare algorithms over tasks and seeds.
 
-    A virtual clock times the runs. Rerun the same command to resume.
+    The command writes tables and figures. A virtual clock times the runs. Rerun the same command
+    to resume.
 
     Example: mopbt compare experiments/self-check.toml --out comparisons/self-check
     """

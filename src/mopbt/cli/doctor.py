@@ -32,6 +32,7 @@ EXTRAS = {
     "sklearn": "scikit-learn",
     "tensorboard": "tensorboard",
     "torch": "torch",
+    "transformers": "transformers",
     "wandb": "wandb",
 }
 
@@ -42,7 +43,7 @@ PlaceArgument = Annotated[
 
 @app.command()
 def doctor(directory: PlaceArgument = Path("runs"), as_json: JsonOption = False) -> None:
-    """Check versions, extras, devices, and whether a directory can hold runs.
+    """Check the installation, the devices and a directory for runs.
 
     Exits with 1 if a run could not be executed here.
 

@@ -41,9 +41,10 @@ def evaluate(
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the models on the front on test data, or on other rows that the task declares.
+    """Measure the models on the front on test data.
 
-    Evaluations that were made before are not repeated.
+    --rows names other rows that the task declares. Evaluations that were made before are
+    not repeated.
 
     Example: mopbt evaluate runs/demo --rows test --repeats 5
     """

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from mopbt.cli.application import JsonOption, ModelArgument, RunArgument, app
+from mopbt.cli.options import suggest
 from mopbt.cli.output import (
     as_text,
     out,
@@ -23,8 +24,9 @@ from mopbt.cli.output import (
 from mopbt.errors import MopbtError
 from mopbt.front import Ancestor
 from mopbt.html.run_data import check_comparable
-from mopbt.messages import column_texts, did_you_mean, shortened
+from mopbt.messages import byte_size, column_texts, did_you_mean, shortened
 from mopbt.plots.against import describe_differences, shared_reference
+from mopbt.progress_display import clock
 from mopbt.results import Results
 
 # The columns of the list of runs.
@@ -57,11 +59,18 @@ ClaimsOption = Annotated[
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory to search.")]
 SortOption = Annotated[
     str,
-    typer.Option(help=f"Column to sort by, numbers from large to small: {', '.join(COLUMNS)}."),
+    typer.Option(
+        help=f"Column to sort by, numbers from large to small: {', '.join(COLUMNS)}.",
+        autocompletion=suggest(*COLUMNS),
+    ),
 ]
 StateOption = Annotated[
     str | None,
-    typer.Option(help=f"Only runs in this state: {', '.join(STATES)}.", show_default=False),
+    typer.Option(
+        help=f"Only runs in this state: {', '.join(STATES)}.",
+        show_default=False,
+        autocompletion=suggest(*STATES),
+    ),
 ]
 TaskOption = Annotated[
     str | None, typer.Option(help="Only runs of the task with this name.", show_default=False)
@@ -80,8 +89,8 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
         print_json(summary | {"warning": results.noise_warning(), "advice": results.advice()})
         return
     table = Table(box=None, show_header=False, padding=(0, 2))
-    for key, value in summary.items():
-        table.add_row(key.replace("_", " "), shortened(as_text(value)))
+    for key, value in _readable(summary).items():
+        table.add_row(key, shortened(as_text(value)))
     out.print(table)
     if lacks := shortfall(results):
         out.print(lacks, style="yellow", markup=False, soft_wrap=True)
@@ -95,6 +104,19 @@ def show(path: RunArgument, as_json: JsonOption = False) -> None:
             markup=False,
             soft_wrap=True,
         )
+
+
+def _readable(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary with units instead of plain numbers."""
+    readable = dict(summary)
+    total = readable.pop("intervals_in_all")
+    if total is not None:
+        readable["intervals"] = f"{summary['intervals']} of {total}"
+    readable["seconds"] = clock(summary["seconds"])
+    if "bytes" in summary:
+        readable["bytes"] = byte_size(summary["bytes"])
+    names = {"seconds": "time", "bytes": "disk"}
+    return {names.get(key, key): value for key, value in readable.items()}
 
 
 @app.command()

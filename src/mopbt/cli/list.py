@@ -15,7 +15,10 @@ from mopbt.registry import TaskFamily, registered
 
 @app.command("algorithms")
 def list_algorithms(as_json: JsonOption = False) -> None:
-    """List the algorithms with their options, defaults and sections in the paper."""
+    """List the algorithms and their options.
+
+    For each algorithm: its section in the paper, and the defaults of its options.
+    """
     rows = [
         {
             "name": name,
@@ -50,15 +53,16 @@ def list_tasks(as_json: JsonOption = False) -> None:
         print_json(rows)
         return
     for row in rows:
-        scales = f", scales {', '.join(row['scales'])}" if row["scales"] else ""
-        out.print(Text.assemble((row["name"], "bold"), f"  {row['about']}{scales}"))
+        out.print(Text.assemble((row["name"], "bold"), f"  {row['about']}"), soft_wrap=True)
         if not row["space"]:
             continue
         objectives = [f"{name} {direction}" for name, direction in row["objectives"].items()]
         _print_indented(f"{', '.join(objectives)}; tunes {', '.join(row['space'])}", style="dim")
+        if row["scales"]:
+            _print_indented(f"scales {', '.join(row['scales'])}", style="dim")
         if row["data"]:
             _print_indented(f"data {row['data']}", style="dim")
-    out.print("Run one with: mopbt run NAME --scale small --out runs/mine")
+    out.print("Run one with: mopbt run NAME --out runs/mine, for a task with scales --scale small")
 
 
 def _print_indented(text: str, style: str | None = None) -> None:

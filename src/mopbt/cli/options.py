@@ -14,21 +14,42 @@ from mopbt.engines.auto import ENGINES
 from mopbt.opening import EngineName
 from mopbt.problem import suggested_population
 from mopbt.progress_display import Display
-from mopbt.registry import PartialDataFamily, find_family, find_task, split_scale, with_scale
+from mopbt.registry import (
+    PartialDataFamily,
+    find_family,
+    find_task,
+    registered,
+    split_scale,
+    with_scale,
+)
 from mopbt.session import Budget
+
+
+def suggest(*names: str) -> Callable[[str], list[str]]:
+    """Return the function with which a shell completes one of these values."""
+    # Typer requires this name of the parameter.
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def _suggest_task(incomplete: str) -> list[str]:
+    return suggest(*registered())(incomplete)
+
 
 TaskArgument = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
         help="A registered task (toy, trade-off), package.module:object, or file.py:object.",
+        autocompletion=_suggest_task,
     ),
 ]
 ScaleOption = Annotated[
     str | None,
     typer.Option(
-        help="Size of a task of the paper: paper, small or smoke [default: paper].",
+        help="Size of a task of the paper, such as paper, small or smoke; `mopbt tasks` lists them "
+        "[default: paper].",
         show_default=False,
+        autocompletion=suggest("paper", "medium", "small", "small-1000", "smoke"),
     ),
 ]
 PartialDataOption = Annotated[
@@ -39,7 +60,11 @@ PartialDataOption = Annotated[
     ),
 ]
 AlgorithmOption = Annotated[
-    str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}; see `mopbt algorithms`.")
+    str,
+    typer.Option(
+        help=f"One of {', '.join(ALGORITHMS)}; see `mopbt algorithms`.",
+        autocompletion=suggest(*ALGORITHMS),
+    ),
 ]
 PopulationOption = Annotated[
     int | None,
@@ -55,7 +80,11 @@ AlgorithmOptionsOption = Annotated[
     ),
 ]
 EngineOption = Annotated[
-    str, typer.Option(help=f"What executes the training: auto, {', '.join(ENGINES)}.")
+    str,
+    typer.Option(
+        help=f"What executes the training: auto, {', '.join(ENGINES)}.",
+        autocompletion=suggest("auto", *ENGINES),
+    ),
 ]
 WorkersOption = Annotated[
     int | None,
@@ -111,6 +140,7 @@ PrecisionOption = Annotated[
     typer.Option(
         help="What a PyTorch task trains in: fp32, tf32, bf16 or fp16 [default: that of the task].",
         show_default=False,
+        autocompletion=suggest("fp32", "tf32", "bf16", "fp16"),
     ),
 ]
 CompileOption = Annotated[
@@ -119,6 +149,7 @@ CompileOption = Annotated[
         help="Compile the training of a PyTorch task: true, false, or auto to measure whether that "
         "pays [default: that of the task].",
         show_default=False,
+        autocompletion=suggest("true", "false", "auto"),
     ),
 ]
 TimeoutOption = Annotated[
@@ -142,6 +173,7 @@ KeepPrecisionOption = Annotated[
     typer.Option(
         help="Store models that only the front needs in fp16 or bf16 [default: as trained].",
         show_default=False,
+        autocompletion=suggest("fp16", "bf16"),
     ),
 ]
 SecondsOption = Annotated[

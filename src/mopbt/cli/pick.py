@@ -142,7 +142,7 @@ def replay_model(
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Retrain a model from scratch along its schedule, and compare the metrics.
+    """Retrain a model along its schedule, and compare the metrics.
 
     Example: mopbt replay runs/demo 1203 --seed 1
     """

@@ -30,7 +30,9 @@ def plan(
     budget_jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a small part of a run of TASK, and predict its time, memory and disk space.
+    """Predict the time, memory and disk space of a run of TASK.
+
+    A small part of the run is measured first.
 
     Example: mopbt plan adult-fairness --scale small --keep 20
     """

@@ -223,7 +223,7 @@ def resume(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Resume a run with the settings it was started with, or extend it.
+    """Resume a run with its recorded settings, or extend it.
 
     Example: mopbt resume runs/trade-off-1 --steps 200
     """

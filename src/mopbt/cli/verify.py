@@ -24,10 +24,10 @@ def verify_run(
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a run end to end, and say what is wrong and how to fix it.
+    """Check that a run is intact, and say how to fix what is not.
 
-    It reads the journal and every required checkpoint with their checksums, and the record of the
-    storage. Nothing is changed.
+    The command reads the journal and every required checkpoint with their checksums, and the
+    record of the storage. Nothing is changed.
 
     Example: mopbt verify runs/demo
     """

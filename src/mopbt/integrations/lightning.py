@@ -215,7 +215,9 @@ def _kind(value: Any) -> str:
 
 def _check_types(task: LightningTask) -> None:
     """Raise TypeError for arguments of another type, with the remedy."""
-    module, data, trainer = task.module, task.data, task.trainer
+    module = task.module
+    data = task.data
+    trainer = task.trainer
     is_module_class = isinstance(module, type) and issubclass(module, LightningModule)
     if is_module_class or isinstance(module, LightningModule) or not callable(module):
         raise TypeError(
