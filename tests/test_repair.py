@@ -6,14 +6,18 @@ from dataclasses import replace
 import pytest
 
 from mopbt import MOPBT, Budget, Results, run
+from mopbt.engines.simulated import SimulatedEngine
 from mopbt.errors import CorruptJournal, RunMismatch
-from mopbt.history import History
+from mopbt.evaluations import read_evaluations
+from mopbt.history import LOST_REPORT, History
 from mopbt.problem import problem_of
 from mopbt.repair import repair_journal
 from mopbt.run_config import RunConfig
+from mopbt.run_directory import read_run_config
 from mopbt.runner import execute_run
 from mopbt.stores.journal import read_damaged
 from mopbt.tasks.toy import ToyTask
+from mopbt.verify import verify
 
 TASK = ToyTask(steps=8)
 
@@ -159,3 +163,108 @@ def test_a_repaired_run_keeps_its_models_and_resumes(complete, tmp_path, place):
             again.checkpoint(point) == results.checkpoint(point.model) or point.model not in before
         )
     assert isinstance(Results.open(tmp_path / "run"), Results)
+
+
+class RowsToy(ToyTask):
+    """A toy with test rows, on which the front is measured at the end of a run."""
+
+    @property
+    def rows(self):
+        return ("test",)
+
+    def evaluate_rows(self, model, hp, step, rows, seed):
+        return self.evaluate(model)
+
+
+def damage(out, place):
+    journal = out / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[place] = lines[place].replace(b'"', b"?", 1)
+    journal.write_bytes(b"".join(lines))
+
+
+def repair(task, out, algorithm, engine="local", progress=False):
+    settings = read_run_config(out)
+    options = {"engine": engine, "progress": progress, "budget": Budget()}
+    return execute_run(task, algorithm, settings, out=out, repair=True, **options)
+
+
+def test_jobs_start_from_models_whose_reports_were_lost(tmp_path):
+    """Before, all of them failed, because nothing recorded the checksums of these models."""
+    algorithm = MOPBT(population=5)
+    options = {"algorithm": algorithm, "engine": SimulatedEngine(5), "progress": False}
+    run(TASK, out=tmp_path, budget=Budget(seconds=5), **options)
+    lines = read_damaged(tmp_path / "journal.jsonl")
+    assert [len(line.jobs) or -len(line.reports) for line in lines] == [5, -5, 5, -5, 5, 0]
+    damage(tmp_path, 3)
+    results = repair(TASK, tmp_path, algorithm, SimulatedEngine(5))
+    assert results.done
+    assert sorted(results.history.reports.failures().values()) == [LOST_REPORT] * 5
+    # The checksums are recorded, so that a model that is damaged later is noticed.
+    repaired = read_damaged(tmp_path / "journal.jsonl")[3].reports
+    assert [r.checksum for r in repaired] == [r.checksum for r in lines[3].reports]
+    assert verify(tmp_path).findings == []
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "measured"
+    algorithm = MOPBT(population=4)
+    options = {"algorithm": algorithm, "engine": "local", "progress": False}
+    return run(RowsToy(steps=6), out=out, **options), algorithm
+
+
+def test_a_model_that_a_lost_report_had_displaced_may_be_without_weights(
+    measured, tmp_path, capsys
+):
+    """Before, the run could never be completed: its last evaluation always failed."""
+    results, algorithm = measured
+    places = [n for n, line in enumerate(read_damaged(results.path / "journal.jsonl")) if n % 2]
+    for place in places[:-1]:
+        out = tmp_path / str(place)
+        shutil.copytree(results.path, out)
+        damage(out, place)
+        again = repair(RowsToy(steps=6), out, algorithm, progress=True)
+        assert again.done
+        printed = capsys.readouterr().err
+        lost = again.lost_models()
+        on_front = {point.model for point in again.front()}
+        assert again.models_with_weights() == on_front - lost
+        assert {e.model for e in read_evaluations(out)} >= on_front - lost
+        verified = verify(out)
+        assert verified.ok
+        if lost:
+            break
+    assert f"model {min(lost)} is on the front again without weights" in str(verified.findings)
+    assert f"no weights: of model {min(lost)}" in " ".join(printed.split())
+    assert again.replay(min(lost), RowsToy(steps=6)).differences == {"near": 0.0, "far": 0.0}
+
+
+def test_a_job_whose_start_was_removed_after_its_report_is_not_repeated(measured, tmp_path):
+    """Before, it failed as if its checkpoint had been damaged."""
+    results, algorithm = measured
+    lines = read_damaged(results.path / "journal.jsonl")
+    jobs = [job for line in lines for job in line.jobs]
+    kept = results.checkpoints.kept()
+    lost = next(job for job in jobs if job.end == 6 and job.start not in kept)
+    place = next(n for n, line in enumerate(lines) if lost.id in [r.job for r in line.reports])
+    shutil.copytree(results.path, tmp_path / "run")
+    damage(tmp_path / "run", place)
+    again = repair(RowsToy(steps=6), tmp_path / "run", algorithm)
+    assert list(again.history.reports.failures().values()) == [LOST_REPORT]
+    assert again.history.report(lost.id).checksum == results.history.report(lost.id).checksum
+
+
+def test_without_checksums_all_checkpoints_count_as_stored(measured):
+    results, algorithm = measured
+    lines = read_damaged(results.path / "journal.jsonl")
+    problem = problem_of(RowsToy(steps=6))
+    scheduler = algorithm.scheduler(problem)
+    damaged = [*lines[:-3], None, *lines[-2:]]
+    assert repair_journal(damaged, problem, scheduler, 0) == [*lines[:-3], *lines[-2:]]
+    repaired = repair_journal(damaged, problem, scheduler, 0, checksum_of=lambda job: "")
+    assert repaired[-3].reports[0].error == LOST_REPORT
+    assert repair_journal(damaged, problem, scheduler, 0, checksum_of=str) == [
+        *lines[:-3],
+        *lines[-2:],
+    ]

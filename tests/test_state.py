@@ -89,6 +89,9 @@ def test_a_report_by_hand():
         "duration": 0.0,
         "error": 'Traceback "…"\n',
     }
+    lost = Report(3, error="lost", checksum="ab")
+    assert lost.to_json()["checksum"] == "ab"
+    assert Report.from_json(through_json(lost.to_json())) == lost
 
 
 def test_what_a_line_has_only_if_it_is_needed_by_hand():

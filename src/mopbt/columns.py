@@ -249,7 +249,7 @@ class ReportColumns:
         self._violation.append(math.inf if failed else float(data.get("violation", 0.0)))
         self._seconds.append(data["seconds"])
         self._duration.append(data["duration"])
-        self._add_checksum(row, "" if failed else data["checksum"])
+        self._add_checksum(row, data.get("checksum", "") if failed else data["checksum"])
         self._scores.append({} if failed else data["scores"])
         self._errors.append(data.get("errors", {}))
         if failed:
@@ -268,7 +268,8 @@ class ReportColumns:
         duration = self._duration[row]
         if row in self._failure:
             error = self._failure[row]
-            return Report(job, seconds=seconds, duration=duration, error=error)
+            checksum = self.checksum(row)
+            return Report(job, checksum=checksum, seconds=seconds, duration=duration, error=error)
         return Report(
             job,
             objectives=self.objectives_of(row),
@@ -300,7 +301,7 @@ class ReportColumns:
         return self._violation[row]
 
     def checksum(self, row: int) -> str:
-        """Return the checksum of the checkpoint of a report; empty if its job failed."""
+        """Return the checksum of the checkpoint of a report; empty if there is none."""
         if row in self._odd_checksum:
             return self._odd_checksum[row]
         return self._checksum[row * CHECKSUM : (row + 1) * CHECKSUM].hex()

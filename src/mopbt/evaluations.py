@@ -16,8 +16,9 @@ from mopbt.errors import IncompatibleRun, TaskFailed
 from mopbt.filesystem import AppendOnlyFile
 from mopbt.history import History
 from mopbt.problem import rows_of
-from mopbt.retention import models_with_weights
+from mopbt.retention import models_with_weights, models_without_weights
 from mopbt.state import ErrorBar, Report
+from mopbt.stores.base import Checkpoints
 from mopbt.stores.journal import (
     UNREADABLE,
     encode_object,
@@ -206,14 +207,22 @@ def evaluate_missing(
 
 
 def evaluate_front(
-    engine: Engine, task: Any, history: History, keep: int | None, *, path: Path | None
+    engine: Engine,
+    task: Any,
+    history: History,
+    keep: int | None,
+    checkpoints: Checkpoints,
+    *,
+    path: Path | None,
 ) -> Evaluations:
     """Evaluate a front on the rows that a task declares where that is missing, and return all.
 
     `keep` is how many models keep their weights. `path` is the run's directory, if it has one.
     """
     evaluations = Evaluations() if path is None else read_evaluations(path)
-    keys = wanted_keys(sorted(models_with_weights(history, keep)), rows_of(task))
+    models = models_with_weights(history, keep)
+    models -= models_without_weights(history, keep, checkpoints)
+    keys = wanted_keys(sorted(models), rows_of(task))
     evaluate_missing(engine, history, keys, evaluations, path)
     return evaluations
 

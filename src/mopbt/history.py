@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 BROKEN = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+LOST_REPORT = "its report was in a damaged line of the journal"
 FEW = 64  # new reports that enter the archive one by one; more of them enter at once
 
 
@@ -199,6 +200,11 @@ class History:
     def has_errors(self) -> bool:
         """Return whether an objective was ever reported with an error."""
         return self.reports.has_errors
+
+    @property
+    def has_lost_reports(self) -> bool:
+        """Return whether a repair replaced reports, so that a model may be back on the front."""
+        return LOST_REPORT in self.reports.failures().values()
 
     @property
     def pessimistic_front(self) -> tuple[Entry, ...]:

@@ -23,13 +23,19 @@ from mopbt.problem import Task
 from mopbt.progress import Watch
 from mopbt.reduction import reduction_of
 from mopbt.results import Results
-from mopbt.retention import Retention
+from mopbt.retention import Retention, models_without_weights
 from mopbt.run_config import RunConfig
-from mopbt.run_directory import RunDirectory, absolute_storage, initial_models, open_run
+from mopbt.run_directory import (
+    RepairRules,
+    RunDirectory,
+    absolute_storage,
+    initial_models,
+    open_run,
+)
 from mopbt.schedulers.base import Scheduler, extend_scheduler
 from mopbt.session import Budget, Session
 from mopbt.stores.base import Exchange
-from mopbt.stores.directory import DirectoryStore, Repair
+from mopbt.stores.directory import DirectoryStore
 from mopbt.stores.fsspec import check_reachable
 from mopbt.stores.memory import MemoryStore
 from mopbt.warm_start import copy_models
@@ -127,8 +133,21 @@ class EngineRun:
         """Evaluate the front on the rows that a task declares, where that is missing."""
         path = self.store.path if isinstance(self.store, DirectoryStore) else None
         keep = self.settings.keep
-        made = evaluate_front(self.driver, task, self.history, keep, path=path)
+        checkpoints = self.store.checkpoints
+        made = evaluate_front(self.driver, task, self.history, keep, checkpoints, path=path)
         self.evaluations.update(made)
+
+    def note_lost_models(self) -> str:
+        """Return a note if a repair brought models back to the front without weights."""
+        models = models_without_weights(self.history, self.settings.keep, self.store.checkpoints)
+        if not models:
+            return ""
+        path = self.store.path if isinstance(self.store, DirectoryStore) else "RUN"
+        names = ", ".join(map(str, sorted(models)))
+        return (
+            f"no weights: of model {names}, back on the front because a report was lost; train it "
+            f"again with `mopbt replay {path} {min(models)} --export model.safetensors`"
+        )
 
     def results(self, task: Task[Any]) -> Results:
         """Return results that grow with the run."""
@@ -145,7 +164,7 @@ def open_with_engine(
     settings: RunConfig,
     choose_engine: EngineChoice,
     chooser: CompilationChooser,
-    repair: Repair | None,
+    repair: RepairRules | None,
 ) -> EngineRun:
     """Open the store of a run: its directory, memory, or a temporary directory for workers."""
     if out is None:

@@ -44,7 +44,7 @@ from mopbt.objectives import signed_reference
 from mopbt.problem import Problem, Task, rows_of
 from mopbt.progress import Outcome, Progress
 from mopbt.replay import Replayed, replay_schedule
-from mopbt.retention import models_with_weights
+from mopbt.retention import models_with_weights, models_without_weights
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import initial_models, open_run, read_run_config
 from mopbt.serialization import is_pickle, loads
@@ -455,9 +455,13 @@ class Results:
     def models_with_weights(self) -> frozenset[int]:
         """Return the ids of the models on the front whose weights the run keeps.
 
-        These are all, unless the run was started with a smaller `keep`.
+        These are all, unless the run was started with a smaller `keep`, or was repaired.
         """
-        return models_with_weights(self.history, self.settings.keep)
+        return models_with_weights(self.history, self.settings.keep) - self.lost_models()
+
+    def lost_models(self) -> frozenset[int]:
+        """Return the ids of models that a repair brought back to the front without weights."""
+        return models_without_weights(self.history, self.settings.keep, self.checkpoints)
 
     def _no_weights(self, model: int) -> str:
         run = self.path or "RUN"

@@ -3,6 +3,7 @@
 from mopbt.archive import Archive, Entry
 from mopbt.history import History
 from mopbt.ranking import scattered_order
+from mopbt.stores.base import Checkpoints
 
 
 class Retention:
@@ -49,3 +50,16 @@ def models_with_weights(history: History, keep: int | None) -> frozenset[int]:
     if keep is not None:
         return Retention(keep).follow(history)
     return frozenset(entry.job for entry in (*history.front, *history.pessimistic_front))
+
+
+def models_without_weights(
+    history: History, keep: int | None, checkpoints: Checkpoints
+) -> frozenset[int]:
+    """Return the models that should keep their weights, but lost them before a repair.
+
+    If the report of a model was lost, those that it had displaced from the front are back on it,
+    and their weights may have been removed.
+    """
+    if not history.has_lost_reports:
+        return frozenset()
+    return models_with_weights(history, keep) - checkpoints.kept()

@@ -1,10 +1,12 @@
 """The directory of a run: read its settings, open, check and lock it."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from mopbt.engines.base import InitialModels
 from mopbt.errors import CorruptJournal, RunMismatch, StoreError
@@ -20,13 +22,27 @@ from mopbt.history import History, read_history
 from mopbt.messages import counted
 from mopbt.ownership import Owner, claim_storage
 from mopbt.run_config import RunConfig
-from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, Repair
+from mopbt.stores.base import Exchange, InspectableCheckpoints
+from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore
 from mopbt.stores.fsspec import checkpoints_at
 from mopbt.stores.journal import read_lines
 
 FILES = {"run.toml", "journal.jsonl", "evaluations.jsonl", "checkpoints", "initial", "lock"}
 REMEDY = "use the same settings, or name another `out` (--out) for a new run"
 MOST_DIFFERENCES = 5  # in a message
+
+
+class RepairRules(Protocol):
+    """Rebuilds the exchanges of a journal in which damaged lines are None."""
+
+    def __call__(
+        self, lines: Sequence[Exchange | None], /, *, checksum_of: Callable[[int], str] | None
+    ) -> Sequence[Exchange]:
+        """Return the repaired exchanges.
+
+        `checksum_of` returns the checksum of a checkpoint as it is stored, or an empty string. It
+        is None if that cannot be found.
+        """
 
 
 class RunDirectory:
@@ -67,7 +83,7 @@ class RunDirectory:
             )
         return place
 
-    def open(self, settings: RunConfig, *, repair: Repair | None = None) -> "OpenRun":
+    def open(self, settings: RunConfig, *, repair: RepairRules | None = None) -> "OpenRun":
         """Start a new run, or resume one with the same settings; the lock stays with the caller.
 
         A run without reports restarts with the new settings. `repair` rebuilds a damaged journal.
@@ -78,7 +94,12 @@ class RunDirectory:
         if repair is not None:
             # Before anything is repaired by the rules of another task.
             check_same_settings(self.path, recorded, settings, REMEDY)
-            self.store.repair(repair)
+            self._claim(recorded, is_new=False)
+            checkpoints = self.store.checkpoints
+            checksum_of = None
+            if isinstance(checkpoints, InspectableCheckpoints):
+                checksum_of = checkpoints.stored_checksum
+            self.store.repair(partial(repair, checksum_of=checksum_of))
         history = read_history(recorded.problem, self.store.lines(), self.store.journal)
         if not recorded.extended(history.extension).differences(settings):
             # The settings of an extended run are those of its start, or the extended ones.
@@ -188,7 +209,7 @@ def read_run(path: Path) -> tuple[RunConfig, History]:
 
 
 def open_run(
-    path: Path, settings: RunConfig, *, repair: Repair | None = None, durable: bool = True
+    path: Path, settings: RunConfig, *, repair: RepairRules | None = None, durable: bool = True
 ) -> OpenRun:
     """Open a run's directory to execute it: a new one, or one with the same settings.
 

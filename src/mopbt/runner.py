@@ -249,6 +249,7 @@ def execute_run(
             opened.driver.early = early
         notes = [budget_note, _check_changed_code(opened, settings, on_change)]
         notes += [_note_engine(opened.spec), _note_compilation(opened.compilation)]
+        notes.append(opened.note_lost_models())
         if display is not None:
             for note in filter(None, notes):
                 display.note(note)

@@ -74,7 +74,8 @@ class Report:
     """The outcome of a job: what it measured, or why it failed.
 
     `objectives` are larger-is-better, None if the job failed. `scores` holds all metrics in their
-    original direction, `errors` the uncertainty of those that have one. `seconds` counts from the
+    original direction, `errors` the uncertainty of those that have one. `checksum` is that of the
+    checkpoint; of a failed job, only a report that a repair made has one. `seconds` counts from the
     start of the run by the engine's clock, `duration` is the work of this job.
     """
 
@@ -96,7 +97,10 @@ class Report:
             "duration": round(self.duration, 6),
         }
         if self.objectives is None:
-            return data | {"error": self.error}
+            data["error"] = self.error
+            if self.checksum:
+                data["checksum"] = self.checksum
+            return data
         data["objectives"] = [_to_json_number(value) for value in self.objectives]
         data["scores"] = {name: _to_json_number(value) for name, value in self.scores.items()}
         data["checksum"] = self.checksum
@@ -114,7 +118,7 @@ class Report:
         """Read a report from a JSON object."""
         times = {"job": data["job"], "seconds": data["seconds"], "duration": data["duration"]}
         if "error" in data:
-            return Report(**times, error=data["error"])
+            return Report(**times, error=data["error"], checksum=data.get("checksum", ""))
         return Report(
             **times,
             objectives=tuple(float(value) for value in data["objectives"]),

@@ -112,6 +112,7 @@ def _verify_models(results: Results, path: Path, code: Code, others: list[Findin
         *_check_end_of_journal(results, path / "journal.jsonl"),
         *_check_checkpoints(results, required, "error"),
         *_check_checkpoints(results, optional - required, "warning"),
+        *_check_lost_models(results),
         *_check_initial_models(path, initial),
         *_check_orphans(results, required | optional),
         *_check_leftovers(results, path),
@@ -192,6 +193,14 @@ def _is_dropped(results: Results, model: int) -> bool:
     assert results.path is not None
     required, optional = _required_models(Results.open(results.path))
     return model not in required | optional
+
+
+def _check_lost_models(results: Results) -> Iterator[Finding]:
+    """Name the models that a repair brought back to the front without weights."""
+    for model in sorted(results.lost_models()):
+        what = f"model {model} is on the front again without weights, because a report was lost"
+        remedy = f"train it again with `mopbt replay {results.path} {model} --export FILE`"
+        yield Finding("warning", "checkpoints", what, remedy)
 
 
 def _check_initial_models(path: Path, checksums: Sequence[str]) -> Iterator[Finding]:

@@ -30,15 +30,8 @@ def commit():
     return answer.stdout.strip() or "0"
 
 
-# Nine of the first 86 lifecycles fail; whether runs or their model are wrong is not known yet:
-# `make attack ARGS=lifecycles`.
-FAILING = {"lifecycles": pytest.mark.skip(reason="some lifecycles are known to fail")}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "attack", [pytest.param(attack, marks=FAILING.get(attack, ())) for attack in ATTACKS]
-)
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_a_sample_of_the_attack_finds_nothing(attack, tmp_path):
     count = 0
     for unit in units_of(tmp_path, Sample(SHARE, commit()), [attack]):

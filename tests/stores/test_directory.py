@@ -569,3 +569,22 @@ def test_an_error_while_an_open_checkpoint_is_read_is_not_one_of_its_model(
         else:
             with pytest.raises(StoreError, match=r"cannot read checkpoint .*3\.ckpt after 2"):
                 file.read()
+
+
+def test_the_checksum_of_a_checkpoint_without_a_report_can_be_found(tmp_path, monkeypatch):
+    checkpoints = DirectoryCheckpoints(tmp_path)
+    checksum = checkpoints.save(1, b"model")
+    assert checkpoints.stored_checksum(1) == checksum
+    assert checkpoints.stored_checksum(2) == ""
+    # A read error is retried: it does not mean that the checkpoint is missing.
+    real = directory.open_to_read
+    errors = [OSError(errno.EIO, "Input/output error")]
+
+    def open_to_read(path):
+        if errors:
+            raise errors.pop()
+        return real(path)
+
+    monkeypatch.setattr(directory, "open_to_read", open_to_read)
+    assert checkpoints.stored_checksum(1) == checksum
+    assert not errors

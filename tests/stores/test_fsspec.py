@@ -273,3 +273,10 @@ def test_a_folder_is_made_if_the_file_system_asks_for_it(monkeypatch):
 def test_urls_of_this_machine_are_folders():
     assert [is_remote(f"{scheme}/x") for scheme in ("", "file://", "local://")] == [False] * 3
     assert is_remote("memory://x")
+
+
+def test_the_checksum_of_a_checkpoint_without_a_report_can_be_found():
+    checkpoints = RemoteCheckpoints("memory://without-report")
+    checksum = checkpoints.save(1, b"model")
+    assert checkpoints.stored_checksum(1) == checksum
+    assert checkpoints.stored_checksum(2) == ""

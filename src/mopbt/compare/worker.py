@@ -385,7 +385,9 @@ def execute_run(spec: RunSpec, report_share: Callable[[float], None]) -> Marker:
         elapsed = session.elapsed
         if rows_of(task):
             session.free_engine()
-            evaluate_front(engine, task, run.history, None, path=run.store.path)
+            evaluate_front(
+                engine, task, run.history, None, run.store.checkpoints, path=run.store.path
+            )
         real = earlier + time.perf_counter() - began
         shared = replace(problem, constraints=problem_of(task).constraints)
         return _finish(spec, run, shared, elapsed, real)

@@ -155,6 +155,14 @@ class ReducibleCheckpoints(Protocol):
         """Return the checksum of a reduced checkpoint; an empty string if it is not reduced."""
 
 
+@runtime_checkable
+class InspectableCheckpoints(Protocol):
+    """Checkpoints whose checksums can be found although their reports are lost."""
+
+    def stored_checksum(self, id: int) -> str:
+        """Return the checksum of a whole checkpoint as it is stored; empty if it is missing."""
+
+
 class Store(Protocol):
     """The record of a run: its jobs and reports in order, and its checkpoints."""
 
@@ -228,14 +236,19 @@ class Hashing(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def has_checksum(file: IO[bytes], checksum: str) -> bool:
-    """Return whether a file has a checksum, and go back to its begin."""
+def checksum_of_file(file: IO[bytes]) -> str:
+    """Return the checksum of a whole file, and go back to its begin."""
     file.seek(0)
     found = hashlib.blake2b(digest_size=16)
     while data := file.read(2**22):
         found.update(data)
     file.seek(0)
-    return found.hexdigest() == checksum
+    return found.hexdigest()
+
+
+def has_checksum(file: IO[bytes], checksum: str) -> bool:
+    """Return whether a file has a checksum, and go back to its begin."""
+    return checksum_of_file(file) == checksum
 
 
 def with_retries(action: str, attempt: Callable[[], Answer]) -> Answer:

@@ -41,6 +41,7 @@ from mopbt.stores.base import (
     Exchange,
     Hashing,
     checksum_of,
+    checksum_of_file,
     damaged_checkpoint,
     has_checksum,
     missing_checkpoint,
@@ -96,6 +97,19 @@ class DirectoryCheckpoints:
     def open(self, id: int, checksum: str) -> IO[bytes]:
         """Open a checkpoint whose checksum is right; errors are those of `load`."""
         return _open_verified(self.file(id), id, checksum)
+
+    def stored_checksum(self, id: int) -> str:
+        """Return the checksum of a whole checkpoint as it is stored; empty if it is missing."""
+        file = self.file(id)
+
+        def attempt() -> str:
+            with open_to_read(file) as opened:
+                return checksum_of_file(opened)
+
+        try:
+            return with_retries(f"read checkpoint {file}", attempt)
+        except FileNotFoundError:
+            return ""
 
     def size_of(self, id: int) -> int:
         """Return the bytes of a whole checkpoint; 0 if it is missing or reduced."""

@@ -68,10 +68,17 @@ class RemoteCheckpoints:
 
     def load(self, id: int, checksum: str) -> bytes:
         """Read a checkpoint; CorruptCheckpoint if it is missing or its checksum is wrong."""
+        return verify_checkpoint(self.file(id), id, self._read(id), checksum)
+
+    def stored_checksum(self, id: int) -> str:
+        """Return the checksum of a checkpoint as it is stored; empty if it is missing."""
+        data = self._read(id)
+        return "" if data is None else checksum_of(data)
+
+    def _read(self, id: int) -> bytes | None:
         files = self.file_system()
         path = self._path(id)
-        data = read_with_retries(f"checkpoint {self.file(id)}", lambda: bytes(files.cat_file(path)))
-        return verify_checkpoint(self.file(id), id, data, checksum)
+        return read_with_retries(f"checkpoint {self.file(id)}", lambda: bytes(files.cat_file(path)))
 
     def drop(self, ids: Iterable[int]) -> None:
         """Remove checkpoints, in one request if the file system supports it."""
