@@ -4,12 +4,26 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The versions to install: those that are tested, or constraints-lowest.txt or constraints-newest.txt.
 CONSTRAINTS ?= constraints.txt
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 MADE_FROM := pyproject.toml $(CONSTRAINTS)
+# uv installs faster than pip. `make UV= demo` uses pip although uv is available.
+UV := $(shell command -v uv 2>/dev/null)
+ifneq ($(UV),)
+CREATE_VENV := $(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS)
+# uv does not read the settings of pip.
+ifneq ($(PIP_FIND_LINKS),)
+UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+export UV_FIND_LINKS
+endif
+else
+# Earlier versions of pip do not read dependency groups.
+CREATE_VENV := $(PYTHON) -m venv --clear $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+endif
 # The extras of the package that its tests use.
 TESTED := bo,lightning,mlflow,optuna,pandas,plot,ray,sklearn,tensorboard,torch,transformers,wandb
 
-.PHONY: demo test test-all attack check bench coverage mutation trace docs experiments dist clean
+.PHONY: demo test test-all attack check bench coverage mutation trace docs experiments dist release clean
 
 # MO-PBT and random search train the same networks for the same number of steps, on real data from the package.
 demo: $(VENV)/.demo
@@ -81,44 +95,47 @@ dist: $(VENV)/.release
 	$(BIN)/twine check --strict dist/*
 	@test -z "$$(find dist -name '*.whl' -size +2M)" || { echo 'the wheel is larger than 2 MB' >&2; exit 1; }
 
+# Check the distributions in clean environments, then tag. ARGS=--no-tag does not tag, ARGS='--only torch sdist' repeats some checks.
+release: dist
+	$(BIN)/python tools/release.py --constraints $(CONSTRAINTS) $(ARGS)
+
 clean:
 	rm -rf $(VENV)
 
 $(VENV)/.made: $(MADE_FROM)
-	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"  # reads dependency groups
+	$(CREATE_VENV)
 	touch $@
 
 # Install PyTorch first and pinned, so that no other package selects a build of it.
 $(VENV)/.torch: $(VENV)/.made
-	$(PIP) torch
+	$(INSTALL) torch
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.torch
-	$(PIP) --editable ".[demo]"
+	$(INSTALL) --editable ".[demo]"
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch
-	$(PIP) --editable ".[$(TESTED)]" --group test
+	$(INSTALL) --editable ".[$(TESTED)]" --group test
 	touch $@
 
 $(VENV)/.baselines: $(VENV)/.torch
-	$(PIP) --editable ".[$(TESTED)]" --group baselines
+	$(INSTALL) --editable ".[$(TESTED)]" --group baselines
 	touch $@
 
 $(VENV)/.check: $(VENV)/.torch
-	$(PIP) --editable ".[$(TESTED)]" --group check --group test
+	$(INSTALL) --editable ".[$(TESTED)]" --group check --group test
 	touch $@
 
 $(VENV)/.release: $(VENV)/.made
-	$(PIP) --group release
+	$(INSTALL) --group release
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.torch
-	$(PIP) --editable ".[lightning,plot,ray,sklearn,torch]" --group docs
+	$(INSTALL) --editable ".[lightning,plot,ray,sklearn,torch]" --group docs
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.torch
-	$(PIP) --editable ".[bo,optuna,plot,ray,torch]" --group bench
-	$(PIP) --no-deps syne-tune
+	$(INSTALL) --editable ".[bo,optuna,plot,ray,torch]" --group bench
+	$(INSTALL) --no-deps syne-tune
 	touch $@

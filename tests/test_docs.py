@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -15,15 +14,10 @@ import pytest
 
 from command_line import mopbt_command
 from mopbt.version import __version__
+from readme import execute_readme, extras, programs, terminal_block
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "docs").rglob("*.md"))]
-
-
-def programs(page):
-    return re.findall(
-        r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S
-    )
 
 
 @pytest.mark.slow
@@ -45,33 +39,6 @@ def test_no_two_pages_have_the_same_run():
     assert sum(map(len, places.values())) == len(set().union(*places.values())) > 8
     # `mopbt run toy` writes there.
     assert "runs/toy" not in set().union(*places.values())
-
-
-def terminal_block():
-    """Return the commands of the README that use its program."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Your own")[2]
-    return re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)[0]
-
-
-def execute_readme(place, path):
-    """Execute the program and the terminal block of the README as a reader would."""
-    (program,) = programs("README.md")
-    assert len([line for line in program.splitlines() if line.strip()]) <= 21
-    (place / "first.py").write_text(program)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        ["bash", "-euxo", "pipefail", "-c", terminal_block()],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env=environment | {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"'precision': .*'lr': ", done.stdout)) >= 2
-    for file in ("front.png", "model.safetensors", "runs/first/report.html", "runs/second"):
-        assert (place / file).exists(), file
-    assert "identical" in done.stdout
 
 
 def test_the_program_and_the_commands_of_the_readme_run(tmp_path):
@@ -108,7 +75,6 @@ def test_the_readme_runs_as_printed(tmp_path):
 @pytest.mark.slow
 def test_the_readme_runs_from_the_wheel(tmp_path):
     """Install the wheel into a new environment, with the extras that the README names."""
-    extras = re.search(r"`pip install '\.(\[[\w,]+\])'`", (ROOT / "README.md").read_text())[1]
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     bin = tmp_path / "venv" / "bin"
     pip = [bin / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -119,7 +85,7 @@ def test_the_readme_runs_from_the_wheel(tmp_path):
     ):
         if command[0] == "install":
             (wheel,) = wheels.glob("mopbt-*.whl")
-            command.append(f"{wheel}{extras}")
+            command.append(f"{wheel}[{extras()}]")
         done = subprocess.run([*pip, *command], capture_output=True, text=True, timeout=500)
         if "No matching distribution" in done.stderr or "connection" in done.stderr.lower():
             pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1]}")
