@@ -51,14 +51,15 @@ check: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# All benchmarks run, even if one misses its target. BENCH_JSON collects the rows of all.
-BENCHMARKS := ranking hypervolume overhead population schedulers history cluster report memory
+# All benchmarks run, even if one misses its target. BENCH_JSON collects the rows of all, and a table of them is printed at the end.
+BENCHMARKS := startup trial_cost ranking hypervolume overhead population schedulers history cluster report memory
 BENCH_JSON ?= build/bench.json
 bench: $(VENV)/.bench
 	rm -f $(BENCH_JSON)
 	missed=; for name in $(BENCHMARKS); do \
 	  $(BIN)/python benchmarks/$$name.py --json $(BENCH_JSON) || missed="$$missed $$name"; \
 	done; \
+	$(BIN)/python benchmarks/table.py $(BENCH_JSON); \
 	if [ -n "$$missed" ]; then echo "missed a target or failed:$$missed" >&2; exit 1; fi
 
 # Measurements that must not get worse, see baselines/README.md. ARGS=--record writes a baseline.

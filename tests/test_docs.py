@@ -135,6 +135,15 @@ def test_links_lead_somewhere(page):
             assert not anchor or anchor in anchors(file), f"{page}: {target}#{anchor}"
 
 
+def test_only_small_figures_that_a_page_shows_are_in_the_repository():
+    pages = "".join((ROOT / page).read_text() for page in PAGES)
+    for figure in [*(ROOT / "docs").rglob("*.png"), *(ROOT / "results").rglob("*.png")]:
+        assert figure.stat().st_size < 250_000, figure
+        place = figure.relative_to(ROOT)
+        shown = place.as_posix() if place.parts[0] == "results" else place.name
+        assert shown in pages, f"no page shows {place}: remove it"
+
+
 def test_every_guide_is_in_llms_txt():
     text = (ROOT / "docs" / "llms.txt").read_text()
     guides = {page.removeprefix("docs/") for page in PAGES if "/how-to/" in page}
