@@ -352,7 +352,10 @@
     const { objectives } = runs[0], alone = runs.length === 1, last = objectives.length - 1;
     const height = 340, top = 44, low = height - 28, side = Math.min(32, width / 8);
     // Without the margins of a scatter plot, an axis ends at the worst and the best value.
-    const ends = views.map(([lo, hi]) => [lo + (0.04 / 1.08) * (hi - lo), hi - (0.04 / 1.08) * (hi - lo)]);
+    const ends = views.map(([lo, hi]) => {
+      const margin = (0.04 / 1.08) * (hi - lo);
+      return [lo + margin, hi - margin].map((v) => (Math.abs(v) < 1e-9 * (hi - lo) ? 0 : v)); // no 8.67e-19
+    });
     const X = (k) => side + (k / last) * (width - 2 * side);
     const Y = (k, v) => {
       const [lo, hi] = ends[k], share = (v - lo) / (hi - lo);
@@ -499,9 +502,9 @@
 
   function originOf(run, job) {
     const way = wayOf(run, job), taken = way.filter((s) => s.before !== null);
-    const parts = taken.map((s) => `was copied by trial ${s.trial} at step ${s.begin}`);
+    const parts = taken.map((s, i) => `trial ${s.trial}${i ? "" : " copied it"} at step ${s.begin}`);
     const shown = parts.length > 5 ? [parts[0], `… (${parts.length} copies in total)`, parts.at(-1)] : parts;
-    return `It started as trial ${[way[0].trial, ...shown].join(", ")}.`;
+    return `It started as trial ${way[0].trial}${parts.length ? `; ${shown.join(", ")}` : ""}.`;
   }
 
   function copyable(words, what) {
@@ -531,7 +534,7 @@
       small(`Trial ${trial}, trained to step ${step}. ${originOf(run, job)}`),
       violation ? trouble(`No model satisfies ${run.constraints.join(" and ")}; this one comes closest ` +
         `(violation ${text(violation, 2)}).`) : null,
-      make("h3", {}, "Scores"), pairs(scoresOf(run, point)),
+      make("h3", {}, "Metrics"), pairs(scoresOf(run, point)),
       make("h3", {}, "Hyperparameter schedule"), schedule,
       make("h3", {}, "Load the model"), copyable(python[0] + job + python[1], "Python code"),
       make("h3", {}, "Export the model"), copyable(shell[0] + job + shell[1], "command"));
