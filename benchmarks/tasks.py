@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from mopbt import Results, run
-from mopbt.engines.supervisor import available_cores
+from mopbt.engines.devices import available_cores
 from mopbt.metrics import hypervolume
 from mopbt.tasks.paper import TASKS
 

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "mopbt"
 LAYERS = {
     # Nouns.
     0: {
-        "table",
+        *("table", "arguments"),
         *("version", "errors", "messages", "limits", "rng", "space", "objectives", "state"),
         *("problem", "serialization", "averaging", "estimate"),
     },

@@ -206,7 +206,7 @@ def test_models_of_a_front_are_stored_in_half_precision(tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp32", "half", 16])
 def test_another_precision_of_models_is_an_error(precision, tmp_path):
-    with pytest.raises(ValueError, match="`keep_precision` must be 'fp16', 'bf16'"):
+    with pytest.raises(ValueError, match="`keep_precision` must be one of None, 'fp16', 'bf16'"):
         mopbt.run(ToyTask(), out=tmp_path / "run", keep_precision=precision, **QUIET)
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from mopbt.cli import app
 from mopbt.errors import RunLocked, StoreError
+from mopbt.locking import holder_of
 from mopbt.run_config import RunConfig
 from mopbt.run_directory import RunDirectory, locked_run
-from mopbt.stores.directory import holder_of
 
 
 def command(*arguments):

@@ -6,9 +6,9 @@ An algorithm is a frozen dataclass of options. It builds the scheduler for a pro
 import math
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
+from mopbt.arguments import check_choice, check_count, check_share
 from mopbt.explore import Explore, Local, RandomMutation
 from mopbt.limits import POPULATION as LARGEST_POPULATION
 from mopbt.messages import did_you_mean
@@ -94,7 +94,7 @@ class _PopulationBased(ABC):
     start: Start = "stratified"
 
     def __post_init__(self) -> None:
-        check_count("population", self.population, 2)
+        check_count("population", self.population, 2, LARGEST_POPULATION)
         if not isinstance(self.fraction, int | float) or not 0 < self.fraction <= 0.5:
             raise ValueError(f"`fraction` must be in (0, 0.5], got {self.fraction!r}")
         check_choice("explore", self.explore, get_args(ExploreKind))
@@ -201,10 +201,9 @@ class MOPBT(_PopulationBased):
         check_choice("interpolate", self.interpolate, (True, False))
         check_choice("sparse_donors", self.sparse_donors, (True, False))
         check_choice("cooling", self.cooling, (True, False))
-        if self.folds is not None:
-            check_count("folds", self.folds, 2)
-            if self.margin is None:
-                raise ValueError(f"`folds` needs a `margin`, such as 1, got folds={self.folds}")
+        check_count("folds", self.folds, 2, optional=True)
+        if self.folds is not None and self.margin is None:
+            raise ValueError(f"`folds` needs a `margin`, such as 1, got folds={self.folds}")
         check_share("fresh_rows", self.fresh_rows)
         check_share("ema", self.ema)
         check_count("candidates", self.candidates, 0)
@@ -368,7 +367,7 @@ class RandomSearch:
     ema: float | None = None
 
     def __post_init__(self) -> None:
-        check_count("population", self.population, 2)
+        check_count("population", self.population, 2, LARGEST_POPULATION)
         check_choice("start", self.start, get_args(Start))
         check_share("ema", self.ema)
 
@@ -596,7 +595,7 @@ class NSGA2:
     index: float = nsga2.INDEX
 
     def __post_init__(self) -> None:
-        check_count("population", self.population, 2)
+        check_count("population", self.population, 2, LARGEST_POPULATION)
         check_count("trainings", self.trainings, 1)
         # Its constructor checks the index.
         self._build_proposal()
@@ -685,33 +684,6 @@ def algorithm_by_name(name: str, task_population: int | None, /, **options: Any)
         if defaults.get("population") == POPULATION:
             options = {"population": task_population} | options
     return algorithm_of({"name": name, **options})
-
-
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise ValueError unless the value is a whole number of at least `least`."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        if name == "population" and value > LARGEST_POPULATION:
-            raise ValueError(f"`population` must be at most {LARGEST_POPULATION:,}, got {value!r}")
-        return
-    # Integers of numpy are not instances of int.
-    is_convertible = isinstance(value, Integral) and not isinstance(value, int)
-    remedy = f"; pass int({name})" if is_convertible else ""
-    raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}{remedy}")
-
-
-def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Raise ValueError unless the value is one of the allowed ones."""
-    # Comparing by identity keeps 1 from passing as True.
-    if not any(value is a or (isinstance(a, str) and value == a) for a in allowed):
-        choices = ", ".join(map(repr, allowed))
-        hint = did_you_mean(value, allowed)
-        raise ValueError(f"`{name}` must be one of {choices}, got {value!r}{hint}")
-
-
-def check_share(name: str, value: Any) -> None:
-    """Raise ValueError unless the value is None or a number between 0 and 1."""
-    if value is not None and not (isinstance(value, float) and 0 < value < 1):
-        raise ValueError(f"`{name}` must be between 0 and 1, or None, got {value!r}")
 
 
 def _check_order(within: Any, scale: Any) -> None:

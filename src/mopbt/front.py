@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
+from mopbt.arguments import check_count
 from mopbt.errors import MissingExtra, StoreError
 from mopbt.messages import column_texts, counted, did_you_mean, number, to_error, with_error
 from mopbt.notebook import note_html, table_html
@@ -225,8 +226,7 @@ class Front(Sequence[Point]):
 
     def spread(self, n: int) -> "Front":
         """Return the `n` models that are spread best over the front (Alg. 1, scaled)."""
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ValueError(f"`n` must be a whole number of at least 1, got {n!r}")
+        check_count("n", n, 1)
         chosen = scattered_order(self._objectives(), scale=True)[:n] if len(self) else ()
         return Front([self[int(i)] for i in sorted(chosen)], self._problem, kind=self.kind)
 

@@ -11,6 +11,7 @@ import moocore
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mopbt.arguments import check_count
 from mopbt.ranking import Objectives, Order, all_finite, as_objectives
 
 # Distance of the reference point from the worst values, as a share of the range (section 6.2).
@@ -134,8 +135,7 @@ def coverage(
             f"`objectives` must have shape (n, 2), got {points.shape}; "
             f"coverage is defined for two objectives only"
         )
-    if not isinstance(lines, int) or isinstance(lines, bool) or lines < 1:
-        raise ValueError(f"`lines` must be a whole number of at least 1, got {lines!r}")
+    check_count("lines", lines, 1)
     above = points[non_dominated(points)] - _as_reference(reference, 2)
     above /= np.asarray(units, dtype=float)
     above = above[(above >= 0).all(axis=1) & (above > 0).any(axis=1)]

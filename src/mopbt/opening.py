@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mopbt.algorithms import check_count
+from mopbt.arguments import check_count
 from mopbt.engines.auto import ENGINES, EngineSpec, check_stackable, engine_spec, with_timeout
 from mopbt.engines.base import Engine, InProcessEngine, PlacingEngine, RunContext, StackingEngine
 from mopbt.engines.compilation import Compilation, CompilationChooser
@@ -19,6 +19,7 @@ from mopbt.engines.devices import assign_devices, check_devices
 from mopbt.engines.trial import Trial
 from mopbt.evaluations import Evaluations, evaluate_front
 from mopbt.history import History
+from mopbt.limits import POPULATION
 from mopbt.problem import Task
 from mopbt.progress import Watch
 from mopbt.reduction import reduction_of
@@ -225,7 +226,8 @@ def extend_run(opened: EngineRun, scheduler: Scheduler, extend: Mapping[str, int
     new = {name: value for name, value in extend.items() if value != current.get(name)}
     try:
         for name, value in new.items():
-            check_count(name, value, current.get(name, 1))
+            most = POPULATION if name == "population" else None
+            check_count(name, value, current.get(name, 1), most)
         extended = extend_scheduler(scheduler, opened.history.extension | new)
         if "population" in new and scheduler.decides_together:
             _check_complete(opened, extend_scheduler(scheduler, opened.history.extension))

@@ -12,10 +12,9 @@ from mopbt.algorithms import MOPBT, Algorithm, RandomSearch, as_trained_by
 from mopbt.callbacks import Callback
 from mopbt.engines.auto import EngineSpec, check_options, engine_spec
 from mopbt.engines.base import Engine
-from mopbt.engines.devices import assign_devices
+from mopbt.engines.devices import assign_devices, available_cores
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.pool import PoolEngine
-from mopbt.engines.supervisor import available_cores
 from mopbt.engines.trial import Trial, measure_start, open_trial
 from mopbt.errors import StopRun, TaskFailed
 from mopbt.function_task import as_task

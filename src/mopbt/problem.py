@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, Protocol, TypeVar, runtime_checkable
 
+from mopbt.arguments import check_count
 from mopbt.errors import UnknownHyperparameter, UnreadHyperparameter
 from mopbt.messages import did_you_mean
 from mopbt.objectives import (
@@ -434,9 +435,8 @@ class Problem:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"the `name` of a task must be a non-empty string, got {self.name!r}")
-        for name, value in (("interval", self.interval), ("steps", self.steps)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"`{name}` must be a whole number of at least 1, got {value!r}")
+        check_count("interval", self.interval, 1)
+        check_count("steps", self.steps, 1)
         if self.steps % self.interval:
             nearest = self.steps // self.interval * self.interval or self.interval
             raise ValueError(

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
+from mopbt.arguments import check_count
 from mopbt.scalarization import (
     VECTORS,
     above_zero,
-    check_vectors,
     maximum_scalarization,
     random_scalarization,
 )
@@ -208,8 +208,7 @@ class by_objective:
     k: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 0:
-            raise ValueError(f"`k` must be a whole number of at least 0, got {self.k!r}")
+        check_count("k", self.k, 0)
 
     def __call__(
         self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None
@@ -265,7 +264,7 @@ class by_max_scalarization:
     minimized: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_vectors(self.vectors)
+        check_count("vectors", self.vectors, 1)
 
     def __call__(
         self, objectives: Objectives, violations: Violations, rng: Generator, cuts: Cuts = None

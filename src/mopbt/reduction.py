@@ -13,15 +13,6 @@ _HALVES: dict[str, Half] = {"fp16": "float16", "bf16": "bfloat16"}
 LARGE_CHECKPOINT = 2**24
 
 
-def check_keep_precision(precision: Any) -> None:
-    """Raise ValueError unless the precision of models on the front is valid."""
-    if precision is not None and precision not in _HALVES:
-        raise ValueError(
-            f"`keep_precision` must be 'fp16', 'bf16', or None for that of training, got "
-            f"{precision!r}"
-        )
-
-
 class Reduction:
     """Reduces the checkpoints of a run: those of at least 16 MB, or all in half precision."""
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mopbt.algorithms import algorithm_of, as_trained_by, check_count
+from mopbt.algorithms import algorithm_of, as_trained_by
+from mopbt.arguments import check_count
 from mopbt.engines.base import Engine, RunContext
 from mopbt.engines.local import LocalEngine
 from mopbt.errors import CorruptCheckpoint, StoreError, TaskError
@@ -36,6 +37,7 @@ from mopbt.front import Ancestor, Front, FrontKind, Point, import_pandas, record
 from mopbt.function_task import described_by
 from mopbt.history import History, read_history
 from mopbt.importance import Importance, importance_of, intervals_of
+from mopbt.locking import holder_of
 from mopbt.member import Snapshot, TrainingFunction, visible
 from mopbt.messages import counted, did_you_mean
 from mopbt.noise import Claim, claims_of, noise_warning
@@ -51,7 +53,7 @@ from mopbt.serialization import is_pickle, loads
 from mopbt.sizing import GENERATIONS, exploiting_population, interval_advice, size_advice
 from mopbt.state import Job
 from mopbt.stores.base import Checkpoints, ReducibleCheckpoints, load_model
-from mopbt.stores.directory import DirectoryCheckpoints, holder_of
+from mopbt.stores.directory import DirectoryCheckpoints
 from mopbt.stores.fsspec import RemoteCheckpoints, checkpoints_at
 from mopbt.stores.journal import read_lines
 

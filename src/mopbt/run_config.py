@@ -10,14 +10,14 @@ from typing import Any
 
 import tomli_w
 
-from mopbt.algorithms import check_count, default_options
+from mopbt.algorithms import default_options
+from mopbt.arguments import check_choice, check_count
 from mopbt.engines.compilation import Compilation, as_chosen
 from mopbt.errors import IncompatibleRun
 from mopbt.estimate import CONFIDENCE, check_confidence
 from mopbt.messages import did_you_mean
 from mopbt.objectives import unsigned
 from mopbt.problem import PreciseTask, Problem, make_problem, with_initial, with_precision
-from mopbt.reduction import check_keep_precision
 from mopbt.space import Categorical, Domain, Float, Grid, Int, LogGrid, Ordinal
 from mopbt.version import __version__
 
@@ -79,9 +79,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
         check_confidence(self.confidence)
-        if self.keep is not None:
-            check_count("keep", self.keep, 1)
-        check_keep_precision(self.keep_precision)
+        check_count("keep", self.keep, 1, optional=True)
+        check_choice("keep_precision", self.keep_precision, (None, "fp16", "bf16"))
 
     def to_toml(self) -> str:
         """Return the text of `run.toml`."""

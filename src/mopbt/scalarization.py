@@ -13,6 +13,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
+from mopbt.arguments import check_count
+
 Scores = NDArray[np.float64]
 Weights = NDArray[np.float64]
 
@@ -120,7 +122,7 @@ def maximum_scalarization(
         authors_variant: Follow the authors' code and draw vectors that sum to 1 for each row. The
             paper's unit vectors are shared by all rows.
     """
-    check_vectors(vectors)
+    check_count("vectors", vectors, 1)
     f = np.asarray(objectives, dtype=float)
     n, K = f.shape
     if authors_variant:
@@ -128,12 +130,6 @@ def maximum_scalarization(
     else:
         weights = unit_weights(vectors, K, rng)
     return np.asarray(golovin(f[:, None, :], weights, authors_variant=authors_variant).max(axis=1))
-
-
-def check_vectors(vectors: int) -> None:
-    """Raise ValueError unless the number of weight vectors is an integer above 0."""
-    if not isinstance(vectors, int) or isinstance(vectors, bool) or vectors < 1:
-        raise ValueError(f"`vectors` must be a whole number of at least 1, got {vectors!r}")
 
 
 def _check_shapes(objectives: ArrayLike, weights: ArrayLike) -> tuple[NDArray[np.float64], Weights]:

@@ -28,9 +28,9 @@ from mopbt.errors import (
     StorageFull,
     TaskFailed,
 )
+from mopbt.locking import Lock
 from mopbt.problem import problem_of
 from mopbt.registry import find_task
-from mopbt.stores.directory import Lock
 
 
 def test_the_plan_is_complete_and_in_the_order_of_the_experiment(small, place):

@@ -23,8 +23,8 @@ from mopbt.errors import (
     RunMismatch,
     StoreError,
 )
+from mopbt.locking import holder_of
 from mopbt.registry import task_fingerprint
-from mopbt.stores.directory import holder_of
 
 
 def wait_until(condition, seconds=60):

@@ -29,10 +29,10 @@ from engines.in_workers import (
 from lanes import slow_except
 from mopbt.engines import pool
 from mopbt.engines.base import RunContext
+from mopbt.engines.devices import available_cores
 from mopbt.engines.execution import Answer
 from mopbt.engines.pool import PoolEngine, pickle_task
 from mopbt.engines.simulated import SimulatedEngine
-from mopbt.engines.supervisor import available_cores
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import MissingScore, StoreError, TaskError, UnreadHyperparameter, WorkerFailed
 from mopbt.function_task import FunctionTask

@@ -18,10 +18,11 @@ from mopbt.errors import (
     StorageFull,
     StoreError,
 )
+from mopbt.locking import holder_of
 from mopbt.state import Job, Report
 from mopbt.stores import base, directory
 from mopbt.stores.base import Exchange
-from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore, holder_of
+from mopbt.stores.directory import DirectoryCheckpoints, DirectoryStore
 from mopbt.stores.journal import (
     check_lines,
     decode_line,
@@ -372,9 +373,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
 
 def test_looking_at_a_run_does_not_keep_it_from_starting(tmp_path):
     DirectoryStore(tmp_path).close()
-    looking = (
-        f"from mopbt.stores.directory import holder_of\nwhile True: holder_of({str(tmp_path)!r})"
-    )
+    looking = f"from mopbt.locking import holder_of\nwhile True: holder_of({str(tmp_path)!r})"
     process = subprocess.Popen([sys.executable, "-c", looking])
     try:
         for _ in range(200):

@@ -81,7 +81,8 @@ def test_a_killed_worker_is_noticed(tmp_path):
 def test_two_processes_cannot_execute_one_run(tmp_path):
     program = """
         from mopbt.errors import RunLocked
-        from mopbt.stores.directory import DirectoryStore, holder_of
+        from mopbt.locking import holder_of
+        from mopbt.stores.directory import DirectoryStore
 
         store = DirectoryStore("run")
         assert holder_of("run").startswith("process ")

@@ -13,8 +13,7 @@ from rich.table import Table
 
 from mopbt.cli.application import JsonOption, app
 from mopbt.cli.output import out, print_json
-from mopbt.engines.devices import discover
-from mopbt.engines.supervisor import available_cores
+from mopbt.engines.devices import available_cores, discover
 from mopbt.errors import MopbtError
 from mopbt.stores.directory import DirectoryStore
 from mopbt.version import __version__

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from mopbt.algorithms import check_count
+from mopbt.arguments import check_count
 from mopbt.cli.application import JsonOption, RunArgument, TrustOption, app
 from mopbt.cli.output import out, print_json
 from mopbt.cli.run import find_task_of

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from mopbt.compare.plan import ComparisonPlan, Experiment, PlannedRun
-from mopbt.engines.supervisor import available_cores
+from mopbt.engines.devices import available_cores
 from mopbt.errors import RunMismatch, StoreError
 from mopbt.filesystem import cannot_write, write_atomically
+from mopbt.locking import Lock
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
-from mopbt.stores.directory import Lock
 from mopbt.version import __version__
 
 REMEDY = (

@@ -16,10 +16,9 @@ from mopbt.algorithms import (
     POPULATION,
     Algorithm,
     algorithm_of,
-    check_choice,
-    check_count,
     options_with_defaults,
 )
+from mopbt.arguments import check_choice, check_count
 from mopbt.filesystem import read_file
 from mopbt.limits import SEEDS, SETTINGS_BYTES
 from mopbt.messages import did_you_mean

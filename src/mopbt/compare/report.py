@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mopbt.algorithms import check_choice
+from mopbt.arguments import check_choice
 from mopbt.compare.collect import Comparison, evaluations_to_csv
 from mopbt.compare.measures import MeasuredTask, keep_fronts, labels_of, measure
 from mopbt.compare.table_formats import (

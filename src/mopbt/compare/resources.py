@@ -8,10 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mopbt.algorithms import check_count
+from mopbt.arguments import check_count
 from mopbt.engines.auto import EngineSpec, check_options
-from mopbt.engines.devices import MASKS, VARIABLE, Device, check_devices, discover, named_devices
-from mopbt.engines.supervisor import available_cores
+from mopbt.engines.devices import (
+    MASKS,
+    VARIABLE,
+    Device,
+    available_cores,
+    check_devices,
+    discover,
+    named_devices,
+)
 
 # Options that apply wherever a comparison trains.
 _EVERYWHERE = ("stack", "timeout")
@@ -74,8 +81,7 @@ def find_resources(engine: str, options: Mapping[str, Any], jobs: int | None) ->
     everywhere = {name: given.pop(name) for name in _EVERYWHERE if name in given}
     check_options("vectorized", everywhere)
     check_options(engine, given)
-    if jobs is not None:
-        check_count("jobs", jobs, 1)
+    check_count("jobs", jobs, 1, optional=True)
     found = _on_ray(given, jobs) if engine == "ray" else _on_this_machine(given, jobs)
     return replace(found, **everywhere)
 

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
+from mopbt.arguments import check_count, check_timeout
 from mopbt.engines.base import Engine
-from mopbt.engines.devices import CPU, Device, assign_devices
+from mopbt.engines.devices import CPU, Device, assign_devices, available_cores
 from mopbt.engines.execution import require_stackable
 from mopbt.engines.local import LocalEngine
 from mopbt.engines.placement import (
@@ -22,12 +23,9 @@ from mopbt.engines.placement import (
 from mopbt.engines.pool import (
     PoolEngine,
     check_exclusive,
-    check_timeout,
-    check_whole_number,
 )
 from mopbt.engines.ray import RayEngine
 from mopbt.engines.simulated import Measured, PerStep, SimulatedEngine
-from mopbt.engines.supervisor import available_cores
 from mopbt.engines.trial import Trial
 from mopbt.engines.vectorized import VectorizedEngine
 from mopbt.errors import CannotStack, MissingExtra
@@ -322,8 +320,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 def _check_numbers(name: str, options: Mapping[str, Any]) -> None:
     workers = options.get("workers")
     workers_per_device = options.get("workers_per_device")
-    check_whole_number("workers_per_device", workers_per_device, 1)
-    check_whole_number("stack", options.get("stack"), 1)
+    check_count("workers_per_device", workers_per_device, 1, optional=True)
+    check_count("stack", options.get("stack"), 1, optional=True)
     check_timeout(options.get("timeout"))
     if workers is not None and (name == "local" or workers < 1):
         raise ValueError(

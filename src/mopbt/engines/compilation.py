@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mopbt.engines.base import Engine, StackingEngine, WorkerEngine
-from mopbt.engines.supervisor import available_cores
+from mopbt.engines.devices import available_cores
 from mopbt.engines.trial import Trial
 from mopbt.problem import CompilingTask
 

@@ -1,4 +1,4 @@
-"""Accelerators of this machine, and which worker computes on which of them.
+"""Cores and accelerators of this machine, and which worker computes on which of them.
 
 This process never initializes an accelerator: discovery asks a child process. A worker sees only
 its own device, through the variable in its environment that the vendor's library reads.
@@ -98,6 +98,13 @@ class Device:
 
 
 CPU = Device("cpu")
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def adopt_device() -> None:

@@ -11,17 +11,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any
 
 import cloudpickle
 
+from mopbt.arguments import check_count, check_timeout
 from mopbt.engines.base import RunContext
 from mopbt.engines.crashes import CrashTracker
-from mopbt.engines.devices import Device, DeviceNames, assign_devices, check_devices, spread
+from mopbt.engines.devices import (
+    Device,
+    DeviceNames,
+    assign_devices,
+    available_cores,
+    check_devices,
+    spread,
+)
 from mopbt.engines.early import EarlyWorkers, modules_of, start_worker
 from mopbt.engines.execution import Answer, Stack, make_stacks, warn_about_stack
-from mopbt.engines.supervisor import Supervisor, WorkerProcess, available_cores
+from mopbt.engines.supervisor import Supervisor, WorkerProcess
 from mopbt.errors import MopbtError, WorkerFailed
 from mopbt.state import Job, Report
 from mopbt.stores.base import CheckpointFiles
@@ -86,10 +93,10 @@ class PoolEngine:
         retries: int = 2,
         warm_bytes: int = 2**28,
     ) -> None:
-        check_whole_number("workers", workers, 1)
-        check_whole_number("workers_per_device", workers_per_device, 1)
-        check_whole_number("threads", threads, 1)
-        check_whole_number("retries", retries, 0)
+        check_count("workers", workers, 1, optional=True)
+        check_count("workers_per_device", workers_per_device, 1, optional=True)
+        check_count("threads", threads, 1, optional=True)
+        check_count("retries", retries, 0)
         check_devices(devices)
         check_timeout(timeout)
         check_exclusive(workers, workers_per_device)
@@ -368,14 +375,6 @@ def _pickle(thing: Any) -> bytes:
     return buffer.getvalue()
 
 
-def check_whole_number(name: str, value: Any, least: int) -> None:
-    """Raise ValueError unless an option is None or a whole number of at least `least`."""
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"`{name}` must be a whole number of at least {least}, got {value!r}")
-
-
 def check_exclusive(workers: int | None, workers_per_device: int | None) -> None:
     """Raise ValueError if the number of workers is given twice."""
     if workers is not None and workers_per_device is not None:
@@ -383,12 +382,3 @@ def check_exclusive(workers: int | None, workers_per_device: int | None) -> None
             f"`workers` and `workers_per_device` exclude each other, got {workers} and "
             f"{workers_per_device}; leave out one of them"
         )
-
-
-def check_timeout(timeout: Any) -> None:
-    """Raise ValueError unless a time limit is None or a number of seconds above 0."""
-    if timeout is None:
-        return
-    is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout < math.inf:
-        raise ValueError(f"`timeout` must be a number of seconds above 0, got {timeout!r}")

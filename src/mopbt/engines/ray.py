@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
+from mopbt.arguments import check_count, check_timeout
 from mopbt.engines.base import ModelCache, RunContext
 from mopbt.engines.crashes import CrashTracker
 from mopbt.engines.devices import CPU, VARIABLE, adopt_device
@@ -33,7 +34,7 @@ from mopbt.engines.execution import (
     train,
     warn_about_stack,
 )
-from mopbt.engines.pool import check_timeout, check_whole_number, pickle_context
+from mopbt.engines.pool import pickle_context
 from mopbt.engines.worker import keep_memory
 from mopbt.errors import MissingExtra, MopbtError, StoreError, TaskError, WorkerFailed
 from mopbt.problem import PlacedTask
@@ -168,9 +169,9 @@ class RayEngine:
         warm_bytes: int = 2**28,
         patience: float = 600.0,
     ) -> None:
-        check_whole_number("workers", workers, 1)
-        check_whole_number("stack", stack, 1)
-        check_whole_number("retries", retries, 0)
+        check_count("workers", workers, 1, optional=True)
+        check_count("stack", stack, 1)
+        check_count("retries", retries, 0)
         check_timeout(timeout)
         needs = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
         for name, amount in (*needs.items(), ("patience", patience)):

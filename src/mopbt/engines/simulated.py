@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mopbt.arguments import check_count
 from mopbt.engines.base import Engine, InProcessEngine, RunContext, StackingEngine
 from mopbt.engines.local import LocalEngine
 from mopbt.rng import stream
@@ -125,11 +126,9 @@ class SimulatedEngine:
         restart: float = 0.0,
         engine: Engine | None = None,
     ) -> None:
-        whole = isinstance(workers, int) and workers >= 1
-        _check("workers", workers, whole, "a whole number of at least 1")
+        check_count("workers", workers, 1)
         _check("deaths", deaths, 0 <= deaths < 1, "a probability below 1")
-        whole = isinstance(retries, int) and retries >= 0
-        _check("retries", retries, whole, "a whole number of at least 0")
+        check_count("retries", retries, 0)
         _check("restart", restart, restart >= 0, "a number of at least 0")
         if speeds is not None:
             fit = len(speeds) == workers and all(speed > 0 for speed in speeds)

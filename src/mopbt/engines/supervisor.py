@@ -34,13 +34,6 @@ else:
     _NEW_GROUP = 0
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class WorkerProcess:
     """A process that a `Supervisor` started.
 

@@ -1,9 +1,10 @@
 """Stacks of jobs in worker processes, each stack trained as one program."""
 
+from mopbt.arguments import check_count
 from mopbt.engines.base import RunContext
 from mopbt.engines.devices import DeviceNames
 from mopbt.engines.execution import require_stackable
-from mopbt.engines.pool import PoolEngine, check_whole_number
+from mopbt.engines.pool import PoolEngine
 
 
 class VectorizedEngine(PoolEngine):
@@ -36,7 +37,7 @@ class VectorizedEngine(PoolEngine):
             retries=retries,
             warm_bytes=warm_bytes,
         )
-        check_whole_number("stack", stack, 1)
+        check_count("stack", stack, 1)
         self._stack_size = stack
 
     @property

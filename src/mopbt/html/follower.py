@@ -24,8 +24,8 @@ from mopbt.history import History
 from mopbt.html.run_data import RunData, importance_data, thinned
 from mopbt.importance import FEWEST, intervals_of
 from mopbt.limits import LINE_BYTES
+from mopbt.locking import holder_of
 from mopbt.run_config import RunConfig
-from mopbt.stores.directory import holder_of
 from mopbt.stores.journal import parse_line
 
 LARGEST = 2**20  # bytes of a lock

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mopbt.algorithms import Algorithm
+from mopbt.engines.devices import available_cores
 from mopbt.engines.pool import PoolEngine
-from mopbt.engines.supervisor import available_cores
 from mopbt.errors import MissingExtra, UnreadHyperparameter
 from mopbt.estimate import Estimate
 from mopbt.front import Front, Point

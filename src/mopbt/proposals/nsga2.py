@@ -12,6 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from mopbt.arguments import check_count
 from mopbt.proposals.base import Trials
 from mopbt.ranking import crowded_order, crowding_distance, non_dominated_sort
 from mopbt.space import Categorical, Config, Domain, Position, Space
@@ -45,12 +46,8 @@ class NSGA2Proposal:
     index: float = INDEX
 
     def __post_init__(self) -> None:
-        population = self.population
+        check_count("population", self.population, 2)
         crossover = self.crossover
-        if not isinstance(population, int) or isinstance(population, bool) or population < 2:
-            raise ValueError(
-                f"`population` must be a whole number of at least 2, got {population!r}"
-            )
         is_number = isinstance(crossover, int | float) and not isinstance(crossover, bool)
         if not is_number or not 0 <= crossover <= 1:
             raise ValueError(f"`crossover` must be in [0, 1], got {crossover!r}")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from mopbt.arguments import check_count
 from mopbt.proposals.base import Trials
 from mopbt.ranking import hypervolume_order
 from mopbt.space import Categorical, Config, Domain, Float, Int, Position, Space
@@ -67,9 +68,7 @@ class Tpe:
     def __post_init__(self) -> None:
         if not _is_number(self.gamma) or not 0 < self.gamma < 1:
             raise ValueError(f"`gamma` must be in (0, 1), got {self.gamma!r}")
-        count = self.candidates
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ValueError(f"`candidates` must be a whole number of at least 1, got {count!r}")
+        check_count("candidates", self.candidates, 1)
         if not _is_number(self.random) or not 0 <= self.random <= 1:
             raise ValueError(f"`random` must be in [0, 1], got {self.random!r}")
         if not isinstance(self.ordered, bool):
