@@ -264,3 +264,56 @@ def test_an_append_that_cannot_be_undone_says_why_it_failed(tmp_path, monkeypatc
     file.append(b"two")
     file.close()
     assert (tmp_path / "log").read_bytes() == b"onetwo"
+
+
+def make_tree(path):
+    (path / "folder" / "deeper").mkdir(parents=True)
+    (path / "file").write_bytes(b"1" * 200_000)
+    (path / "folder" / "other").write_bytes(b"2")
+    (path / "folder" / "deeper" / "last").write_bytes(b"")
+    (path / "not copied").write_bytes(b"3")
+    return path
+
+
+def contents(path):
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+def test_a_copy_of_a_directory_has_the_named_files_and_folders(tmp_path):
+    source = make_tree(tmp_path / "source")
+    # A killed process leaves a part of a copy.
+    (tmp_path / "target.tmp").mkdir()
+    (tmp_path / "target.tmp" / "rest").write_bytes(b"4")
+    filesystem.copy_directory(source, tmp_path / "target", ("file", "folder", "missing"))
+    expected = contents(source)
+    del expected["not copied"]
+    assert contents(tmp_path / "target") == expected
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["source", "target"]
+
+
+@pytest.mark.parametrize("call", ["read", "write", "sync", "replace"])
+def test_a_copy_that_fails_leaves_no_directory(tmp_path, monkeypatch, call):
+    source = make_tree(tmp_path / "source")
+
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(filesystem.disk, call, fail)
+    with pytest.raises(StoreError, match="check the disk"):
+        filesystem.copy_directory(source, tmp_path / "target", ("file", "folder"))
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_directory_is_removed_with_everything_in_it(tmp_path, monkeypatch):
+    tree = make_tree(tmp_path / "tree")
+    filesystem.remove_directory(tree)
+    filesystem.remove_directory(tree)
+    assert not tree.exists()
+
+    def fail(path):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(filesystem.disk, "remove_tree", fail)
+    with pytest.raises(StoreError, match=f"cannot write {tree}"):
+        filesystem.remove_directory(tree)

@@ -425,8 +425,6 @@ def test_no_cycles_between_modules():
 # What other modules than `filesystem` write is not a file of a run.
 WRITERS = {
     "compare.report": "removes figures of an earlier report",
-    "compare.reuse": "copies the directory of a finished run",
-    "compare.worker": "removes the directory of a run that is started again",
     "engines.supervisor": "opens the null device",
     "export": "writes exported models where the user asks",
     "html.report": "writes a page where the user asks",
@@ -434,12 +432,15 @@ WRITERS = {
     "trackers.tensorboard": "removes events of a tracker that was killed",
     "trackers.wandb": "removes W&B runs of a tracker that was killed",
 }
-WRITING_METHODS = {"write_text", "write_bytes", "unlink", "truncate", "touch"}
+WRITING_METHODS = {
+    *("write_text", "write_bytes", "unlink", "truncate", "touch", "rename", "rmdir"),
+    *("symlink_to", "hardlink_to"),
+}
 WRITING_CALLS = {
     f"os.{name}"
     for name in (
         *("open", "write", "pwrite", "replace", "rename", "truncate", "ftruncate", "fsync"),
-        *("remove", "unlink"),
+        *("remove", "unlink", "link", "symlink", "rmdir", "removedirs"),
     )
 } | {f"shutil.{name}" for name in ("rmtree", "move", "copy", "copyfile", "copytree")}
 

@@ -8,9 +8,10 @@ the tests replace to record them, or to let one of them fail.
 import errno
 import io
 import os
+import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -107,6 +108,10 @@ class Disk:
     def mkdir(self, path: Path) -> None:
         """Create a directory."""
         os.mkdir(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with everything in it."""
+        shutil.rmtree(path)
 
 
 disk = Disk()
@@ -237,6 +242,51 @@ def remove(path: Path) -> None:
             disk.unlink(path)
     except OSError as error:
         raise cannot_write(error, path) from error
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory with everything in it, if it exists, without waiting for the disk."""
+    try:
+        with suppress(FileNotFoundError):
+            disk.remove_tree(path)
+    except OSError as error:
+        raise cannot_write(error, path) from error
+
+
+def copy_directory(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Copy files and folders of a directory to a new one, which is complete or absent.
+
+    Names that do not exist in the source are left out.
+    """
+    copy = target.with_name(f"{target.name}.tmp")
+    # An earlier attempt may have been killed.
+    remove_directory(copy)
+    make_directories(copy)
+    for name in names:
+        if exists(source / name):
+            _copy(source / name, copy / name)
+    try:
+        disk.replace(copy, target)
+        sync(target.parent)
+    except OSError as error:
+        raise cannot_write(error, target) from error
+
+
+def _copy(source: Path, target: Path) -> None:
+    if is_directory(source):
+        make_directories(target)
+        for name in list_names(source):
+            _copy(source / name, target / name)
+        return
+    new = NewFile(target)
+    try:
+        with open_to_read(source) as file:
+            while data := file.read(_LARGEST_READ):
+                new.write(data)
+    except OSError as error:
+        new.discard()
+        raise cannot_read(error, source) from error
+    new.commit()
 
 
 def sync(path: Path) -> None:

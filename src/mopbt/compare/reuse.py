@@ -1,6 +1,5 @@
 """Reuse finished runs of other comparisons."""
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from mopbt.compare.directory import (
 from mopbt.compare.plan import slug
 from mopbt.compare.worker import RunSpec
 from mopbt.evaluations import FILE as EVALUATIONS
-from mopbt.filesystem import write_atomically
+from mopbt.filesystem import copy_directory, remove_directory
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
 
@@ -100,19 +99,10 @@ class ReusableRuns:
         return None
 
     def _copy_files(self, other: Path, spec: RunSpec) -> None:
-        path = Path(spec.path)
-        copy = path.with_name(f"{path.name}.tmp")
-        # Remove an unfinished copy and an unfinished run.
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.rmtree(path, ignore_errors=True)
-        copy.mkdir(parents=True)
-        for name in FILES:
-            if (other / name).exists():
-                write_atomically(copy / name, (other / name).read_bytes())
-        if spec.keep_models:
-            shutil.copytree(other / "checkpoints", copy / "checkpoints")
-        # Renaming makes the copy appear all at once.
-        copy.rename(path)
+        # The run may have been started before.
+        remove_directory(Path(spec.path))
+        models = ("checkpoints",) if spec.keep_models else ()
+        copy_directory(other, Path(spec.path), (*FILES, *models))
         source = cast(Path, comparison_of(other))
         self.copies[source] = self.copies.get(source, 0) + 1
 

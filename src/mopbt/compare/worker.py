@@ -5,7 +5,6 @@ The code of a task runs only here, because it may take much memory or a device.
 
 import json
 import queue
-import shutil
 import statistics
 import sys
 import threading
@@ -45,7 +44,7 @@ from mopbt.errors import (
     TaskFailed,
 )
 from mopbt.evaluations import evaluate_front, read_evaluations
-from mopbt.filesystem import sync, write_atomically
+from mopbt.filesystem import remove_directory, sync, write_atomically
 from mopbt.messages import did_you_mean
 from mopbt.objectives import parse_constraints
 from mopbt.opening import open_session
@@ -451,7 +450,7 @@ def _open_or_restart(spec: RunSpec, config: RunConfig, scheduler: Scheduler) -> 
     except CorruptJournal:
         reason = "its journal is damaged"
     print(f"{path} restarts: {reason}", file=sys.stderr)
-    shutil.rmtree(path)
+    remove_directory(path)
     return open_run(path, config, durable=spec.keep_models)
 
 
