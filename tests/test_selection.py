@@ -152,9 +152,8 @@ def test_a_choice_says_what_it_costs():
 
 
 def test_a_single_model_is_counted_in_the_singular():
-    assert (
-        " of the 1 model with accuracy >= 0.86: " in FRONT.where("accuracy >= 0.86").best("dsp").why
-    )
+    why = FRONT.where("accuracy >= 0.86").best("dsp").why
+    assert " is the only model with accuracy >= 0.86: " in why
     assert repr(Front(FRONT[:1], PROBLEM)) == "<Front of 1 model: accuracy (max), dsp (min)>"
 
 

@@ -349,7 +349,8 @@ class Front(Sequence[Point]):
         point = self[row]
         if self._limits:
             limits = " and ".join(map(str, self._limits))
-            rule += f" of the {counted(len(self), 'model')} with {limits}"
+            one = f"the only model with {limits}"
+            rule = one if len(self) == 1 else f"{rule} of the {len(self):,} models with {limits}"
         if shortfall := self._complete.shortfall(point):
             return replace(point, why=f"Model {point.model}: {shortfall}.")
         why = f"Model {point.model} is {rule}: {self._price(point)}.{self._certainty(point)}"
