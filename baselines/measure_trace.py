@@ -10,7 +10,7 @@ Definitions:
 - An *edge* is a pair of different files of `mopbt`: the file of a called function, and the file of
   the innermost function of `mopbt` that was running. Frames of other packages, of generated code
   such as the `__init__` of a dataclass, and of this script are skipped on the way to the caller.
-- Resuming a generator counts as a call by whoever resumes it.
+- Resuming a generator counts as a call by the function that resumes it.
 - Only the process that drives is traced, with all of its threads; workers are not.
 
 Actions:

@@ -24,7 +24,7 @@ REPEATS = 5
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Return the least processor seconds of a few repetitions, after one that warms up."""
+    """Return the smallest CPU time of a few repetitions, in seconds, after one that warms up."""
     work()
     times = []
     for _ in range(REPEATS):

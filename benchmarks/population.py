@@ -466,7 +466,7 @@ def interval_of(task, members):
 
 
 def print_variant(name, variant, stacked, repeats):
-    """Print the CPU seconds of an interval in turns, usual and variant, after that of the first."""
+    """Print the CPU seconds of the first interval of a variant, then both in turn."""
     torch.set_num_threads(1)
     keep_memory()
     task, stack = task_and_stack(name)

@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import mopbt
+from mopbt import problem
+from mopbt.engines import base
 
 
 def test_all_names_exist_and_nothing_else_is_public():
@@ -33,3 +37,19 @@ def test_everything_public_is_on_the_page_of_the_api():
         listed |= {name.strip() for name in members.split(",")}
     # The errors are shown with their whole module.
     assert set(mopbt.__all__) - {"__version__", "MopbtError"} <= listed
+
+
+@pytest.mark.parametrize(("module", "ending"), [(problem, "Task"), (base, "Engine")])
+def test_everything_that_a_task_or_an_engine_may_offer_is_on_the_page_of_the_api(module, ending):
+    page = (Path(__file__).parent.parent / "docs/reference/api.md").read_text(encoding="utf-8")
+    names = {
+        name
+        for name, value in vars(module).items()
+        if is_protocol(value) and name.endswith(ending) and value.__module__ == module.__name__
+    }
+    assert len(names) > 4
+    assert names <= set(re.findall(r"\w+", page))
+
+
+def is_protocol(value):
+    return isinstance(value, type) and vars(value).get("_is_protocol", False)

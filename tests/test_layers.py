@@ -167,13 +167,11 @@ HEAVY = {
     },
 }
 
-# What these define is PyTorch's, or Ray's: nobody imports them who does not use it.
+# These extend classes of PyTorch or Ray, so only code that uses the package imports them.
 OF_TORCH = {"tasks.networks", "tasks.image_ops", "tasks.augment", "tasks.losses", "tasks.metrics"}
 OF_RAY = {"integrations.ray_tune", "integrations.ray_tune_results"}
-OF_OTHERS = {
-    "integrations.sklearn",
-    "integrations.lightning",
-}  # as these are scikit-learn's and Lightning's
+# Likewise for scikit-learn and Lightning.
+OF_OTHERS = {"integrations.sklearn", "integrations.lightning"}
 
 
 def modules():

@@ -136,12 +136,14 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     [
         (
             NanToy(steps=8),
+            # A member that diverges is not trained to the end.
             {"algorithm": RandomSearch(population=10), "seed": 1},
-        ),  # who diverges is not trained to the end
+        ),
         (
             ToyTask(steps=8),
+            # The budget ends it.
             {"algorithm": MOASHA(), "budget": Budget(jobs=20)},
-        ),  # goes on as long as its budget does
+        ),
     ],
 )
 def test_a_run_with_fewer_intervals_than_expected_is_done_and_stays_as_it_is(
@@ -331,7 +333,8 @@ def test_a_task_that_always_fails_is_stopped_early_with_its_error(tmp_path):
         match=r"(?s)3 intervals in a row failed; fix the task.*RuntimeError: the loader is broken",
     ):
         toy(tmp_path / "run", task=AlwaysFailingTask(steps=12))
-    assert toy(tmp_path / "run").outcome == "done"  # mended: the same directory goes on
+    # The task is fixed, and the run resumes in the same directory.
+    assert toy(tmp_path / "run").outcome == "done"
     toy(tmp_path / "whole")
     assert events(tmp_path / "run") == events(tmp_path / "whole"), (
         "and nothing is left of the failures"
@@ -381,7 +384,7 @@ def test_an_outage_costs_nothing_however_often_one_tries(tmp_path, monkeypatch, 
 
 
 class GivenUpTask(ToyTask):
-    """Says itself that going on makes no sense, as when a server is down."""
+    """A task that ends the run itself, for example because a server is down."""
 
     def train(self, model, hp, begin, end, seed):
         raise TaskFailed("the data server is down")
@@ -591,12 +594,12 @@ def test_a_broken_contract_stops_the_run_before_it_writes_anything_down(
         (
             {"space": {}},
             TypeError,
-            "`space`: for training functions only, got a ToyTask object, which has its own",
+            "only training functions take `space`, got a ToyTask object, which has its own",
         ),
         (
             {"steps": 3},
             TypeError,
-            "`steps`: for training functions only, got a ToyTask object, which has its own",
+            "only training functions take `steps`, got a ToyTask object, which has its own",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Search for an algorithm that is better than MO-PBT on data that nobody selected by.
+"""Search for an algorithm that is better than MO-PBT on data that no selection used.
 
 ``python experiments/research/better.py screening`` executes the runs of a stage of `better.toml`
 that are missing, and appends a line per run to ``results/better/screening.jsonl``. Stop it at any

@@ -1,4 +1,4 @@
-"""Test whether an algorithm is better than its rivals on data that nobody selected by.
+"""Test whether an algorithm is better than its rivals on data that no selection used.
 
 ``python experiments/research/confirm.py results/better/small results/better/small-1000`` reads the
 runs of the comparisons in these directories, computes the measures that ``experiments/better.toml``

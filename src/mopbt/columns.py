@@ -17,11 +17,14 @@ from mopbt.problem import Problem
 from mopbt.space import Config, Float
 from mopbt.state import Blend, ErrorBar, Job, Report
 
-NONE = -1  # stands for None in a column of ids
-CHECKSUM = 16  # bytes, as `checksum_of` makes them
+# Stands for None in a column of ids.
+NONE = -1
+# Bytes of a checksum, as `checksum_of` makes them.
+CHECKSUM = 16
 LOWER = ErrorBar._fields.index("lower")
 UPPER = ErrorBar._fields.index("upper")
-LARGEST_GAP = 1_000_000  # missing job ids in a row; more are taken for damage
+# More missing job ids in a row than this are taken for damage.
+LARGEST_GAP = 1_000_000
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -211,17 +214,21 @@ class ReportColumns:
         self._problem = problem
         self._k = len(problem.objectives)
         self._nothing = [math.nan] * self._k
-        self._row = array("q")  # by job id; -1 while a job has not reported
+        # The row by job id; -1 while a job has not reported.
+        self._row = array("q")
         self._job = array("q")
         self._objectives = array("d")
         self._violation = array("d")
         self._seconds = array("d")
         self._duration = array("d")
-        self._checksum = bytearray()  # CHECKSUM bytes per row
-        self._odd_checksum: dict[int, str] = {}  # by row; those of other lengths
+        # CHECKSUM bytes per row.
+        self._checksum = bytearray()
+        # Checksums of other lengths, by row.
+        self._odd_checksum: dict[int, str] = {}
         self._scores = MappingColumn(1)
         self._errors = MappingColumn(len(ErrorBar._fields))
-        self._failure: dict[int, str] = {}  # by row
+        # Errors of failed jobs, by row.
+        self._failure: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self._job)

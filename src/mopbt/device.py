@@ -5,7 +5,7 @@ _assigned = [""]
 
 
 def assign_device(name: str) -> None:
-    """Set the device of this process, such as "cuda:0"; an empty string takes it back."""
+    """Set the device of this process, such as "cuda:0"; an empty string removes it."""
     _assigned[0] = name
 
 

@@ -33,9 +33,12 @@ FEWEST_ROWS = 30
 # A spread below this share of the mean is rounding.
 ROUNDING = 1e-12
 
-REPEATS = 200  # of a bootstrap
-GROUPS = 20  # of a jackknife
-CELLS = 2**22  # numbers that a vectorized bootstrap resamples at once
+# Repetitions of a bootstrap.
+REPEATS = 200
+# Groups of a jackknife.
+GROUPS = 20
+# How many numbers a vectorized bootstrap resamples at a time.
+CELLS = 2**22
 
 
 @runtime_checkable

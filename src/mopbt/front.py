@@ -19,7 +19,8 @@ from mopbt.state import ErrorBar
 
 FrontKind = Literal["pessimistic", "observed"]
 
-MOST_SHOWN = 12  # models of a front that is printed
+# Maximum number of models that a printed front shows.
+MOST_SHOWN = 12
 
 
 class ModelSource(Protocol):

@@ -166,7 +166,7 @@ def as_task(subject: Any, **description: Any) -> Task[Any]:
         if given:
             names = ", ".join(f"`{key}`" for key in given)
             raise TypeError(
-                f"{names}: for training functions only, got a {type(subject).__name__} object, "
+                f"only training functions take {names}, got a {type(subject).__name__} object, "
                 "which has its own; leave it out, or set it there"
             )
         problem_of(subject)

@@ -30,7 +30,8 @@ Ints = NDArray[np.int64]
 
 BROKEN = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 LOST_REPORT = "its report was in a damaged line of the journal"
-FEW = 64  # new reports that enter the archive one by one; more of them enter at once
+# At most so many new reports enter the archive one by one. More of them enter together.
+FEW = 64
 
 
 class History:
@@ -46,18 +47,26 @@ class History:
         self.diverged = 0
         self.seconds = 0.0
         self.lines = 0
-        self.extension: dict[str, int] = {}  # the steps and members of an extended run
+        # The steps and members of an extended run.
+        self.extension: dict[str, int] = {}
         self._is_done = False
-        self._sizes: list[int] = []  # how many trials there were when members were added
-        self._events = array("q")  # a job id, or ~row of a report, in the order of the journal
-        self._departures: list[tuple[int, int]] = []  # after how many events which trial left
-        self._first_job: dict[int, int] = {}  # the first job of each trial that has reported
+        # How many trials there were when members were added.
+        self._sizes: list[int] = []
+        # Job ids, and ~row for reports, in the order of the journal.
+        self._events = array("q")
+        # After how many events which trial left.
+        self._departures: list[tuple[int, int]] = []
+        # The first job of each trial that has reported.
+        self._first_job: dict[int, int] = {}
         self._archive = Archive()
-        self._archived = 0  # rows that have entered the archive
+        # How many rows have entered the archive.
+        self._archived = 0
         self._bound_archive = Archive()
-        self._bound_archived = 0  # rows whose bounds have entered the archive of bounds
+        # How many rows have entered the archive of bounds.
+        self._bound_archived = 0
         self._milestones: Ints = np.empty(0, dtype=np.int64)
-        self._charted = 0  # rows among which the milestones were looked for
+        # Among how many rows the milestones were searched.
+        self._charted = 0
 
     # What comes in.
 
@@ -357,15 +366,17 @@ class _Fold:
         self._seed = seed
         self._next = history.next_jobs()
         self._trials: list[Trial] = []
-        self._table: Table[Trial] = Table()  # the trials as the scheduler last saw them
-        self._changed: set[int] = set()  # trials that differ from the table
+        # The trials as the scheduler last saw them.
+        self._table: Table[Trial] = Table()
+        # Trials that differ from the table.
+        self._changed: set[int] = set()
         self._outstanding: dict[int, Job] = {}
         self._jobs = 0
-        self._waiting: list[tuple[int, int]] = []  # trials of this generation, with their next job
+        # Trials of this generation, with their next job.
+        self._waiting: list[tuple[int, int]] = []
         self._ask_always = False
-        self._recent: dict[
-            int | None, tuple[Measurement, ...]
-        ] = {}  # of the lineages of checkpoints
+        # The last measurements of the lineage of each checkpoint.
+        self._recent: dict[int | None, tuple[Measurement, ...]] = {}
 
     def state(self) -> State:
         events = self._history.events

@@ -21,15 +21,18 @@ from mopbt.problem import Problem
 from mopbt.rng import stream
 from mopbt.space import Categorical, Domain
 
-FEWEST = 40  # intervals; the forest learns nothing from fewer
-MOST = 1500  # intervals; a sample of more says the same
+# A forest learns nothing from fewer intervals.
+FEWEST = 40
+# A sample of more intervals says the same.
+MOST = 1500
 TREES = 64
 SHUFFLES = 4
 # Changes beyond these percentiles are cut: one member that diverged would be all that counts.
 CUT = (1, 99)
 
 Array = NDArray[np.float64]
-Forests = list[tuple[Any, NDArray[np.intp]]]  # each with the rows that it was not fitted to
+# Forests, each with the rows that it was not fitted to.
+Forests = list[tuple[Any, NDArray[np.intp]]]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _LONGEST_HOLDER = 1000
 if sys.platform == "win32":
     import msvcrt
 
-    # Windows lets no process read a locked byte, so it is one behind the text of a lock file.
+    # On Windows no other process can read a locked byte, so it lies behind the text of the file.
     _LOCKED_BYTE = 2**30
     _TAKEN = (errno.EACCES, errno.EDEADLK)
 

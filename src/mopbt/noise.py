@@ -20,8 +20,10 @@ from mopbt.uncertainty import (
     span_test,
 )
 
-MOST_TESTED = 50_000  # newest evaluations that are tested for inheritance
-DRAWS = 200  # sets of true values from which the probability of being on the front follows
+# How many of the newest evaluations are tested for inheritance.
+MOST_TESTED = 50_000
+# Sets of true values that estimate the probability of being on the front.
+DRAWS = 200
 
 Ints = NDArray[np.int64]
 

@@ -109,7 +109,8 @@ class EngineRun:
 
     store: AnyStore
     history: History
-    settings: RunConfig  # as recorded
+    # The settings as recorded.
+    settings: RunConfig
     driver: Engine
     spec: EngineSpec | None
     compilation: Compilation | None = None

@@ -40,7 +40,7 @@ class Reduction:
 def reduction_of(task: Any, checkpoints: Checkpoints, precision: str | None) -> Reduction | None:
     """Return how a run reduces its checkpoints; None if its task or its storage cannot.
 
-    ValueError if half precision was asked for nevertheless.
+    Raises ValueError if half precision was requested and is impossible.
     """
     if isinstance(task, ReducibleTask) and isinstance(checkpoints, ReducibleCheckpoints):
         return Reduction(task, checkpoints, precision)

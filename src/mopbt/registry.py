@@ -139,7 +139,8 @@ def task_fingerprint(reference: str) -> str:
         package = known[bare].dist
         own_scale = (scale or "paper").removesuffix(PARTIAL_DATA)
         size = found.scales.get(own_scale, "") if isinstance(found, TaskFamily) else ""
-        assert package is not None  # found among the installed packages
+        # It was found among the installed packages.
+        assert package is not None
         return f"{package.name} {package.version} {size!r}"
     place, name = bare.rsplit(":", 1)
     if place.endswith(".py"):

@@ -433,7 +433,7 @@ class Results:
     def checkpoint(self, point: Point | int) -> bytes:
         """Return the bytes of a model's checkpoint, verified by its checksum.
 
-        That of a large model that only the front needs lacks what only training needs.
+        The checkpoint of a large model that only the front needs lacks the state of training.
         """
         model = self._id_of(point)
         checksum = self.history.reports.checksum(self.history.reports.row(model))

@@ -29,7 +29,8 @@ from mopbt.stores.journal import read_lines
 
 FILES = {"run.toml", "journal.jsonl", "evaluations.jsonl", "checkpoints", "initial", "lock"}
 REMEDY = "use the same settings, or name another `out` (--out) for a new run"
-MOST_DIFFERENCES = 5  # in a message
+# Maximum number of differences that a message names.
+MOST_DIFFERENCES = 5
 
 
 class RepairRules(Protocol):

@@ -20,7 +20,8 @@ from mopbt.stores.base import Exchange, Store
 
 # Looking for obsolete checkpoints visits all trials, so it happens once per this many trials.
 TRIALS_PER_SWEEP = 64
-FEWEST_FAILURES = 3  # in a row, before a run stops
+# After so many failures in a row, a run stops.
+FEWEST_FAILURES = 3
 FEWEST_DIVERGED = 8
 
 
@@ -68,15 +69,19 @@ class Session:
     budget: Budget
     watch: Watch
     history: History
-    retention: Retention | None = None  # None keeps all models of the front
-    context: RunContext | None = None  # what the engine was started with
-    reduction: Reduction | None = None  # None keeps checkpoints of the front whole
+    # None keeps all models of the front.
+    retention: Retention | None = None
+    # What the engine was started with.
+    context: RunContext | None = None
+    # None keeps checkpoints of the front whole.
+    reduction: Reduction | None = None
     state: State = field(init=False)
     worked: bool = field(default=False, init=False)
     # Seconds of work, over all sessions: what the history says, or the time that has run out.
     elapsed: float = field(default=0.0, init=False)
     _checksums: dict[int, str] = field(default_factory=dict, init=False)
-    _first_row: int = field(default=0, init=False)  # the first report of this session
+    # The first report of this session.
+    _first_row: int = field(default=0, init=False)
     _intact: tuple[int, tuple[Report, ...]] = field(default=(0, ()), init=False)
     _rolls_back: bool = field(default=False, init=False)
     _obsolete: Set[int] = field(default=frozenset(), init=False)
@@ -126,7 +131,8 @@ class Session:
         for row in range(len(reports)):
             if checksum := reports.checksum(row):
                 self._checksums[reports.job(row)] = checksum
-        # Checkpoints of jobs that are not in the journal are yet to be written again.
+        # Checkpoints with later ids are of jobs that never reached the journal. Those ids will be
+        # used again, which replaces them.
         known = {id for id in self.store.checkpoints.kept() if id < self.state.jobs}
         self._obsolete = known - self._kept()
         if self.state.outstanding and not self._is_late():

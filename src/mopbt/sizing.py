@@ -18,7 +18,8 @@ from mopbt.uncertainty import inheritance_test
 
 FEWEST_INTERVALS = 20
 SMALLEST_POPULATION = 8
-GENERATIONS = 3  # after which the interval is judged
+# Generations after which the interval is judged.
+GENERATIONS = 3
 GUIDE = "see docs/how-to/sizing.md"
 
 Ints = NDArray[np.intp]

@@ -52,7 +52,8 @@ class Staircases:
     def __init__(self) -> None:
         self._fronts: list[Steps] = []
         self._points: dict[int, tuple[float, float]] = {}
-        self.numbers = np.empty(0, dtype=np.int32)  # -1 for a missing point
+        # The number is -1 for a missing point.
+        self.numbers = np.empty(0, dtype=np.int32)
         self.sizes: list[int] = []
 
     def __len__(self) -> int:

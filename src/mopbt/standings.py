@@ -1,9 +1,9 @@
 """The order of results that come one by one, without ranking all of them each time.
 
 `standings_of` gives the standings that fit a ranking. Standings hold results by id. Their `order`
-equals the one that the ranking returns for the finite results by ascending id, but only those
-parts of it are computed that are asked for. A decision about one member of a population needs to
-know on which side of a cut the member is, and who is in one place.
+equals the one that the ranking returns for the finite results by ascending id, but only the
+requested parts of it are computed. A decision about one member of a population needs only the side
+of a cut on which the member is, and the member at one place.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,8 @@ class Fronts:
     def __init__(self) -> None:
         # -infinity in place of a missing point: it dominates nothing.
         self._columns: Objectives = np.empty((0, 0))
-        self.numbers = np.empty(0, dtype=np.int32)  # -1 for a missing point
+        # The number is -1 for a missing point.
+        self.numbers = np.empty(0, dtype=np.int32)
         self.sizes: list[int] = []
 
     def __len__(self) -> int:
@@ -340,7 +341,8 @@ class FrontOrder:
         rows = self._rows
         self._infeasible = np.flatnonzero(rows.is_finite & (rows.violations > 0))
         self._violations = rows.violations[self._infeasible]
-        self._ordered: dict[int, Ids] = {}  # by the first place of a front
+        # Sorted fronts by their first place.
+        self._ordered: dict[int, Ids] = {}
 
     def at(self, place: int) -> int:
         """Return the id in a place."""

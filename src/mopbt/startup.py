@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-INTERRUPTED = 130  # the exit code of shells
+# The exit code that shells use.
+INTERRUPTED = 130
 
 
 def is_command(arguments: Sequence[str]) -> bool:

@@ -226,7 +226,8 @@ def losses_of_training(tracked: Mapping[str, Any], variables: Mapping[str, Any])
         elif isinstance(thing, dict):
             saved |= {id(value) for value in thing.values()}
     known = {id(thing) for thing in tracked.values()}
-    seen = set()  # an optimizer may have several names
+    # An optimizer may have several names.
+    seen = set()
     losses = []
     for variable, optimizer in variables.items():
         is_optimizer = isinstance(optimizer, Optimizer) and isinstance(optimizer, Stateful)

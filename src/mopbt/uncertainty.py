@@ -33,8 +33,10 @@ PRIOR_SHARE = 0.2
 
 # How rarely a test may call noise a signal.
 LEVEL = 0.01
-NULL_DRAWS = 200  # fronts of pure noise that a front is compared with
-FEWEST_PAIRS = 30  # of models and those they continue from, before anything is concluded
+# The number of fronts of pure noise that a front is compared with.
+NULL_DRAWS = 200
+# Nothing is concluded from fewer pairs of a model and the one that it continues.
+FEWEST_PAIRS = 30
 
 
 def lower_bounds(values: ArrayLike, stderr: ArrayLike, *, confidence: float = CONFIDENCE) -> Floats:

@@ -1,8 +1,8 @@
 """Runs in virtual time, in worlds where everything goes wrong that can, each from one seed.
 
 Messages are lost, late, repeated and out of order. Workers die in every phase of a job, come back
-with stale reports, or are taken for dead and go on. Clocks jump. The process that executes the run
-is killed at any call to the disk, and resumed with another number of workers.
+with stale reports, or are taken for dead and keep working. Clocks jump. The process that
+executes the run is killed at any call to the disk, and resumed with another number of workers.
 """
 
 import gc

@@ -197,7 +197,7 @@ class Lifecycle(RuleBasedStateMachine):
     @precondition(lambda self: self.is_sound and len(self.places) > 1)
     @rule()
     def switch(self):
-        """Go on with another copy."""
+        """Continue with another copy."""
         self.places = [*self.places[1:], self.places[0]]
         self.root, self.model = self.places[0]
 

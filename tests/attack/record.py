@@ -13,13 +13,13 @@ class WatchedDisk(Disk):
     """A disk that also sees the calls to a remote storage, and what the user was shown."""
 
     def remote(self, name, path, data=None):
-        """Be told of a call to the remote storage before it happens."""
+        """See a call to the remote storage before it happens."""
 
     def remote_done(self, name, path, data=None):
-        """Be told of a call to the remote storage that has succeeded."""
+        """See a call to the remote storage that has succeeded."""
 
     def shown(self, job):
-        """Be told that the user was shown the report of a job."""
+        """See that the user was shown the report of a job."""
 
 
 class Recorder(WatchedDisk):

@@ -2,7 +2,7 @@
 
 The engines are the real ones, and so is what a worker does with a job. Only the clock, the pipes
 and the processes are replaced: messages take their time, arrive in another order, or never;
-workers die in every phase of a job, or are taken for dead and go on.
+workers die in every phase of a job, or are taken for dead and keep working.
 """
 
 import heapq
@@ -34,7 +34,7 @@ class Faults:
         lost: A message never arrives. What follows it in a pipe does not arrive either, so this
             is also a worker that hangs. Only time limits help.
         late: A message arrives much later than usual.
-        stale: A worker is taken for dead, but goes on and writes its checkpoint.
+        stale: A worker is taken for dead, but keeps working and writes its checkpoint.
         jump: The clock jumps ahead.
     """
 
@@ -105,7 +105,7 @@ class World:
         if self.happens(self.faults.jump):
             self.clock.now += self.rng.choice([1.0, 60.0, 1e6])
         self.events += 1
-        assert self.events < 100_000, "the world goes on forever"
+        assert self.events < 100_000, "the world never ends"
         action()
 
 
@@ -386,7 +386,7 @@ class VirtualActor:
         if dies in ("received", "trained"):
             return self.die("the actor died")
         if self.world.happens(self.world.faults.stale):
-            # A broken connection: the driver gives the actor up, which goes on with its job.
+            # A broken connection: the driver gives up the actor, which continues its job.
             self._answer(reference, error=RayError("the actor is unavailable"))
         if dies == "saving":
             with killed_at(self.world.rng.randrange(6)):
@@ -458,7 +458,7 @@ class VirtualRay:
         return reference.value
 
     def kill(self, actor):
-        # Until the message arrives, the actor goes on.
+        # Until the message arrives, the actor keeps working.
         self._world.after(self._world.latency(), actor.kill)
 
     def cluster_resources(self):

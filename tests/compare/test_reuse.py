@@ -42,7 +42,7 @@ def test_runs_that_another_comparison_has_are_not_repeated(small, place, tmp_pat
             np.testing.assert_array_equal(data.objectives, theirs[run].objectives)
     assert len(comparison.runs) == 6
     Results.open(tmp_path / "out" / again.plan()[0].directory)
-    (source,) = read_about(tmp_path / "out")["taken_over"].items()
+    (source,) = read_about(tmp_path / "out")["reused"].items()
     assert source[0] == "small"
     assert (source[1]["runs"], set(source[1]["sessions"][0])) == (4, {"machine", "versions"})
 
@@ -57,7 +57,7 @@ def test_runs_of_a_moved_project_are_reused(place, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "problems", raising=False)
     moved = experiment(tmp_path, "quick", seeds=1, cost=1.0, keep_models=True)
     compare(moved, out=tmp_path / "two", jobs=1, progress=False, reuse=[tmp_path / "one"])
-    assert read_about(tmp_path / "two")["taken_over"]["one"]["runs"] == 2
+    assert read_about(tmp_path / "two")["reused"]["one"]["runs"] == 2
     results = Results.open(tmp_path / "two" / moved.plan()[0].directory)
     assert len(results.load(results.front()[0]))
     shutil.copytree(tmp_path / "one", tmp_path / "three")
@@ -71,13 +71,13 @@ def test_runs_of_a_moved_project_are_reused(place, tmp_path, monkeypatch):
         progress=False,
         reuse=[tmp_path / "one", tmp_path / "three"],
     )
-    assert read_about(tmp_path / "four")["taken_over"]["one"]["runs"] == 2
+    assert read_about(tmp_path / "four")["reused"]["one"]["runs"] == 2
     shutil.rmtree(tmp_path / "three")
     bare = replace(moved, keep_models=False)
     compare(bare, out=tmp_path / "bare", jobs=1, progress=False, reuse=[tmp_path / "one"])
-    assert read_about(tmp_path / "bare")["taken_over"]["one"]["runs"] == 2
+    assert read_about(tmp_path / "bare")["reused"]["one"]["runs"] == 2
     compare(moved, out=tmp_path / "three", jobs=1, progress=False, reuse=[tmp_path / "bare"])
-    assert "taken_over" not in read_about(tmp_path / "three"), "there are no models to copy"
+    assert "reused" not in read_about(tmp_path / "three"), "there are no models to copy"
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_engines_without_a_number_of_workers_have_one_per_core(monkeypatch):
 
 
 class Compiling(ToyTask):
-    """A task that answers as it is told, and remembers what it was asked."""
+    """A task that gives the answers it was built with, and records the questions."""
 
     compile = "auto"
     asked = None

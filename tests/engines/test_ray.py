@@ -314,9 +314,8 @@ def test_weights_never_pass_through_the_driver_and_stay_in_their_actors(tmp_path
     notes = (tmp_path / "notes").read_text().splitlines()
     assert len({line for line in notes if line.startswith("train")}) == 2
     assert sum(line.startswith("train") for line in notes) == 16
-    assert (
-        notes.count("load") <= 4
-    )  # 12 jobs go on from a checkpoint; most find the model in memory
+    # 12 jobs start from a checkpoint; most find the model in memory.
+    assert notes.count("load") <= 4
     assert len(sizes) >= 16
     assert max(sizes) < 2000
 
@@ -544,10 +543,10 @@ def test_a_slow_node_does_not_delay_an_asynchronous_run(tmp_path):
     )
     notes = (tmp_path / "notes").read_text().split()
     assert len(results) == len(notes) == 24
-    assert (
-        notes.index("slow") == 20
-    )  # all others are trained by then: no job waited behind the slow one
-    assert notes.count("slow") == 1  # and it goes on elsewhere, though the slow node has its model
+    # All others are trained by then: no job waited behind the slow one.
+    assert notes.index("slow") == 20
+    # The slow member continues elsewhere, although the slow node has its model.
+    assert notes.count("slow") == 1
 
 
 @pytest.mark.slow

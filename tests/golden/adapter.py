@@ -467,7 +467,7 @@ def known_algorithms():
 def train_networks(described, *, stacked):
     """Train four members for three intervals, alone or as one stack, and return their states.
 
-    After the first interval, members go on from each other's checkpoints. Each state has been
+    After the first interval, members start from each other's checkpoints. Each state has been
     written and read back.
     """
     task = make_task(described)

@@ -302,7 +302,7 @@ NETWORK_RUNS = {kind: NETWORK_RUN | {"engine": {"kind": kind}} for kind in ("loc
 
 COMPARISON = {
     "algorithms": {
-        # The first of a task, so that its own constraint must be told from those of the task.
+        # The first of a task, so that its own constraint must be kept apart from those of the task.
         "limited": {
             "algorithm": "mo-pbt",
             "options": {"population": 4},

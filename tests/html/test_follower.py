@@ -1,4 +1,4 @@
-"""A follower reads what is new, believes nothing, and gets in nobody's way."""
+"""A follower reads only what is new, trusts no file, and never blocks a run."""
 
 import json
 import os
@@ -114,8 +114,8 @@ def test_a_repaired_journal_is_reread(run):
     append(path, b"".join(lines[:8]))
     follower = Follower(path, "run")
     follower.look()
-    (path / "mended").write_bytes(b"".join(lines))
-    os.replace(path / "mended", path / "journal.jsonl")
+    (path / "repaired").write_bytes(b"".join(lines))
+    os.replace(path / "repaired", path / "journal.jsonl")
     follower.look()
     assert page_of(follower) == whole_page(path)
 
@@ -131,9 +131,8 @@ def test_a_journal_that_was_cut_and_has_grown_past_its_old_length_is_reread(run,
     follower = Follower(path, "run")
     follower.look()
     version = follower.version
-    (path / "journal.jsonl").write_bytes(
-        others
-    )  # the same file: a run that takes failures back goes on in it
+    # The same file, because a run that rolls back failures continues in it.
+    (path / "journal.jsonl").write_bytes(others)
     follower.look()
     assert follower.trouble == ""
     assert page_of(follower) == whole_page(path)

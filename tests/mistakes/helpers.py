@@ -174,9 +174,9 @@ def check_command(row, here, capsys, monkeypatch):
     assert message.startswith("mopbt: ")
     check_message(message.removeprefix("mopbt: "), row, here)
     assert again == code
-    told = without_notes(traced.err)
-    assert told.startswith("Traceback (most recent call last):\n") or "\n\nTraceback" in told
-    assert told.endswith(message + "\n")
+    shown = without_notes(traced.err)
+    assert shown.startswith("Traceback (most recent call last):\n") or "\n\nTraceback" in shown
+    assert shown.endswith(message + "\n")
 
 
 LEFT_OUT = object()

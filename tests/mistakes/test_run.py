@@ -101,7 +101,7 @@ MISTAKES = [
             lambda here: mopbt.run(ToyTask(), out="new", space=SPACE),
             TypeError,
         ),
-        *("got a ToyTask object", "for training functions only", "leave it out, or set it there"),
+        *("got a ToyTask object", "only training functions take", "leave it out, or set it there"),
     ),
 ]
 

@@ -71,10 +71,10 @@ def test_views_change_no_decision(name, k, slots, limit, data):
             state = with_jobs(state, jobs)
             job = picks.choice(sorted(state.outstanding))
             report = Report(job, **picks.choice(pool), checksum="0")
-            told = scheduler.tell(state, report)
-            # The views have moved on, and the same state is told again.
-            assert told == oracle.tell(state, report) == scheduler.tell(state, report)
-            state = told
+            after = scheduler.tell(state, report)
+            # The views belong to the new state, and the old one gets the report again.
+            assert after == oracle.tell(state, report) == scheduler.tell(state, report)
+            state = after
 
 
 @given(

@@ -29,7 +29,7 @@ class Normalized(nn.Module):
         self.last = nn.Linear(8, 2)
 
     def forward(self, x):
-        """Count the calls in a buffer that is assigned anew."""
+        """Count the calls in a buffer that is reassigned."""
         if self.training:
             self.calls = self.calls + 1
         return self.last(torch.relu(self.norm(self.first(x))) * self.frozen * self.scale())

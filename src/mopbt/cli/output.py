@@ -19,7 +19,8 @@ from mopbt.messages import column_texts, counted, number, printable
 from mopbt.progress_display import clock
 from mopbt.results import Results
 
-_GAP = 2  # characters between two columns
+# Characters between two columns.
+_GAP = 2
 
 
 class _PrintableConsole(Console):

@@ -207,7 +207,7 @@ class Record:
         self.tasks: dict[str, Any] = about.get("tasks", {})
         # Failures of the last session, with their tracebacks, by run.
         self.failures: dict[str, str] = {}
-        self._earlier: dict[str, Any] = about.get("taken_over", {})
+        self._earlier: dict[str, Any] = about.get("reused", {})
         self._copied = dict(self._earlier)
         self._head = {"experiment": plan.scaled.name, "scale": plan.scale}
         self._sessions: list[dict[str, Any]] = about.get("sessions", [])
@@ -248,7 +248,7 @@ class Record:
             "runs": runs,
         }
         if self._copied:
-            about["taken_over"] = self._copied
+            about["reused"] = self._copied
         if self.failures:
             about["failures"] = self.failures
         text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"

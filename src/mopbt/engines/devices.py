@@ -365,7 +365,7 @@ def select(name: str, found: Sequence[Device]) -> Device:
         seen = ", ".join(device.name_here for device in found) or "no accelerator"
         raise ValueError(
             f"`devices` names {name!r}, but this process sees {seen}; indices count the devices "
-            f"that {MASKS['cuda']} or its like leaves visible"
+            f"that {MASKS['cuda']} or its equivalent leaves visible"
         )
     return chosen
 

@@ -53,9 +53,12 @@ class _Worker:
     """A worker process as the driver sees it."""
 
     process: WorkerProcess
-    slot: int  # which of the engine's places it takes, and so its device
-    stacks: deque[Stack] = field(default_factory=deque)  # the first one is running
-    cached: set[int | None] = field(default_factory=set)  # checkpoints whose models it may hold
+    # Which of the engine's places it takes, which decides its device.
+    slot: int
+    # The first stack is running.
+    stacks: deque[Stack] = field(default_factory=deque)
+    # Checkpoints whose models it may have in memory.
+    cached: set[int | None] = field(default_factory=set)
     is_ready: bool = False
     # Whether it was killed for a stack whose answer was already on its way.
     is_innocent: bool = False
@@ -71,8 +74,8 @@ class PoolEngine:
             core without an accelerator.
         devices: Where workers compute: a list of indices and names, such as ``[0, 1]``, or "auto"
             for all accelerators that this process sees, if the task may use them. Indices count
-            the devices that CUDA_VISIBLE_DEVICES or its like leaves visible. An empty list keeps
-            workers on the CPU.
+            the devices that CUDA_VISIBLE_DEVICES or its equivalent leaves visible. An empty list
+            keeps workers on the CPU.
         workers_per_device: How many workers share a device (default: 1).
         timeout: Seconds that an interval may take. A worker that takes longer is killed, with
             every process that it started, and the job is repeated once, then reported as failed.
@@ -355,7 +358,8 @@ def _unsendable_name(thing: Any, seen: set[int]) -> str:
         used = inspect.getclosurevars(thing)
         parts = {**used.globals, **used.nonlocals}
     else:
-        with suppress(TypeError):  # an object without a dictionary
+        # An object may have no dictionary.
+        with suppress(TypeError):
             parts = vars(thing)
     for name, value in parts.items():
         # A name may also be an attribute: `xgboost.train` in a function called `train`.

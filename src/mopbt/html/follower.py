@@ -28,14 +28,17 @@ from mopbt.locking import holder_of
 from mopbt.run_config import RunConfig
 from mopbt.stores.journal import parse_line
 
-LARGEST = 2**20  # bytes of a lock
-MOST_EVALUATED = 2**26  # bytes of the evaluations outside of the search
+# Maximum number of bytes of a lock that are read.
+LARGEST = 2**20
+# Maximum number of bytes of evaluations outside of the search that are read.
+MOST_EVALUATED = 2**26
 # A journal that was cut and has grown again differs in these last bytes that were read.
 TAIL = 64
 # The importance of hyperparameters of a run in progress is measured after this many reports, and
 # again whenever their number has doubled.
 SETTLED = 100
-SPARK = 60  # points of a curve in a list of runs
+# Points of a curve in a list of runs.
+SPARK = 60
 BROKEN = (
     ArithmeticError,
     AssertionError,
@@ -54,15 +57,20 @@ class Follower:
     def __init__(self, path: Path, name: str, *, shown: str | None = None) -> None:
         self.path = path
         self.name = name
-        self.version = 0  # grows with every change
+        # Grows with every change.
+        self.version = 0
         self._shown = str(path) if shown is None else shown
         self._run: RunData | None = None
-        self._file = (-1, -1)  # device and inode of the journal
+        # Device and inode of the journal.
+        self._file = (-1, -1)
         self._size = -1
-        self._offset = 0  # how far the journal was read
+        # How many bytes of the journal were read.
+        self._offset = 0
         self._tail = b""
-        self._evaluated = 0  # bytes of evaluations that were read
-        self._explained = 0  # reports whose importance was measured
+        # How many bytes of evaluations were read.
+        self._evaluated = 0
+        # How many reports the measured importance covers.
+        self._explained = 0
         self._measuring: threading.Thread | None = None
         self._driver = ""
         self._trouble = ""

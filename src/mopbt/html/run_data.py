@@ -29,15 +29,24 @@ from mopbt.results import Results, total_intervals
 from mopbt.run_config import RunConfig
 from mopbt.space import Domain, Float, Int
 
-MOST_DRAWN = 4000  # dominated evaluations, and exploits
-MOST_TIMES = 400  # points of a hypervolume curve
-MOST_TRIALS = 240  # rows of the lineage, beside those that led to the front
-BINS = 40  # of a histogram, along each axis
-MOST_LEVELS = 20  # of a hyperparameter
-MOST_MEASURED = 8000  # points of all learning curves
-MOST_METRICS = 6  # with learning curves
-MOST_FAILURES = 20  # kinds of failures
-MOST_CHARACTERS = 4000  # of an error message
+# Maximum number of dominated evaluations, and exploits, that are drawn.
+MOST_DRAWN = 4000
+# Maximum number of points of a hypervolume curve.
+MOST_TIMES = 400
+# Maximum number of rows of the lineage, besides those that led to the front.
+MOST_TRIALS = 240
+# Bins of a histogram along each axis.
+BINS = 40
+# Maximum number of values of a hyperparameter that are listed.
+MOST_LEVELS = 20
+# Maximum number of points of all learning curves.
+MOST_MEASURED = 8000
+# Maximum number of metrics with learning curves.
+MOST_METRICS = 6
+# Maximum number of kinds of failures that are listed.
+MOST_FAILURES = 20
+# Maximum number of characters of an error message.
+MOST_CHARACTERS = 4000
 # An axis shows this share of the evaluations, and the rest if that makes it at most this much
 # longer: one member that diverged would otherwise squeeze all others into a corner.
 SHOWN_SHARE = 0.95
@@ -46,14 +55,16 @@ LONGEST_STRETCH = 1.25
 NO_IMPORTANCE: Mapping[str, Any] = {"objectives": [], "missing": ""}
 
 Array = NDArray[np.float64]
-Curve = list[tuple[float, float]]  # seconds, hypervolume
+# Pairs of seconds and hypervolume.
+Curve = list[tuple[float, float]]
 
 
 class Segment(NamedTuple):
     """Intervals of one trial with the same hyperparameters, up to the checkpoint of `job`."""
 
     job: int
-    start: int | None  # the segment that it continues
+    # The segment that it continues, None for fresh weights.
+    start: int | None
     trial: int
     begin: int
     end: int
@@ -129,7 +140,7 @@ class RunData:
         return self.history.hypervolume(reference)
 
     def curve(self, reference: Array | None = None) -> Curve:
-        """Return when the hypervolume grew and to what, up to the present, thinned."""
+        """Return the hypervolume over time, up to the last report, thinned."""
         curve = thinned(self.history.curve(reference), MOST_TIMES)
         if curve and self.history.seconds > curve[-1][0]:
             curve.append((self.history.seconds, curve[-1][1]))
@@ -257,7 +268,7 @@ class RunData:
         return [list(unsigned(objectives, entry.objectives).values()) for entry in front]
 
     def _dominated(self, views: Sequence[tuple[float, float]]) -> dict[str, Any]:
-        """Return the evaluations beside the front, or as many as can be drawn, by columns."""
+        """Return the evaluations off the front as columns, at most as many as can be drawn."""
         rows = self._finite_rows()
         jobs = self.history.reports.jobs()[rows]
         beside = np.flatnonzero(

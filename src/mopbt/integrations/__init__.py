@@ -1,1 +1,1 @@
-"""Doors to other tools; each needs the tool's own package."""
+"""Integrations with other tools. Each needs the package of its tool."""

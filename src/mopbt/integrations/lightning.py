@@ -68,7 +68,7 @@ class LightningTask:
         space: The tuned hyperparameters by name.
         objectives: The logged metrics to optimize, by name, and their directions, such as
             ``{"val_acc": "max", "val_gap": "min"}``.
-        steps: Epochs of training in all. To shorten an epoch, set `limit_train_batches` in
+        steps: Total epochs of training. To shorten an epoch, set `limit_train_batches` in
             `trainer`.
         interval: Epochs between two decisions.
         trainer: Options of the Trainer, such as

@@ -49,8 +49,10 @@ from mopbt.stores.base import Exchange
 
 __all__ = ["MOASHA", "MOPBT", "Experiment", "check_version"]
 
-TESTED_VERSIONS = ((2, 60), (2, 61))  # of Ray: the first one, and the first one beyond
-MAX_IDLE_ROUNDS = 100  # of Ray Tune's loop without a trial to run, before the run is stalled
+# The first tested version of Ray, and the first one after the tested ones.
+TESTED_VERSIONS = ((2, 60), (2, 61))
+# After so many rounds of Ray Tune's loop without a trial to run, the run has stalled.
+MAX_IDLE_ROUNDS = 100
 
 
 class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
@@ -58,7 +60,8 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
 
     _supports_buffered_results = False
     _algorithm: ClassVar[str]
-    _count: ClassVar[str]  # the option of the algorithm that is `num_samples` of Ray Tune
+    # The option of the algorithm that Ray Tune calls `num_samples`.
+    _count: ClassVar[str]
 
     def __init__(
         self,
@@ -91,9 +94,12 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
         # The number of members is not known yet, but wrong options are reported here.
         self._run_config(self._build_algorithm(2))
         self._is_open = False
-        self._trials: dict[int, Trial] = {}  # the trials of this session by index
-        self._results: dict[int, Mapping[str, Any]] = {}  # of members that are being saved
-        self._holding: set[int] = set()  # members without a job that keep their actor
+        # The trials of this session by index.
+        self._trials: dict[int, Trial] = {}
+        # Results of members that are being saved.
+        self._results: dict[int, Mapping[str, Any]] = {}
+        # Members without a job that keep their actor.
+        self._holding: set[int] = set()
         self._obsolete: set[str] = set()
         self._idle_rounds = 0
 

@@ -27,7 +27,8 @@ from mopbt.run_config import RunConfig
 from mopbt.stores.base import Exchange
 from mopbt.stores.memory import MemoryCheckpoints
 
-FOLDER = "mopbt"  # beside the trials of an experiment
+# The folder beside the trials of an experiment.
+FOLDER = "mopbt"
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,7 +76,7 @@ class EstimatorTask:
         scorers: The objectives; larger is better.
         train_rows: X and y for training; y is None for estimators without a target.
         validation_rows: X and y for the scorers.
-        steps: Steps of training in all. A step is a pass of `partial_fit` over the training rows,
+        steps: Total steps of training. A step is a pass of `partial_fit` over the training rows,
             or an increase of `resource` by one.
         interval: Steps between two decisions.
         resource: The parameter that counts the steps of an estimator with `warm_start`.

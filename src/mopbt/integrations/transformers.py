@@ -66,7 +66,7 @@ class TrainerTask:
             ``learning_rate`` or ``weight_decay``, are written there; `apply` needs to read others.
         objectives: The metrics of `Trainer.evaluate` to optimize, such as
             ``{"eval_accuracy": "max", "eval_loss": "min"}``.
-        steps: Updates of the optimizer in all.
+        steps: Total updates of the optimizer.
         interval: Updates between two decisions.
         apply: A function of the Trainer and the hyperparameters that applies those that are no
             training arguments, at the start of an interval.

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-LABEL_WIDTH = 36  # characters per line
+# Characters per line.
+LABEL_WIDTH = 36
 
 
 def final(measured: Sequence[MeasuredTask], styles: Styles) -> dict[str, "Figure"]:

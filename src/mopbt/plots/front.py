@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 OTHER = "#666666"
 # Colors of the evaluations, from early to late steps.
 STEPS = ("#dde7f0", "#a6c4de", "#5f95c4", "#1d4f86")
-TITLE_WIDTH = 88  # characters per line
-SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}  # inches, by number of panels
+# Characters per line.
+TITLE_WIDTH = 88
+# Width and height in inches, by number of panels.
+SIZES = {1: (7.0, 4.4), 3: (10.5, 3.9)}
 
 FORMATS = (".png", ".pdf", ".svg")
 

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BINS = 40  # of a histogram, along each objective
-SHADES = ("#e3ebf4", "#a6c4de", "#3f7bb3", "#12355f")  # from few evaluations to many
+# Bins of a histogram along each objective.
+BINS = 40
+# Colors from few evaluations to many.
+SHADES = ("#e3ebf4", "#a6c4de", "#3f7bb3", "#12355f")
 
 
 # Fronts

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANEL = (3.5, 2.5)  # inches
+# Width and height in inches.
+PANEL = (3.5, 2.5)
 MOST_COLUMNS = 3
 # More lines cannot be distinguished.
 MOST_LINES = 200

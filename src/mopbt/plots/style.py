@@ -31,7 +31,8 @@ INK = "#333333"
 FAINT = "#bbbbbb"
 # Stands out from the blue evaluations for every kind of color vision, and in gray by its line.
 FRONT = "#c8401e"
-WIDTH = 7.0  # inches, both columns of a page
+# Inches, the width of both columns of a page.
+WIDTH = 7.0
 STYLE = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -67,7 +68,8 @@ class Style:
     """Appearance of an algorithm in every figure."""
 
     color: str
-    line: Any = "-"  # a line style of matplotlib
+    # A line style of matplotlib.
+    line: Any = "-"
     marker: str = "o"
 
     @property
@@ -76,7 +78,8 @@ class Style:
         return self.color == FRONT
 
 
-Styles = Mapping[str, Style]  # of all algorithms of a comparison, by label
+# Styles of all algorithms of a comparison, by label.
+Styles = Mapping[str, Style]
 
 BLUE = "#0072b2"
 GREEN = "#009e73"

@@ -64,7 +64,7 @@ class FullTraining:
 
     @property
     def extendable(self) -> tuple[str, ...]:
-        """Return what of a run can be extended: nothing if proposals depend on results."""
+        """Return what can be extended: nothing if proposals depend on results."""
         return ("steps", "population") if isinstance(self.propose, Stratified | Uniform) else ()
 
     def extended(self, extension: Mapping[str, int]) -> "FullTraining":

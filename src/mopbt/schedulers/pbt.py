@@ -108,7 +108,7 @@ class Pbt:
 
     @property
     def extendable(self) -> tuple[str, ...]:
-        """Return what of a run can be extended; nothing, if candidates follow the training."""
+        """Return what can be extended: nothing if candidates follow after the training."""
         return () if self._adds_candidates else ("steps", "population")
 
     def extended(self, extension: Mapping[str, int]) -> "Pbt":

@@ -17,7 +17,8 @@ from mopbt.limits import LINE_BYTES
 from mopbt.stores.base import Exchange
 from mopbt.version import __version__
 
-Line = dict[str, Any]  # a line of the journal in its JSON form
+# A line of the journal in its JSON form.
+Line = dict[str, Any]
 
 # What reading an object of another form raises.
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)

@@ -180,7 +180,7 @@ class PaperTask:
         return self.build(self, self.scales[scale])
 
     def partial_data(self, scale: str) -> str:
-        """Return what of the data at a scale is partial or substituted; empty if nothing is."""
+        """Return which data at a scale are partial or substituted; empty if none are."""
         takes_all_rows = not self.scales[scale].rows
         return registry.partial_data(self.dataset) if takes_all_rows else ""
 

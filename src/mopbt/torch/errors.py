@@ -27,7 +27,7 @@ def with_errors(
     """
     found = dict(measured)
     n = len(columns[0])
-    redone = _Redone(metrics, columns, measured)
+    redone = _SubsetMetrics(metrics, columns, measured)
     for name, score in measured.items():
         if isinstance(score, Estimate) or not math.isfinite(score) or n < 2:
             continue
@@ -46,7 +46,7 @@ def without_errors(measured: Mapping[str, float]) -> dict[str, float]:
     return {name: float(score) for name, score in measured.items()}
 
 
-class _Redone:
+class _SubsetMetrics:
     """Metrics on subsets of the rows, each computed once for all names."""
 
     def __init__(

@@ -81,7 +81,7 @@ class TorchTask:
         data: The training data.
         space: The tuned hyperparameters by name.
         objectives: The metrics to optimize, by name, and their directions.
-        steps: Steps of training in all. By default a step is one pass over the data.
+        steps: Total steps of training. By default a step is one pass over the data.
         interval: Steps between two decisions.
         optimizer: The update rule. A field that is a string names a hyperparameter.
         metrics: A function of the model's outputs and the targets that returns metrics by name.

@@ -32,10 +32,12 @@ from mopbt.errors import MissingExtra, MopbtError
 from mopbt.filesystem import write_atomically
 from mopbt.results import Results
 
-MAX_LOAD = 0.05  # fraction of a core's time that reading a journal may take
+# The fraction of a core's time that reading a journal may take.
+MAX_LOAD = 0.05
 POSITION_FILE = "mopbt.json"
 STOP = b"stop"
-PRIVATE = "private"  # instead of the name of a host or a user
+# Replaces the name of a host or a user.
+PRIVATE = "private"
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ def track(results: Results, tracker: Tracker) -> None:
 
 
 def _write_new(results: Results, tracker: Tracker, logged: int) -> int:
-    """Write the reports after the first `logged` ones and return how many there are in all."""
+    """Write the reports after the first `logged` ones, and return the number of all reports."""
     evaluations = evaluations_of(results)
     if len(evaluations) > logged:
         population = population_metrics(results, evaluations)

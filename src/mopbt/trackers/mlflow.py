@@ -20,9 +20,11 @@ from mopbt.trackers.base import (
     track,
 )
 
-BATCH = 1000  # metrics that MLflow accepts in one call
+# Maximum number of metrics that MLflow accepts in one call.
+BATCH = 1000
 _SQLITE = "sqlite:///"
-MAX_RUNS = 50000  # results that MLflow returns in one search
+# Maximum number of results that MLflow returns in one search.
+MAX_RUNS = 50000
 
 
 class MLflow(Tracker):
@@ -52,7 +54,8 @@ class MLflow(Tracker):
         self._experiment_name = experiment
         self._models = models
         self._private = private
-        self._children: dict[int, str] = {}  # run ids by branch
+        # Run ids by branch.
+        self._children: dict[int, str] = {}
 
     def begin(self, results: Results) -> int:
         """Open the log of a run and return the number of reports it already holds."""
