@@ -262,3 +262,19 @@ def test_a_run_extended_before_all_members_started_resumes_like_an_unbroken_one(
     mopbt.run(task, out=tmp_path / "whole", extend={"steps": 12}, **options)
     jobs = [mopbt.Results.open(tmp_path / name).history.jobs for name in ("broken", "whole")]
     assert [jobs[0][i] for i in range(24)] == [jobs[1][i] for i in range(24)]
+
+
+@pytest.mark.parametrize(
+    "algorithm", [MOPBT(population=4, asynchronous=True), RandomSearch(population=4)]
+)
+def test_members_that_are_added_before_all_have_started_change_no_decision(tmp_path, algorithm):
+    options = {"algorithm": algorithm, "engine": "local", "progress": False}
+    task = ToyTask(steps=6, interval=2)
+    for name, stops in (("whole", ()), ("broken", (2, 5, 9))):
+        mopbt.run(task, out=tmp_path / name, budget=Budget(jobs=1), **options)
+        for jobs in (*stops, None):
+            budget = Budget(jobs=jobs)
+            members = {"population": 6}
+            mopbt.run(task, out=tmp_path / name, extend=members, budget=budget, **options)
+    whole, broken = (mopbt.Results.open(tmp_path / n).history for n in ("whole", "broken"))
+    assert [broken.jobs[i] for i in range(18)] == [whole.jobs[i] for i in range(18)]

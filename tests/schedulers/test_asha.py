@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from mopbt.algorithms import BOMOASHA, MOASHA
 from mopbt.problem import problem_of
+from mopbt.proposals.uniform import Uniform
 from mopbt.ranking import dominates
 from mopbt.rng import stream
+from mopbt.schedulers.asha import Asha
 from mopbt.state import Report, State, required_checkpoints, with_jobs
 from mopbt.tasks.toy import ToyTask
 from mopbt.testing import SchedulerConformance
@@ -245,3 +247,18 @@ class TestProposals:
 def test_wrong_options(options, message):
     with pytest.raises(ValueError, match=message):
         MOASHA(**options)
+
+
+def test_a_rung_is_ranked_with_its_own_stream_and_the_place_that_matters():
+    calls = []
+
+    def rank(objectives, violations, rng, places):
+        calls.append((len(objectives), rng.random(), places))
+        return np.argsort(-objectives[:, 0], kind="stable")
+
+    scheduler = Asha(PROBLEM, rank, Uniform(), trials=4)
+    state = with_jobs(State(7), scheduler.ask(State(7), 4))
+    for job in range(4):
+        state = scheduler.tell(state, Report(job, (float(job), 0.0), checksum="0"))
+    expected = [(n, stream(7, "rank", 2, n).random(), (-(-n // 3),)) for n in range(1, 5)]
+    assert calls == expected

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from mopbt.algorithms import MOPBT
-from mopbt.explore import Local
+from mopbt.explore import Local, interpolate
 from mopbt.problem import problem_of
 from mopbt.ranking import by_domination, by_objective
+from mopbt.rng import stream
 from mopbt.schedulers.pbt import Pbt, initial_configs
 from mopbt.state import Job, Report, State, Trial, required_checkpoints, with_jobs
 from mopbt.tasks.toy import ToyTask
@@ -289,3 +290,54 @@ def test_a_donor_that_finishes_first_is_kept_until_it_is_used():
         state = scheduler.tell(with_jobs(state, (job,)), answer(job, (5, 5)))
         assert taken in required_checkpoints(state)
     assert state.trials[0].status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("cooling", "cuts"), [(False, [(4, 12), (4, 12)]), (True, [(4, 13), (4, 15)])]
+)
+def test_a_generation_is_ranked_with_its_own_stream_and_the_places_that_matter(cooling, cuts):
+    calls = []
+
+    def rank(objectives, violations, rng, places):
+        calls.append((rng.random(), places))
+        return np.argsort(-objectives[:, 0], kind="stable")
+
+    scheduler = Pbt(PROBLEM, rank, Local(), population=16, cooling=cooling)
+    state = State(7)
+    for _ in range(2):
+        _, state = generation(scheduler, state, [(i, i) for i in range(16)])
+    assert [number for number, _ in calls] == [stream(7, "rank", s).random() for s in (2, 4)]
+    assert [places for _, places in calls] == cuts
+
+
+def test_relatives_are_interpolated_by_hand():
+    problem = replace(PROBLEM, blendable=True)
+    options = {"population": 4, "fraction": 0.5, "interpolate": True, "candidates": 5}
+    scheduler = Pbt(problem, by_objective(0), Local(), **options)
+    # With this seed, 2 and 3 both copy 0, so that they descend from the same fresh weights.
+    seed = next(seed for seed in range(20) if donors_of_losers(scheduler, seed) == {0})
+    state = State(seed)
+    _, state = generation(scheduler, state, [(9, 0), (8, 0), (1, 0), (0, 0)])
+    second, state = generation(scheduler, state, [(2, 0), (1, 0), (9, 0), (8, 0)])
+    configs = {job.trial: job.config for job in second}
+    before = state
+    third, state = generation(scheduler, state, [(0, 3), (0, 4), (9, 1), (8, 2)])
+    for job in third[:2]:
+        weight = float(stream(seed, "interpolate", job.trial, 4).random())
+        donor, relative = (2, 3) if job.start == 6 else (3, 2)
+        assert (job.start, job.blend) == (4 + donor, ((4 + relative, weight),))
+        assert before.trials[job.trial].origin == 0
+        middle = interpolate(problem.space, configs[donor], configs[relative], weight)
+        rng = stream(seed, "explore", job.trial, 4)
+        assert job.config == Local()(problem.space, middle, rng)
+    # All four last models are on the front and share their origin, so neighbors are blended.
+    candidates = scheduler.ask(state, 100)
+    assert [(job.trial, job.begin, job.end) for job in candidates] == [(4, 6, 6), (5, 6, 6)]
+    assert {(job.start, job.blend) for job in candidates} <= {
+        (first, ((other, 0.5),)) for first in range(8, 12) for other in range(8, 12)
+    }
+
+
+def donors_of_losers(scheduler, seed):
+    _, state = generation(scheduler, State(seed), [(9, 0), (8, 0), (1, 0), (0, 0)])
+    return {state.trials[loser].checkpoint for loser in (2, 3)}
