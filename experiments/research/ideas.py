@@ -51,9 +51,10 @@ def _before(trial: Trial) -> Trial:
 
 @dataclass(frozen=True)
 class WideStart(Pbt):
-    """Start with more members, and stop the worst ones after a fifth of the training.
+    """Start with more members, and stop the worst ones after a part of the training.
 
-    Of 32 members' intervals, 56 members train for the first fifth, and 26 for the rest.
+    In the intervals of 32 members, 56 members train for the first fifth and 26 for the rest, or 96
+    for the first tenth and 24 for the rest.
     """
 
     @property
@@ -62,10 +63,10 @@ class WideStart(Pbt):
         return None
 
     def _decide(self, state: State, deciding: Sequence[Trial]) -> State:
-        cut = self.problem.steps // 5
+        part, kept = {56: (5, 26), 96: (10, 24)}[self.population]
+        cut = self.problem.steps // part
         if not deciding or deciding[0].step != cut:
             return super()._decide(state, deciding)
-        kept = round(26 / 56 * self.population)
         order = self.rank(
             np.array([trial.latest.objectives for trial in deciding]),
             np.zeros(len(deciding)),
