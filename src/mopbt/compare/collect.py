@@ -25,7 +25,6 @@ from mopbt.compare.directory import (
 from mopbt.compare.plan import Experiment, PlannedRun
 from mopbt.compare.run_data import RunData, read_record, run_data
 from mopbt.errors import CorruptJournal, MissingExtra, RunMismatch, StoreError
-from mopbt.evaluations import read_evaluations
 from mopbt.filesystem import write_atomically
 from mopbt.problem import Problem
 from mopbt.registry import task_fingerprint
@@ -127,12 +126,13 @@ def _read_run(path: Path, run: PlannedRun, marker: Marker) -> tuple[RunConfig, R
         settings, history = read_run(path)
     except CorruptJournal as error:
         raise StoreError(f"{str(error).partition(';')[0]}; {REMEDY}") from None
-    if len(history.reports) != marker["evaluations"]:
+    data = run_data(run, history, path)
+    if len(data) != marker["evaluations"]:
         raise StoreError(
-            f"{path} has changed since its run finished: its journal has {len(history.reports)} "
-            f"evaluations, but finished.json says {marker['evaluations']}; {REMEDY}"
+            f"{path} has changed since its run finished: its journal has {len(data)} evaluations, "
+            f"but finished.json says {marker['evaluations']}; {REMEDY}"
         )
-    return settings, run_data(run, history, read_evaluations(path))
+    return settings, data
 
 
 def _has_changed(task: str, fingerprints: set[str]) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mopbt.compare.directory import RECORD, REMEDY
 from mopbt.compare.plan import PlannedRun
 from mopbt.errors import StoreError
-from mopbt.evaluations import Evaluations
+from mopbt.evaluations import Evaluations, read_evaluations
 from mopbt.filesystem import read_file, write_atomically
 from mopbt.history import History
 from mopbt.limits import RECORD_BYTES
@@ -102,12 +102,12 @@ class RunData:
         )
 
 
-def run_data(run: PlannedRun, history: History, evaluations: Evaluations) -> RunData:
-    """Return the evaluations of a finished run."""
+def run_data(run: PlannedRun, history: History, path: Path) -> RunData:
+    """Return the evaluations of a finished run, with those on other rows in its directory."""
     reports = history.reports
     jobs = reports.jobs()
     scores = {name: reports.scores(name) for name in reports.score_names()}
-    scores |= _scores_on_other_rows(jobs, evaluations)
+    scores |= _scores_on_other_rows(jobs, read_evaluations(path))
     return RunData(
         task=run.task,
         algorithm=run.algorithm,

@@ -43,7 +43,7 @@ from mopbt.errors import (
     StorageFull,
     TaskFailed,
 )
-from mopbt.evaluations import evaluate_front, read_evaluations
+from mopbt.evaluations import evaluate_front
 from mopbt.filesystem import remove_directory, sync, write_atomically
 from mopbt.messages import did_you_mean
 from mopbt.objectives import parse_constraints
@@ -412,7 +412,7 @@ def _finish(spec: RunSpec, run: OpenRun, problem: Problem, seconds: float, real:
     sync(store.journal)
     path = Path(spec.path)
     label = PlannedRun(spec.task, "", spec.seed)
-    data = run_data(label, run.history, read_evaluations(path))
+    data = run_data(label, run.history, path)
     write_record(path, data, recorded_rows(data, problem))
     marker = {
         "seconds": round(seconds, 6),
