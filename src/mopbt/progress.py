@@ -8,7 +8,6 @@ import numpy as np
 
 from mopbt.archive import Entry
 from mopbt.history import History
-from mopbt.metrics import hypervolume
 from mopbt.objectives import unsigned
 from mopbt.problem import Problem
 from mopbt.state import Report, State
@@ -69,8 +68,7 @@ class Progress:
 
     def hypervolume(self) -> float:
         """Return the hypervolume of the front above the run's reference point."""
-        points = [entry.objectives for entry in self.front if not entry.violation]
-        return hypervolume(np.array(points), self.history.reference()) if points else 0.0
+        return self.history.hypervolume()
 
 
 Watch = Callable[[Progress], None]

@@ -668,10 +668,10 @@ def _measured_run(run):
 
 def report(paths):
     """Return the data of a page about several runs."""
-    from mopbt.html.report import payload, read_run
+    from mopbt.html.report import payload, read_run_data
 
-    stories = [read_run(Path(path)) for path in paths]
-    data = payload(stories, [story.data() for story in stories])
+    runs = [read_run_data(Path(path)) for path in paths]
+    data = payload(runs, [run.data() for run in runs])
     return [_run_data(run) for run in data["runs"]], _comparison_data(data["comparison"])
 
 

@@ -16,7 +16,7 @@ import pytest
 import mopbt
 from mopbt.html import follower as following
 from mopbt.html.follower import Follower, driver_of, find_runs
-from mopbt.html.report import read_run
+from mopbt.html.report import read_run_data
 from mopbt.state import Job, Report
 from mopbt.stores.base import Exchange
 from mopbt.stores.directory import DirectoryStore
@@ -55,7 +55,7 @@ def page_of(follower):
 
 
 def whole_page(path):
-    return read_run(path).data()
+    return read_run_data(path).data()
 
 
 def test_pieces_of_any_size_make_the_whole_page_and_no_line_is_decoded_twice(run, monkeypatch):

@@ -11,7 +11,7 @@ import mopbt
 from command_line import mopbt_command
 from mopbt.errors import StoreError
 from mopbt.front import score_text
-from mopbt.html.report import read_run, report, write_report
+from mopbt.html.report import read_run_data, report, write_report
 from mopbt.results import Results
 from mopbt.tasks.toy import ToyTask
 from toys import NanToy
@@ -129,7 +129,7 @@ def data_of(text):
 
 @pytest.mark.slow
 def test_the_page_refers_to_nothing_outside_it(runs):
-    text = report([read_run(runs / "toy")], [""])
+    text = report([read_run_data(runs / "toy")], [""])
     parser = Elements()
     parser.feed(text)
     links = [
@@ -148,7 +148,7 @@ def test_the_page_refers_to_nothing_outside_it(runs):
 
 
 def test_names_cannot_end_the_element_they_stand_in(runs):
-    text = report([read_run(runs / "hostile")], [""])
+    text = report([read_run_data(runs / "hostile")], [""])
     parser = Elements()
     parser.feed(text)
     assert [tag for tag, _ in parser.found].count("script") == 2

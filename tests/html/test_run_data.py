@@ -13,7 +13,7 @@ import mopbt
 from mopbt.algorithms import algorithm_by_name
 from mopbt.errors import CorruptJournal
 from mopbt.history import History, read_history
-from mopbt.html.report import distinct_names, read_run, write_report
+from mopbt.html.report import distinct_names, read_run_data, write_report
 from mopbt.html.run_data import (
     MOST_DRAWN,
     MOST_TIMES,
@@ -374,9 +374,9 @@ def test_runs_are_compared_under_one_reference_by_hand():
 
 
 def test_without_a_reference_of_the_task_the_fronts_make_one():
-    stories = [reports_of([(1.0, 2.0), (2.0, 1.0)], "one"), reports_of([(4.0, 0.0)], "two")]
-    problems = [replace(run_data.problem, reference=None) for run_data in stories]
-    reference = common_reference(problems, [run_data.points() for run_data in stories])
+    runs = [reports_of([(1.0, 2.0), (2.0, 1.0)], "one"), reports_of([(4.0, 0.0)], "two")]
+    problems = [replace(run_data.problem, reference=None) for run_data in runs]
+    reference = common_reference(problems, [run_data.points() for run_data in runs])
     np.testing.assert_allclose(
         reference, [1.0 - 0.3, 0.0 - 0.2]
     )  # the worst, less a tenth of the range
@@ -525,7 +525,7 @@ def test_runs_with_one_name_are_distinguished(tmp_path):
 def test_learning_curves_are_the_metrics_of_all_members(tmp_path):
     options = {"population": 6, "engine": "local", "progress": False}
     results = mopbt.run(ToyTask(), out=tmp_path / "run", **options)
-    learning = read_run(tmp_path / "run").data()["learning"]
+    learning = read_run_data(tmp_path / "run").data()["learning"]
     assert learning["metrics"] == ["near", "far"]
     found = {}
     for curve in learning["curves"]:

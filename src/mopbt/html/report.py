@@ -12,12 +12,10 @@ from string import Template
 from typing import Any
 
 from mopbt.evaluations import read_evaluations
-from mopbt.history import read_history
 from mopbt.html.follower import driver_of
 from mopbt.html.run_data import RunData, check_comparable, compared, importance_data
 from mopbt.importance import intervals_of
-from mopbt.run_directory import read_run_config
-from mopbt.stores.journal import read_lines
+from mopbt.run_directory import read_run
 
 # Escapes of the characters by which a text could end the element that contains it.
 ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -36,7 +34,7 @@ def write_report(runs: Sequence[Path | str], out: Path | str, *, private: bool =
             f"`out` must be a file in an existing directory, such as report.html, got {out}"
         )
     names = distinct_names([Path(run) for run in runs])
-    read = [read_run(Path(run), name) for run, name in zip(runs, names, strict=True)]
+    read = [read_run_data(Path(run), name) for run, name in zip(runs, names, strict=True)]
     if private:
         for run in read:
             run.hide_places()
@@ -104,18 +102,15 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return ["/".join(parts[-length:]) for parts in places]
 
 
-def read_run(path: Path, name: str | None = None) -> RunData:
+def read_run_data(path: Path, name: str | None = None) -> RunData:
     """Read the run in a directory, and call it by its name, or that of the directory."""
-    settings = read_run_config(path)
-    journal = path / "journal.jsonl"
-    history = read_history(settings.problem, read_lines(journal), journal)
-    evaluations = read_evaluations(path)
+    settings, history = read_run(path)
     run = RunData(
         settings,
         history,
         name=name or path.resolve().name,
         path=str(path),
-        evaluations=evaluations,
+        evaluations=read_evaluations(path),
     )
     run.importance = importance_data(intervals_of(history))
     return run
