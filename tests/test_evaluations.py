@@ -75,6 +75,8 @@ def test_a_run_that_is_not_kept_has_its_evaluations_in_memory():
     results = mopbt.run(RowsToy(), out=None, engine="local", **QUIET)
     assert {e.model for e in results.evaluations} == {p.model for p in results.front()}
     assert len(results.evaluate(seeds=[0, 1])) == 2 * len(results.front())
+    with pytest.raises(TypeError, match=r"`seeds` must be a list .*, such as \[0, 1\], got 2"):
+        results.evaluate(seeds=2)
 
 
 class Killed(BaseException):

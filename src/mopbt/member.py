@@ -372,7 +372,7 @@ class Member:
         if plain and dumps(self._initial) == dumps(self._tracked):
             names = ", ".join(map(repr, self._tracked))
             warnings.warn(
-                f"training did not change {names}: modify them in place, as in `w -= ...`",
+                f"training did not change {names}; modify it in place, as in `w -= ...`",
                 stacklevel=2,
             )
 

@@ -657,6 +657,8 @@ def _check_rows(rows: str | None, declared: Sequence[str]) -> list[str]:
 
 
 def _check_seeds(seeds: Iterable[int]) -> list[int]:
+    if not isinstance(seeds, Iterable):
+        raise TypeError(f"`seeds` must be a list of whole numbers, such as [0, 1], got {seeds!r}")
     numbers = list(seeds)
     for number in numbers:
         check_count("seeds", number, 0)
