@@ -17,7 +17,7 @@ from typing import Any
 from mopbt.compare.plan import ComparisonPlan, Experiment, PlannedRun
 from mopbt.engines.devices import available_cores
 from mopbt.errors import RunMismatch, StoreError
-from mopbt.filesystem import cannot_write, write_atomically
+from mopbt.filesystem import make_directories, write_atomically
 from mopbt.locking import Lock
 from mopbt.problem import Problem
 from mopbt.run_directory import read_run_config
@@ -94,11 +94,8 @@ def check_runs_exist(out: Path) -> None:
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Create the directory of a comparison, and lock it against other processes."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = Lock(out / "lock", "--only-report and --reuse read a comparison while it runs")
-    except OSError as error:
-        raise cannot_write(error, out) from error
+    make_directories(out)
+    lock = Lock(out / "lock", "--only-report and --reuse read a comparison while it runs")
     try:
         yield
     finally:
