@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lanes import examples, slow_except
@@ -85,6 +85,7 @@ def test_views_change_no_decision(name, k, slots, limit, data):
     n=st.integers(-1, 20),
     most=st.booleans(),
 )
+@example(rows=[("ready", 2), ("ready", 2), ("ready", 2), ("ready", 0)], n=2, most=False)
 def test_ready_trials_come_by_step_and_id(rows, n, most):
     trials = [Trial(id, (), status, step) for id, (status, step) in enumerate(rows)]
     view = Statuses()
