@@ -15,7 +15,7 @@ from mopbt.algorithms import algorithm_of
 from mopbt.archive import entry_of, front_of
 from mopbt.columns import LARGEST_GAP, JobColumns, MappingColumn, ReportColumns
 from mopbt.errors import CorruptJournal, IncompatibleRun
-from mopbt.history import History, read_history
+from mopbt.history import LOST_REPORT, History, read_history
 from mopbt.metrics import hypervolume
 from mopbt.problem import make_problem, problem_of
 from mopbt.state import ErrorBar, Job, Report, State, updated, with_jobs
@@ -230,7 +230,8 @@ def test_lines_that_do_not_follow_are_refused():
         [job, Job(1, 1, (0, 0), None, 0, 2, ((9, 0.5),))],
     ):
         lines = [Exchange(jobs=(each,)).to_json() for each in jobs]
-        with pytest.raises(CorruptJournal, match=r"of j\.jsonl .*does not follow"):
+        number = rf"line {len(jobs)} of j\.jsonl \(job {jobs[-1].id}\) does not follow"
+        with pytest.raises(CorruptJournal, match=number):
             read_history(problem, lines, "j.jsonl")
     twice = [Exchange(reports=(Report(0, error="x"),)).to_json()] * 2
     with pytest.raises(CorruptJournal, match="the report of job 0"):
@@ -273,6 +274,32 @@ def test_blends_and_error_bars_survive_the_journal():
     assert history.jobs.starts(3) == child.starts == (0, 1, 2)
     assert history.report(1) == reports[1] == Report.from_json(reports[1].to_json())
     assert history.reports.errors("near")[0].tolist() == [0.1, 0.4, math.inf]
+
+
+def test_a_model_descends_from_all_that_it_was_blended_of():
+    history = History(problem_of(ToyTask()))
+    firsts = [Job(i, i, (0, 0), None, 0, 2) for i in range(3)]
+    seconds = [Job(3, 0, (1, 2), 0, 2, 4), Job(4, 1, (1, 2), 0, 2, 4, ((2, 0.25),))]
+    for jobs in (firsts, seconds, [Job(5, 1, (1, 2), 4, 4, 6)]):
+        history.append(Exchange(jobs=tuple(jobs)))
+        reports = tuple(Report(job.id, (0.5, 0.5), checksum="c") for job in jobs)
+        history.append(Exchange(reports=reports))
+    assert history.lineage(5) == [0, 4, 5]
+    assert history.ancestors(5) == [0, 2, 4, 5]
+    assert history.ancestors(3) == [0, 3]
+    assert [job for job in range(6) if history.is_exploit(job)] == [4]
+
+
+def test_only_a_repair_loses_reports():
+    history = History(problem_of(ToyTask()))
+    history.append(Exchange(jobs=tuple(Job(i, i, (0, 0), None, 0, 2) for i in range(3))))
+    assert not history.has_lost_reports
+    history.append(Exchange(reports=(Report(0, error="boom"),)))
+    assert not history.has_lost_reports
+    lost = Report(1, error=LOST_REPORT, checksum="0" * 32)
+    history.append(Exchange(reports=(lost,)))
+    assert history.has_lost_reports
+    assert history.report(1) == lost
 
 
 def test_ids_that_a_repaired_journal_left_out_are_unknown():
