@@ -10,7 +10,7 @@ from mopbt.cli import app
 HEAD = """# Command line
 
 Every command has `--help`, and `--traceback` anywhere on the line shows where an error comes from.
-`mopbt --install-completion` lets your shell complete commands and options.
+`mopbt --install-completion` lets your shell complete commands, tasks and options (tried in bash).
 
 | exit code | meaning |
 |---|---|

@@ -43,9 +43,15 @@ class Rates(transformers.TrainerCallback):
 class Build:
     """Build a Trainer, and note it in a file that all processes share."""
 
-    def __init__(self, folder, **arguments):
+    def __init__(self, folder, net=Net, **arguments):
         self.folder = folder
-        self.arguments = {"lr_scheduler_type": "constant", "save_strategy": "no", **arguments}
+        self.net = net
+        self.arguments = {
+            "lr_scheduler_type": "constant",
+            "save_strategy": "no",
+            "per_device_train_batch_size": 10,
+            **arguments,
+        }
         self.rates = Rates()
 
     def __call__(self):
@@ -53,13 +59,12 @@ class Build:
             file.write("built\n")
         arguments = transformers.TrainingArguments(
             str(self.folder / "trainer"),
-            per_device_train_batch_size=10,
             report_to="none",
             use_cpu=True,
             **self.arguments,
         )
         return transformers.Trainer(
-            Net(),
+            self.net(),
             arguments,
             train_dataset=ROWS,
             eval_dataset=ROWS,
@@ -93,6 +98,36 @@ def test_a_member_continues_with_its_state_and_its_own_values(tmp_path):
     repeated = task.train(donor, HP | {"learning_rate": 0.1}, 2, 4, seed=2)
     for name, weights in again["model"].items():
         assert torch.equal(weights, repeated["model"][name])
+
+
+def test_consecutive_intervals_match_an_unbroken_training(tmp_path):
+    # With all rows in each batch, their order does not matter.
+    build = Build(tmp_path, per_device_train_batch_size=len(ROWS))
+    task = task_of(build)
+    unbroken = task.train(task.init(0), HP, 0, 6, seed=1)
+    member = task.init(0)
+    for begin in range(0, 6, 2):
+        member = task.train(member, HP, begin, begin + 2, seed=begin)
+    for name, weights in unbroken["model"].items():
+        torch.testing.assert_close(weights, member["model"][name])
+
+
+@pytest.mark.parametrize("arguments", [{}, {"data_seed": 1}])
+def test_each_interval_trains_on_other_rows(arguments, tmp_path):
+    seen = []
+
+    class Recorder(Net):
+        def forward(self, x, labels=None):
+            if self.training:
+                seen.append(x.sum().item())
+            return super().forward(x, labels)
+
+    task = task_of(Build(tmp_path, Recorder, **arguments))
+    member = task.init(0)
+    for seed in (1, 2, 1):
+        member = task.train(member, HP, 0, 2, seed=seed)
+    assert set(seen[:2]).isdisjoint(seen[2:4])
+    assert seen[4:] == seen[:2]
 
 
 def test_a_new_member_starts_with_the_weights_of_the_start(tmp_path):
@@ -167,3 +202,28 @@ def test_a_trainer_that_stops_early_is_an_error(tmp_path):
 def _with(trainer, callback):
     trainer.add_callback(callback)
     return trainer
+
+
+def test_wrong_types_raise_an_error_with_the_remedy(tmp_path):
+    trainer = Build(tmp_path)()
+    for wrong in (trainer, transformers.Trainer, None):
+        with pytest.raises(TypeError, match=r"must be a function .* got .*; .*`def build\(\)"):
+            task_of(wrong)
+    with pytest.raises(TaskError, match="must return a Trainer, got .*NoneType; end the function"):
+        task_of(lambda: None).train({}, HP, 0, 2, seed=1)
+
+
+def test_an_iterable_dataset_is_an_error_because_its_first_rows_would_repeat(tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(ROWS)
+
+    def build():
+        trainer = Build(tmp_path, max_steps=2)()
+        trainer.train_dataset = Stream()
+        return trainer
+
+    with pytest.raises(
+        TaskError, match=r"`train_dataset` is iterable \(Stream\), .* use a dataset"
+    ):
+        task_of(build).train({}, HP, 0, 2, seed=1)

@@ -11,6 +11,7 @@ The Trainer, with its model and its data, is built once in each process. An inte
 """
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
@@ -24,6 +25,7 @@ from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
 
 try:
+    from torch.utils.data import IterableDataset
     from transformers import (
         PrinterCallback,
         ProgressCallback,
@@ -90,6 +92,11 @@ class TrainerTask:
     functional: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.trainer, Trainer | type) or not callable(self.trainer):
+            raise TypeError(
+                f"`trainer` must be a function without arguments that builds a Trainer, got "
+                f"{self.trainer!r}; each process calls it once: `def build(): return Trainer(...)`"
+            )
         reserved = [name for name in RESERVED if name in self.space]
         if reserved:
             raise ValueError(
@@ -115,6 +122,8 @@ class TrainerTask:
         self._apply(trainer, hp)
         trainer.args.max_steps = end - begin
         trainer.args.seed = trainer.args.data_seed = seed % 2**31
+        # The order of rows follows from this copy of the seed, which was made with the Trainer.
+        trainer.accelerator.dataloader_config.data_seed = trainer.args.seed
         # The Trainer builds them with the new arguments.
         trainer.optimizer = None
         trainer.lr_scheduler = None
@@ -165,6 +174,11 @@ class TrainerTask:
             # All processes must start from the same weights.
             with global_seeds(0):
                 trainer: Any = self.trainer()
+            if not isinstance(trainer, Trainer):
+                raise TaskError(
+                    f"`trainer` must return a Trainer, got an object of type "
+                    f"{type(trainer).__name__}; end the function with `return Trainer(...)`"
+                )
             check_arguments(trainer)
             for callback in (ProgressCallback, PrinterCallback):
                 trainer.remove_callback(callback)
@@ -234,6 +248,11 @@ def check_arguments(trainer: Trainer) -> None:
             'use TrainingArguments(..., lr_scheduler_type="constant"): the run sets the learning '
             "rate of each interval"
         )
+    if isinstance(trainer.train_dataset, IterableDataset):
+        raise TaskError(
+            f"`train_dataset` is iterable ({type(trainer.train_dataset).__name__}), so each "
+            "interval would train on its first rows again; use a dataset with `__len__` and `__getitem__`"
+        )
     strategies = {
         "save_strategy": trainer.args.save_strategy,
         "eval_strategy": trainer.args.eval_strategy,
@@ -248,11 +267,13 @@ def check_arguments(trainer: Trainer) -> None:
 
 @contextmanager
 def _silence_trainer() -> Iterator[None]:
-    """Hide what a Trainer logs in every interval."""
+    """Hide what a Trainer logs in every interval, and that a CPU has no pinned memory."""
     logger = logging.getLogger("transformers")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*pin_memory.* no accelerator is found")
+            yield
     finally:
         logger.setLevel(before)
