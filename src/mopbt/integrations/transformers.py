@@ -173,13 +173,14 @@ class TrainerTask:
         if self not in _TRAINERS:
             # All processes must start from the same weights.
             with global_seeds(0):
-                trainer: Any = self.trainer()
-            if not isinstance(trainer, Trainer):
+                built = self.trainer()
+            if not isinstance(built, Trainer):
                 raise TaskError(
                     f"`trainer` must return a Trainer, got an object of type "
-                    f"{type(trainer).__name__}; end the function with `return Trainer(...)`"
+                    f"{type(built).__name__}; end the function with `return Trainer(...)`"
                 )
-            check_arguments(trainer)
+            check_arguments(built)
+            trainer: Any = built
             for callback in (ProgressCallback, PrinterCallback):
                 trainer.remove_callback(callback)
             initial = loads(dumps({"model": trainer.model.state_dict()}))["model"]
@@ -251,7 +252,8 @@ def check_arguments(trainer: Trainer) -> None:
     if isinstance(trainer.train_dataset, IterableDataset):
         raise TaskError(
             f"`train_dataset` is iterable ({type(trainer.train_dataset).__name__}), so each "
-            "interval would train on its first rows again; use a dataset with `__len__` and `__getitem__`"
+            "interval would train on its first rows again; use a dataset with `__len__` and "
+            "`__getitem__`"
         )
     strategies = {
         "save_strategy": trainer.args.save_strategy,
