@@ -37,7 +37,8 @@ class Block:
     def show(self, text: str) -> None:
         """Show a text instead of the one before."""
         display = importlib.import_module("IPython.display")
-        content = {"text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
+        page = f'<pre style="white-space:pre-wrap">{escape(text)}</pre>'
+        content = {"text/plain": text, "text/html": page}
         if self._handle is None:
             self._handle = display.display(content, raw=True, display_id=True)
         else:
