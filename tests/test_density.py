@@ -11,6 +11,8 @@ MODULES = {
     for file in sorted(SOURCE.rglob("*.py"))
 }
 MAX_LINES = 40
+# Characters of the first line of a docstring.
+MAX_FIRST_LINE = 80
 
 
 def functions(tree):
@@ -41,6 +43,17 @@ def test_signature_and_docstring_do_not_count_as_lines(lines):
         ast.parse(f'def f(\n    a,\n    b,\n):\n    """Do.\n\n    It.\n    """\n{body}')
     )
     assert body_lines(function) == lines
+
+
+def test_docstrings_begin_with_a_short_line():
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = []
+    for file, tree in MODULES.items():
+        for node in filter(lambda node: isinstance(node, documented), ast.walk(tree)):
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            if len(first) > MAX_FIRST_LINE:
+                found.append(f"{file}:{node.body[0].lineno}: {first}")
+    assert not found, "\n".join(found)
 
 
 def test_conditional_expressions_are_not_nested():

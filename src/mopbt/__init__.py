@@ -1,4 +1,4 @@
-"""Multi-objective population based training: one training run, a front of trained models."""
+"""Multi-objective population based training: one run, a front of trained models."""
 
 # First, because it handles Ctrl-C while the others are imported.
 from mopbt.startup import is_command as _is_command  # noqa: F401, I001

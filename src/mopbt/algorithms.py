@@ -226,7 +226,7 @@ class MOPBT(_PopulationBased):
         )
 
     def adapt(self, task: Any) -> Any:
-        """Return a task with the averages and fresh rows that the options ask for, if it can."""
+        """Return a task with the averages and fresh rows of the options, if it can."""
         return adapt_task(task, ema=self.ema, fresh_rows=self.fresh_rows, folds=self.folds)
 
     def _check_frequencies(self) -> None:

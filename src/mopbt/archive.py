@@ -1,4 +1,4 @@
-"""The front of a run as it grows: the evaluations that no other evaluation dominates.
+"""The front of a run as it grows: the evaluations that no other one dominates.
 
 A front holds each objective vector once, under the job that comes first. Identical vectors do not
 dominate each other, so a flat metric would otherwise put every evaluation on the front and keep
@@ -127,7 +127,7 @@ def front_of(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 def reference_of(
     given: Sequence[float] | None, firsts: Sequence[Sequence[float]], front: Sequence[Entry]
 ) -> Floats:
-    """Return the reference point (K,) of a run's hypervolume: the given one, or the paper's rule.
+    """Return the reference point (K,) of a run: the given one, or the paper's rule.
 
     The rule is applied to the first results of the trials and to the front. Without the front, a
     model that is worse than every first result in one objective would add no hypervolume, however

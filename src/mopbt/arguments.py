@@ -1,4 +1,7 @@
-"""Check arguments and settings. Every check raises ValueError with the value that it received."""
+"""Check arguments and settings.
+
+Every check raises ValueError with the value that it received.
+"""
 
 import math
 from numbers import Integral, Real
@@ -10,7 +13,10 @@ from mopbt.messages import did_you_mean
 def check_count(
     name: str, value: Any, least: int, most: int | None = None, *, optional: bool = False
 ) -> None:
-    """Check that a value is a whole number in [least, most], or None if it is optional."""
+    """Check that a value is a whole number in [least, most].
+
+    An optional value may also be None.
+    """
     if value is None and optional:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:

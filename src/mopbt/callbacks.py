@@ -65,7 +65,10 @@ class CallbackList:
         self._started.append(callback)
 
     def _call(self, function: Callable[[Callback], None]) -> None:
-        """Call a function for all callbacks; the request of one to stop waits for the others."""
+        """Call a function for all callbacks.
+
+        The request of one callback to stop waits for the others.
+        """
         stop: StopRun | None = None
         for callback in self._callbacks:
             try:

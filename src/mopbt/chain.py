@@ -1,4 +1,4 @@
-"""The scattered order of the best front of two objectives, while its points come and go.
+"""The scattered order of the best front of two objectives, as points come and go.
 
 Sorted by descending f1, such a front is a chain: of all points that Alg. 1 has picked, the next
 one on the left and on the right are the closest. A pick splits its segment of the chain in two
@@ -18,7 +18,9 @@ MOST_CHANGES = 8
 
 
 class ScatteredChain:
-    """The points of a front in order of f1, each with its distance when Alg. 1 picks it.
+    """The points of a front in order of f1, with their distances in Alg. 1.
+
+    A distance is the one at which Alg. 1 picks the point.
 
     Alg. 1 picks them by descending value; of equals, the first on the chain.
     """

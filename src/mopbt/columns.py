@@ -1,4 +1,4 @@
-"""Jobs and reports in columns, so that a journal of a million lines fits in memory.
+"""Jobs and reports in columns, so that a million lines fit in memory.
 
 Rows are appended in the form in which the journal holds them, and never change. A `Job` or a
 `Report` is built only when it is read.
@@ -64,7 +64,10 @@ class JobColumns:
         return Job(id, trial, config, self.start(id), begin, end, blend)
 
     def append(self, row: Sequence[Any]) -> None:
-        """Append a job in its JSON form; ValueError if its configuration or steps do not fit."""
+        """Append a job in its JSON form.
+
+        Raises ValueError if its configuration or steps do not fit.
+        """
         id, trial, config, start, begin, end, *blend = row
         if len(config) != len(self._is_float):
             raise ValueError(f"job {id} has {len(config)} values, not {len(self._is_float)}")
@@ -334,7 +337,10 @@ class ReportColumns:
         return np.array(self._job, dtype=np.int64)
 
     def objectives(self) -> Floats:
-        """Return the objectives of each report (n, K), larger is better; NaN for failed jobs."""
+        """Return the objectives of each report (n, K), larger is better.
+
+        They are NaN for failed jobs.
+        """
         return np.array(self._objectives, dtype=float).reshape(-1, self._k)
 
     @property

@@ -1,4 +1,7 @@
-"""The device that an engine assigned to this process, for tasks that compute on accelerators."""
+"""The device that an engine assigned to this process.
+
+Tasks that compute on accelerators use it.
+"""
 
 # A device belongs to a process, not to a run: a worker keeps it from its start to its end.
 _assigned = [""]

@@ -30,7 +30,7 @@ _PACKAGE = __file__.rpartition("/")[0]
 
 
 def last_line(traceback: str) -> str:
-    """Return the first line of a traceback's message, with the place in the task's own code.
+    """Return the first line of a traceback's message, with its place in the task.
 
     Frames of this package are skipped, because they do not help the author of the task.
     """

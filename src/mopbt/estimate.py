@@ -43,7 +43,10 @@ CELLS = 2**22
 
 @runtime_checkable
 class Detachable(Protocol):
-    """A tensor of PyTorch, which warns if it is converted while it requires a gradient."""
+    """A tensor of PyTorch.
+
+    It warns if it is converted while it requires a gradient.
+    """
 
     def detach(self) -> Any:
         """Return the same value without a gradient."""
@@ -116,7 +119,9 @@ class Estimate(float):
 
     @staticmethod
     def ratio(hits: float, n: float) -> "Estimate":
-        """Estimate a probability from `hits` among `n` independent rows, such as an accuracy.
+        """Estimate a probability from `hits` among `n` independent rows.
+
+        An accuracy is an example.
 
         The interval is Wilson's, so 3 of 3 is not 1.00 ± 0. Without rows, the mean is 0 and the
         interval is [0, 1].
@@ -157,7 +162,7 @@ class Estimate(float):
 
     @staticmethod
     def jackknife(metric: Metric, *arrays: ArrayLike, groups: int = GROUPS) -> "Estimate":
-        """Estimate the error of any smooth metric by leaving out one group of rows at a time.
+        """Estimate the error of any smooth metric by leaving out groups of rows in turn.
 
         Rows are assigned to groups in a fixed random order. It calls the metric `groups` + 1 times.
         """
@@ -262,7 +267,7 @@ def normal_quantile(confidence: float) -> float:
 
 
 def student_quantile(confidence: float, degrees: float) -> float:
-    """Return how many standard errors Student's interval extends to each side of its mean."""
+    """Return the standard errors from the mean to a bound of Student's interval."""
     z = normal_quantile(confidence)
     if degrees < FEWEST_ROWS:
         return _invert_student(confidence, int(degrees))
@@ -318,7 +323,7 @@ def _symmetric(mean: float, stderr: float, rows: int | None, degrees: float) -> 
 def _resampled(
     metric: Metric, columns: list[NDArray[Any]], stderr: float, degrees: int
 ) -> Estimate:
-    """Return the estimate of a metric on all rows, given the standard error of its draws."""
+    """Return the estimate of a metric on all rows, given the error of its draws."""
     mean = float(metric(*columns))
     rows = len(columns[0])
     if stderr <= ROUNDING * abs(mean):
@@ -327,7 +332,7 @@ def _resampled(
 
 
 def _effective_rows(metric: Metric, columns: list[NDArray[Any]], mean: float) -> int:
-    """Return a lower bound on the number of rows that a metric without spread depends on.
+    """Return a lower bound on the rows that a metric without spread depends on.
 
     The precision of a model that calls three rows positive depends on three rows, and most groups
     of rows alone do not give its value.
@@ -386,7 +391,7 @@ def _is_plain(other: Any) -> bool:
 
 
 def _student_mass(t: float, degrees: int) -> float:
-    """Return the probability that Student's t lies between -t and t, for whole degrees.
+    """Return the probability that Student's t is in [-t, t], for whole degrees.
 
     Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """

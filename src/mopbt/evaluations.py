@@ -1,4 +1,4 @@
-"""Evaluations of models outside of the search: on test data, and repeated with other seeds.
+"""Evaluations of models outside of the search: on test data, or repeated.
 
 They are kept in `evaluations.jsonl`, one checksummed line for each model, rows and seed. No
 scheduler sees them.
@@ -123,7 +123,7 @@ class Evaluations:
         return sorted((e for e in self if e.rows == rows), key=lambda e: e.key)
 
     def of_model(self, model: int) -> list[Evaluation]:
-        """Return the first evaluation of a model on each of the rows that it was measured on."""
+        """Return the first evaluation of a model on each of its rows."""
         first = [e for e in self._by_model.get(model, ()) if e.seed == 0]
         return sorted(first, key=lambda e: e.key)
 
@@ -192,7 +192,9 @@ def evaluate_missing(
     evaluations: Evaluations,
     directory: Path | None,
 ) -> None:
-    """Make the evaluations that are missing with a started engine; the run must be locked.
+    """Make the missing evaluations with a started engine.
+
+    The run must be locked.
 
     They are added to `evaluations`, and to the file in the run's directory if it has one.
     """
@@ -215,7 +217,7 @@ def evaluate_front(
     *,
     path: Path | None,
 ) -> Evaluations:
-    """Evaluate a front on the rows that a task declares where that is missing, and return all.
+    """Evaluate a front on the declared rows where that is missing; return all.
 
     `keep` is how many models keep their weights. `path` is the run's directory, if it has one.
     """
@@ -230,7 +232,9 @@ def evaluate_front(
 def _evaluate(
     engine: Engine, history: History, keys: Sequence[Key], record: Callable[[Evaluation], None]
 ) -> None:
-    """Evaluate models from their checkpoints with a started engine, and record each at once.
+    """Evaluate models from their checkpoints with a started engine.
+
+    Each evaluation is recorded immediately.
 
     If evaluations fail, the others are recorded, and then TaskFailed is raised.
     """

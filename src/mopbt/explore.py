@@ -46,7 +46,9 @@ class RandomMutation:
 
 
 def interpolate(space: Space, config: Config, other: Config, weight: float) -> Config:
-    """Return the configuration between two: a weight of 0 is the first, 1 the other one.
+    """Return the configuration between two.
+
+    A weight of 0 is the first one, 1 the other one.
 
     Categories have nothing between them: the nearer configuration decides.
     """

@@ -46,7 +46,7 @@ class Origin:
 def export_model(
     file: Path, checkpoint: bytes, point: Point, lineage: Sequence[Ancestor], origin: Origin
 ) -> Exported:
-    """Write the weights of a checkpoint to a file, with their origin and card beside it.
+    """Write the weights of a checkpoint to a file, with origin and card beside it.
 
     The origin is a .json and the card a .md file of the same name. The weights are a safetensors
     file: the `state_dict` of a PyTorch model, for other models all tracked state. A checkpoint in
@@ -135,7 +135,10 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 def check_hub_directory(directory: Path) -> None:
-    """Raise an error unless a directory is new or empty, so that nothing else is uploaded."""
+    """Raise an error unless a directory is new or empty.
+
+    So nothing else is uploaded.
+    """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ValueError(
             f"a model for the Hub needs a new or empty directory, got {directory}; name another one"

@@ -196,7 +196,10 @@ class NewFile:
 
 
 def create_exclusively(path: Path, data: bytes) -> None:
-    """Write a complete file, unless it exists; of several processes, only one succeeds."""
+    """Write a complete file, unless it exists.
+
+    Of several processes, only one succeeds.
+    """
     # Processes on several machines may have the same number.
     temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
     try:
@@ -245,7 +248,10 @@ def remove(path: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory with everything in it, if it exists, without waiting for the disk."""
+    """Remove a directory with everything in it, if it exists.
+
+    It does not wait for the disk.
+    """
     try:
         with suppress(FileNotFoundError):
             disk.remove_tree(path)
@@ -313,7 +319,10 @@ def replace_text(file: IO[bytes], text: str) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a file or a directory exists; StoreError if that cannot be found out."""
+    """Return whether a file or a directory exists.
+
+    Raises StoreError if that cannot be found out.
+    """
     try:
         return _exists(path)
     except OSError as error:
@@ -361,7 +370,10 @@ def open_to_read(path: Path, *, follow_links: bool = True, guard: Guard | None =
 
 
 def read_file(path: Path, most: int | None = None, *, follow_links: bool = True) -> bytes:
-    """Read a regular file; OSError if it cannot be read, or has more than `most` bytes."""
+    """Read a regular file.
+
+    Raises OSError if it cannot be read, or has more than `most` bytes.
+    """
     with open_to_read(path, follow_links=follow_links) as file:
         data = file.read(-1 if most is None else most + 1)
     if most is not None and len(data) > most:

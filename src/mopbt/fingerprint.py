@@ -223,7 +223,7 @@ def _definition_of(function: FunctionType) -> _Function | None:
 
 
 def _normalized(definition: _Function, function: FunctionType) -> str:
-    """Return the source of a function without comments, docstrings and decorators of mopbt."""
+    """Return a function's source without comments, docstrings and our decorators."""
     for node in ast.walk(definition):
         if isinstance(node, _Function | ast.ClassDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
@@ -243,7 +243,7 @@ def _normalized(definition: _Function, function: FunctionType) -> str:
 
 
 def _read_values(definition: _Function, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the global names that a function reads, and attributes of the program's modules."""
+    """Yield the global names that a function reads, and attributes of own modules."""
     inner: set[ast.AST] = set()
     for node in ast.walk(definition):
         if node in inner:
@@ -264,7 +264,7 @@ def _read_values(definition: _Function, names: Mapping[str, Any]) -> Iterator[tu
 
 
 def _module_value(module: Any, name: str, path: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yield what a dotted name stands for, if it leads to a value of the program's own module."""
+    """Yield what a dotted name stands for, if it leads to the program's own module."""
     found = module
     for part in path:
         if not isinstance(found, ModuleType):
@@ -292,7 +292,10 @@ def _closure_of(function: FunctionType) -> dict[str, Any]:
 
 
 def _changed_names(code: CodeType, definition: _Function | None) -> set[str]:
-    """Return the names of outer variables that a function changes: state, and no constants."""
+    """Return the names of outer variables that a function changes.
+
+    They are state, not constants.
+    """
     changed = set()
     for part in _nested_codes(code):
         for instruction in dis.get_instructions(part):
@@ -343,7 +346,10 @@ def _code_text(code: CodeType) -> str:
 
 
 def _plain_text(value: Any) -> str | None:
-    """Return a plain value as text that is the same in every process; None for other objects."""
+    """Return a plain value as text that is the same in every process.
+
+    Returns None for other objects.
+    """
     if isinstance(value, _SIMPLE):
         return repr(value) if type(value) in (bool, *_SIMPLE) else None
     if type(value) in (tuple, list, set, frozenset, dict) and len(value) > _LONGEST:

@@ -87,11 +87,11 @@ class Point:
         return table_html(rows, title=title, header=False) + note_html(self.why)
 
     def load(self) -> Any:
-        """Load the trained model: what the task's `load` returns, or a function's tracked state."""
+        """Load the trained model: from the task's `load`, or a function's tracked state."""
         return self._run("load").load(self)
 
     def export(self, file: Path | str, *, private: bool = False) -> Any:
-        """Write the model's weights to a .safetensors file, with its origin and card beside it.
+        """Write the weights to a .safetensors file, with origin and card beside it.
 
         Returns the names of the files, as `Results.export` does. `private` leaves out the names of
         the run's directory and of the file with the task.
@@ -126,7 +126,7 @@ class Ancestor:
 
 
 class Front(Sequence[Point]):
-    """The models that no other evaluated model dominates, best first in the first objective.
+    """The models that no other one dominates, best first in the first objective.
 
     With constraints, they are feasible. If no model is feasible yet, the front is the one model
     that comes closest.
@@ -232,7 +232,7 @@ class Front(Sequence[Point]):
         return Front([self[int(i)] for i in sorted(chosen)], self._problem, kind=self.kind)
 
     def where(self, *limits: str | Constraint) -> "Front":
-        """Return the models within limits on any metric, such as ``where("accuracy >= 0.8")``.
+        """Return the models within limits on metrics: ``where("accuracy >= 0.8")``.
 
         On a pessimistic front, the bounds of a metric's interval must be within the limits.
         """
@@ -252,7 +252,10 @@ class Front(Sequence[Point]):
         return self._explain(knee(self._scaled()), "the knee")
 
     def weighted(self, weights: Mapping[str, float]) -> Point:
-        """Return the model that weights choose, each objective scaled to its range on the front."""
+        """Return the model that weights choose.
+
+        Each objective is scaled to its range on the front.
+        """
         if not isinstance(weights, Mapping):
             name = self._problem.objectives[0].name
             raise TypeError(f"weights must be a mapping such as {{{name!r}: 2}}, got {weights!r}")
@@ -275,7 +278,10 @@ class Front(Sequence[Point]):
         return self._explain(row, f"the best in {objective}")
 
     def shortfall(self, point: Point) -> str:
-        """Return how a model violates the constraints, in a clause; empty if it satisfies them."""
+        """Return how a model violates the constraints, as a clause.
+
+        It is empty if the model satisfies them.
+        """
         if not point.violation:
             return ""
         limits = " and ".join(map(str, self._problem.constraints))
@@ -302,7 +308,10 @@ class Front(Sequence[Point]):
         return self.plot_parallel() if source is None else source.plot_front(self)
 
     def plot_parallel(self) -> Any:
-        """Draw each model as a line over one axis per objective; return a matplotlib figure."""
+        """Draw each model as a line over one axis per objective.
+
+        Returns a matplotlib figure.
+        """
         from mopbt.plots.run import parallel_figure
 
         return parallel_figure(self, self._problem)
@@ -323,7 +332,7 @@ class Front(Sequence[Point]):
         return np.array([signed_bounds(objectives, p.scores, p.errors) for p in self])
 
     def _compared_scores(self, point: Point) -> Mapping[str, float]:
-        """Return the objectives of a model as it was compared, in their original direction."""
+        """Return the objectives of a model as compared, in their original direction."""
         if self.kind == "observed":
             return point.scores
         objectives = self._problem.objectives
@@ -338,7 +347,7 @@ class Front(Sequence[Point]):
         return self
 
     def _scaled(self) -> Array:
-        """Return the objectives (n, K) from 0, the worst on the complete front, to 1, the best."""
+        """Return objectives (n, K) from 0, the worst on the complete front, to 1."""
         complete = self._complete._nonempty()
         rows = scaled(complete._compared())
         place = {point.model: row for row, point in enumerate(complete)}
@@ -390,7 +399,7 @@ class Front(Sequence[Point]):
 
 
 def metric_columns(problem: Problem, points: Sequence[Point]) -> list[str]:
-    """Return the objectives, each followed by metrics such as ``test/accuracy`` of its name."""
+    """Return the objectives, each followed by metrics such as ``test/accuracy``."""
     measured: dict[str, None] = {}
     for point in points:
         measured |= dict.fromkeys(point.scores)
@@ -406,7 +415,10 @@ def _text(value: Any) -> str:
 
 
 def score_text(point: Point, name: str) -> str:
-    """Format a metric of a model, with its standard error if it has one; a dash if missing."""
+    """Format a metric of a model, with its standard error if it has one.
+
+    A missing metric is a dash.
+    """
     if name not in point.scores:
         return "–"
     bar = point.errors.get(name)

@@ -55,7 +55,9 @@ class FunctionTask:
         self.function(member)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the object that a decorator left in a module by its name, as for a function.
+        """Pickle an object that a decorator left in a module by its name.
+
+        Functions are pickled in the same way.
 
         The name of the function leads to this object, so the function cannot be sent by its name.
         """
@@ -160,7 +162,7 @@ def task(
 
 
 def as_task(subject: Any, **description: Any) -> Task[Any]:
-    """Return a task object as it is, or make one of a training function and its description."""
+    """Return a task object as it is, or make one of a training function."""
     given = {key: value for key, value in description.items() if value is not None}
     if not is_training_function(subject):
         if given:
@@ -183,7 +185,7 @@ def as_task(subject: Any, **description: Any) -> Task[Any]:
 
 
 def described_by(problem: Problem, subject: Any) -> Task[Any]:
-    """Return a task object as it is, or make one of a training function and the run's problem."""
+    """Return a task object, or make one of a training function and its problem."""
     if not is_training_function(subject):
         return subject  # type: ignore[no-any-return]
     reference = problem.reference
@@ -218,5 +220,5 @@ def reference_of(task: Any) -> str:
 
 
 def find_decorated(module: str, name: str) -> Any:
-    """Return the task that the decorator left in a module under the name of its function."""
+    """Return the task that the decorator left in a module under a function's name."""
     return vars(importlib.import_module(module))[name]

@@ -35,7 +35,7 @@ FEW = 64
 
 
 class History:
-    """What the journal of a run says so far: jobs, reports, counters, the front and its growth."""
+    """What a journal says: jobs, reports, counters, the front and its growth."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -75,7 +75,10 @@ class History:
         self.extend([exchange.to_json()])
 
     def extend(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines of the journal in their JSON form; CorruptJournal if one does not follow."""
+        """Add lines of the journal in their JSON form.
+
+        Raises CorruptJournal if one does not follow.
+        """
         for line in lines:
             self.lines += 1
             for row in line.get("jobs", ()):
@@ -177,7 +180,7 @@ class History:
         return chain[::-1]
 
     def ancestors(self, job: int) -> list[int]:
-        """Return all jobs that a job's model descends from, itself included, in ascending order.
+        """Return all jobs that a job's model descends from, and itself, in order.
 
         They are more than its lineage if one of them started from the mean of several models.
         """
@@ -212,12 +215,15 @@ class History:
 
     @property
     def has_lost_reports(self) -> bool:
-        """Return whether a repair replaced reports, so that a model may be back on the front."""
+        """Return whether a repair replaced reports.
+
+        A model may then be back on the front.
+        """
         return LOST_REPORT in self.reports.failures().values()
 
     @property
     def pessimistic_front(self) -> tuple[Entry, ...]:
-        """Return the evaluations that none dominates when objectives are taken at their bounds.
+        """Return the evaluations that none dominates at the bounds of the objectives.
 
         The objectives of the entries are these bounds. Without errors, this is the front.
         """
@@ -331,7 +337,10 @@ class History:
 
 
 def advanced(state: State, scheduler: Scheduler, exchange: Exchange) -> State:
-    """Return the state after a further exchange, as `History.state` rebuilds it from all."""
+    """Return the state after a further exchange.
+
+    It equals the one that `History.state` rebuilds from all.
+    """
     if exchange.jobs:
         state = with_jobs(state, exchange.jobs)
     for report in exchange.reports:

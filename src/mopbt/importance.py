@@ -60,7 +60,10 @@ class Importance:
 
 @dataclass(frozen=True)
 class Intervals:
-    """What intervals started with (n, m), hyperparameters first, and what they changed (n, K)."""
+    """What intervals started with (n, m), and what they changed (n, K).
+
+    Hyperparameters come first.
+    """
 
     problem: Problem
     inputs: Array
@@ -68,7 +71,9 @@ class Intervals:
 
 
 def importance_of(intervals: Intervals) -> list[Importance]:
-    """Return the importance of all hyperparameters for each objective, or an empty list.
+    """Return the importance of all hyperparameters for each objective.
+
+    The list may be empty.
 
     It is empty while fewer than 40 intervals can be explained.
     """
@@ -184,7 +189,7 @@ def _shuffled(inputs: Array, column: int, rng: np.random.Generator) -> Array:
 
 
 def _shift(forests: Forests, inputs: Array, column: int) -> float:
-    """Return the mean predicted change with large values of a column, less that with small ones."""
+    """Return the difference in predicted change between large and small values."""
     values = np.sort(inputs[:, column])
     means = []
     for part in (values[-len(values) // 3 :], values[: len(values) // 3]):

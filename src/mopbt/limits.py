@@ -1,4 +1,6 @@
-"""The largest inputs that are read: a small hostile file must not exhaust the memory.
+"""The largest inputs that are read.
+
+A small hostile file must not exhaust the memory.
 
 Each is far above what a real run needs. What exceeds one is refused with an error that names it.
 """

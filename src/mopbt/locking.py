@@ -34,7 +34,10 @@ if sys.platform == "win32":
     _TAKEN = (errno.EACCES, errno.EDEADLK)
 
     def try_lock(fd: int, *, shared: bool = False) -> bool:
-        """Lock a file and return whether that succeeded; every lock is exclusive on Windows."""
+        """Lock a file and return whether that succeeded.
+
+        On Windows, every lock is exclusive.
+        """
         os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)

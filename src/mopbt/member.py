@@ -1,4 +1,4 @@
-"""A member of the population as its training function sees it, and the state it leaves behind."""
+"""A member of the population as its training function sees it."""
 
 import copy
 import math
@@ -83,7 +83,7 @@ class Member:
 
     @property
     def rows(self) -> str:
-        """The rows to measure metrics on: "validation", or one of those that the task declares.
+        """The rows to measure metrics on: "validation", or those of the task.
 
         On others than "validation" the interval is empty, so that nothing is trained.
         """
@@ -92,7 +92,7 @@ class Member:
 
     @property
     def device(self) -> str:
-        """Where to train, as PyTorch names it: "cuda:0" for an assigned GPU, otherwise "cpu"."""
+        """Where to train, as PyTorch names it: "cuda:0" for a GPU, else "cpu"."""
         return assigned_device() or "cpu"
 
     def track(self, *unnamed: Any, **objects: Any) -> None:
@@ -321,7 +321,10 @@ class Member:
             )
 
     def _check_not_rebound(self) -> None:
-        """Raise TaskError if a variable of an unchanged tracked object has another value now."""
+        """Raise TaskError if a tracked object is unchanged but its variable is not.
+
+        The variable has another value, which no checkpoint keeps.
+        """
         frame = self._frame
         for name, variables in self._variables.items():
             tracked = self._tracked[name]
@@ -337,7 +340,7 @@ class Member:
                     )
 
     def _take_evaluation(self) -> dict[str, float]:
-        """Return the metrics of a function that was called for other rows, without training."""
+        """Return the metrics of a function that was called for other rows."""
         if not self._read_rows:
             raise TaskError(
                 f"the task declares `rows`, but its training function never reads `m.rows`, so its "

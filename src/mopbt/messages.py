@@ -29,7 +29,9 @@ _CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10}, "\ufffd")
 
 
 def shortened(text: str, most: int = MESSAGE_CHARACTERS) -> str:
-    """Leave out the middle of a long text, such as a message that quotes a hostile file.
+    """Leave out the middle of a long text.
+
+    A message may quote a hostile file, for example.
 
     >>> shortened("a long text", 8)
     'a lo (3 characters) text'
@@ -41,7 +43,9 @@ def shortened(text: str, most: int = MESSAGE_CHARACTERS) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Replace control characters, which could be commands to a terminal, except for line breaks.
+    r"""Replace control characters except for line breaks.
+
+    They could be commands to a terminal.
 
     >>> printable("\x1b[2Jname")
     '\ufffd[2Jname'
@@ -93,7 +97,7 @@ def column_texts(values: Sequence[Any]) -> list[str]:
 
 
 def with_error(value: float, stderr: float) -> str:
-    """Format a number with its standard error, to the digits that the error leaves certain.
+    """Format a number with its standard error, to the digits that are certain.
 
     >>> with_error(0.92314, 0.0058), with_error(0.92314, 0.0013), with_error(1234.5, 40)
     ('0.923 ± 0.006', '0.9231 ± 0.0013', '1234 ± 40')

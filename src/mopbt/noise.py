@@ -1,4 +1,4 @@
-"""What noise means for the front of a run: a warning, and claims that account for luck."""
+"""What noise means for a front: a warning, and claims that account for luck."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Claim:
-    """What can be claimed about a model of the front, corrected for having been selected.
+    """What can be claimed about a model of the front, corrected for selection.
 
     Attributes:
         model: The model id.
@@ -44,7 +44,7 @@ class Claim:
 
 
 def noise_warning(history: History) -> str:
-    """Return a sentence if noise alone could have produced the front of a run, else ``""``."""
+    """Return a sentence if noise alone could explain the front, else ``""``."""
     rows = _feasible_rows(history)
     objectives = history.problem.objectives
     if history.has_errors:

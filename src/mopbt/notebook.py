@@ -1,4 +1,4 @@
-"""Show objects in a notebook: short tables in its own colors, and a block that is updated."""
+"""Show objects in a notebook: short tables, and a block that is updated."""
 
 import importlib
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,10 @@ _CELL = "padding:2px 10px;text-align:right;white-space:nowrap"
 
 
 def table_html(rows: Iterable[Sequence[str]], *, title: str = "", header: bool = True) -> str:
-    """Return cells as an HTML table; the first row is its header, or the first column is."""
+    """Return cells as an HTML table.
+
+    The first row is its header, or the first column is.
+    """
     lines = []
     for index, row in enumerate(rows):
         cells = []

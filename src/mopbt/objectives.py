@@ -159,7 +159,7 @@ def signed_bounds(
     scores: Mapping[str, float],
     errors: Mapping[str, ErrorBar],
 ) -> tuple[float, ...]:
-    """Return the bounds of metrics that are certain enough, as a larger-is-better vector.
+    """Return the bounds of metrics as a larger-is-better vector.
 
     That is the lower bound of a metric to maximize, the upper bound of one to minimize, and the
     metric itself if its error is unknown.
@@ -177,7 +177,7 @@ def signed_bounds(
 def fresh_metrics(
     scores: Mapping[str, float], errors: Mapping[str, ErrorBar]
 ) -> tuple[Mapping[str, float], Mapping[str, ErrorBar]]:
-    """Return metrics and errors with those on fresh rows in place of those on all rows.
+    """Return metrics and errors with those on fresh rows in place of all rows.
 
     A task reports the metric `accuracy` on the rows that it drew for an interval as
     `fresh/accuracy`. Without any, metrics and errors stay as they are.
@@ -194,7 +194,9 @@ def fresh_metrics(
 def signed_folds(
     objectives: Sequence[Objective], scores: Mapping[str, float]
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the objectives on each fold of the rows, larger is better; empty without folds.
+    """Return the objectives on each fold, larger is better.
+
+    They are empty without folds.
 
     A task reports the metric `accuracy` on the first fold as `fold/0/accuracy`.
     """

@@ -50,7 +50,10 @@ EngineChoice = Callable[[Mapping[str, Any]], tuple[Engine, EngineSpec | None]]
 def trial_environment(
     task: Task[Any], engine: Engine | EngineName, options: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """Return the environment of workers that try a task; None if it is tried in this process."""
+    """Return the environment of workers that try a task.
+
+    It is None if the task is tried in this process.
+    """
     trains_here = isinstance(engine, InProcessEngine) and engine.in_process
     if engine == "local" or trains_here:
         return None
@@ -105,7 +108,7 @@ def _automatic_engine(
 
 @dataclass(frozen=True)
 class EngineRun:
-    """A run that is about to be executed: where it is recorded, and by what it is trained."""
+    """A run that is about to be executed, its record and its engine."""
 
     store: AnyStore
     history: History
@@ -168,7 +171,7 @@ def open_with_engine(
     chooser: CompilationChooser,
     repair: RepairRules | None,
 ) -> EngineRun:
-    """Open the store of a run: its directory, memory, or a temporary directory for workers."""
+    """Open the store of a run: a directory, memory, or a temporary directory."""
     if out is None:
         return _open_unkept(storage, settings, choose_engine, chooser)
     if storage is not None:
@@ -243,7 +246,7 @@ def extend_run(opened: EngineRun, scheduler: Scheduler, extend: Mapping[str, int
 
 
 def _check_complete(opened: EngineRun, scheduler: Scheduler) -> None:
-    """Raise ValueError if members of a generation that decides together are still training."""
+    """Raise ValueError while members of a joint generation are still training."""
     if not scheduler.done(opened.history.state(scheduler, opened.settings.seed)):
         raise ValueError(
             "a synchronous population can get new members only when the run is complete; resume it "

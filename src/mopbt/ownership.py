@@ -1,4 +1,7 @@
-"""Which run a storage belongs to: two runs in one storage would destroy each other's models."""
+"""Record which run a storage belongs to.
+
+Two runs in one storage would destroy each other's models.
+"""
 
 import json
 import socket
@@ -13,7 +16,7 @@ from mopbt.stores.base import OWNER, Checkpoints
 
 @dataclass(frozen=True)
 class Owner:
-    """The run that a storage belongs to: its id, and where its directory was last opened."""
+    """The run that a storage belongs to: its id, and its last known directory."""
 
     run_id: str
     directory: str

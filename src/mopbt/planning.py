@@ -1,4 +1,4 @@
-"""What a run will take, before it starts: time, memory, disk space, and the engine."""
+"""What a run will take before it starts: time, memory, disk and the engine."""
 
 import io
 import math
@@ -257,7 +257,9 @@ def most_checkpoints(jobs: int | None, members: int | None, keep: int | None) ->
 
 
 def most_bytes(checkpoints: int | None, members: int | None, whole: int, model: int) -> int | None:
-    """Return the space of so many checkpoints, of which those that only the front needs are models.
+    """Return the space of checkpoints.
+
+    Those that only the front needs are models.
 
     Members need those that they continue from, running jobs write theirs, and those that became
     obsolete or needed only by the front with the last reports are whole, too.
@@ -269,7 +271,7 @@ def most_bytes(checkpoints: int | None, members: int | None, whole: int, model: 
 
 
 def suggested_timeout(seconds: float) -> float:
-    """Return a generous time limit for an interval, rounded up to one significant digit."""
+    """Return a generous time limit for an interval, with one significant digit."""
     generous = max(TIMEOUT_FACTOR * seconds, SHORTEST_TIMEOUT)
     unit = 10 ** math.floor(math.log10(generous))
     return float(math.ceil(generous / unit) * unit)

@@ -1,4 +1,4 @@
-"""The `Task` protocol, what a task may offer in addition, and the `Problem` it poses."""
+"""The `Task` protocol, optional parts of a task, and the `Problem` it poses."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Task(Protocol[Model]):
 
     @property
     def objectives(self) -> Mapping[str, Direction]:
-        """Return the objectives and their directions: ``{"accuracy": "max", "dsp": "min"}``."""
+        """Return the objectives with directions: ``{"accuracy": "max", "dsp": "min"}``."""
 
     @property
     def interval(self) -> int:
@@ -60,7 +60,10 @@ class Task(Protocol[Model]):
         """Return the metrics of a model: at least the objectives and those of constraints."""
 
     def dump(self, model: Model) -> bytes:
-        """Return the complete state of a model as bytes; the same state gives the same bytes."""
+        """Return the complete state of a model as bytes.
+
+        The same state gives the same bytes.
+        """
 
     def load(self, data: bytes) -> Model:
         """Return the model that `dump` serialized."""
@@ -107,7 +110,10 @@ class PopulationTask(Protocol):
 
 @runtime_checkable
 class Trainable(Protocol):
-    """An object that trains models; what lacks `train` but can be called is a function."""
+    """An object that trains models.
+
+    What lacks `train` but can be called is a function.
+    """
 
     def train(self, *arguments: Any) -> Any:
         """Train a model."""
@@ -115,7 +121,9 @@ class Trainable(Protocol):
 
 @runtime_checkable
 class RowsTask(Protocol):
-    """A task that evaluates models on rows that do not guide the search, such as test data.
+    """A task that evaluates models on rows that do not guide the search.
+
+    Test data are an example.
 
     At the end of a run, the models on its front are evaluated on all of these rows. The results go
     to `evaluations.jsonl`; no algorithm sees them.
@@ -123,7 +131,10 @@ class RowsTask(Protocol):
 
     @property
     def rows(self) -> Sequence[str]:
-        """Return the names of these rows, such as ``("test",)``; "validation" is not among them."""
+        """Return the names of these rows, such as ``("test",)``.
+
+        "validation" is not among them.
+        """
 
     def evaluate_rows(
         self, model: Any, hp: Mapping[str, Any], step: int, rows: str, seed: int
@@ -137,13 +148,18 @@ class RowsTask(Protocol):
 
 @runtime_checkable
 class StreamingTask(Protocol):
-    """A task that writes and reads checkpoints in parts, for models that fill the memory.
+    """A task that writes and reads checkpoints in parts.
+
+    This suits models that fill the memory.
 
     The bytes are those of `dump` and `load`. An engine streams them where the storage can.
     """
 
     def dump_to(self, model: Any, file: IO[bytes]) -> None:
-        """Write the complete state of a model to a file, which can only be written at its end."""
+        """Write the complete state of a model to a file.
+
+        The file can only be written at its end.
+        """
 
     def load_from(self, file: IO[bytes]) -> Any:
         """Return the model that `dump_to` wrote.
@@ -216,7 +232,10 @@ class StackProbe(Protocol):
 
     @property
     def disagreement(self) -> float:
-        """Return how far stacked gradients differ from single ones, relative to the largest."""
+        """Return the relative difference of stacked gradients from single ones.
+
+        It is relative to the largest gradient.
+        """
 
     @property
     def bytes_per_member(self) -> int:
@@ -252,7 +271,7 @@ class MeasuredTask(Protocol):
 
 
 class IntervalCost(Protocol):
-    """What an interval of a member that trains alone takes, extrapolated from a part of it."""
+    """What an interval of a member alone takes, extrapolated from a part of it."""
 
     @property
     def updates(self) -> int:
@@ -268,7 +287,10 @@ class IntervalCost(Protocol):
 
     @property
     def flops(self) -> float:
-        """Return the floating point operations of the interval and its evaluation, 0 if unknown."""
+        """Return the floating point operations of an interval, 0 if unknown.
+
+        They include its evaluation.
+        """
 
     @property
     def bytes(self) -> int:
@@ -293,7 +315,10 @@ class IntervalCost(Protocol):
 
 @runtime_checkable
 class PlannedTask(Protocol):
-    """A task that measures a part of an interval, so that a plan need not train all of it."""
+    """A task that measures a part of an interval.
+
+    A plan then need not train all of it.
+    """
 
     def measure_interval(self) -> IntervalCost:
         """Train a few updates of one member and evaluate it on few rows."""
@@ -320,7 +345,10 @@ class PreciseTask(Protocol):
         """Return the precision of training."""
 
     def with_precision(self, precision: str) -> Any:
-        """Return the same task in another precision; ValueError if there is no such precision."""
+        """Return the same task in another precision.
+
+        Raises ValueError if there is no such precision.
+        """
 
 
 class CompilationChoice(Protocol):
@@ -360,7 +388,10 @@ class CompilingTask(Protocol):
 
 @runtime_checkable
 class FunctionBasedTask(Protocol):
-    """A task that calls a training function, from which engines learn what it may compute on."""
+    """A task that calls a training function.
+
+    Engines learn from it what the task may compute on.
+    """
 
     @property
     def function(self) -> Callable[[Any], None]:
@@ -381,7 +412,10 @@ class FunctionalTask(Protocol):
 
 @runtime_checkable
 class BlendableTask(Protocol):
-    """A task whose models can be averaged, so that a member may start between two others."""
+    """A task whose models can be averaged.
+
+    A member may then start between two others.
+    """
 
     def blend(
         self, models: Sequence[Any], weights: Sequence[float], hp: Mapping[str, Any], seed: int
@@ -451,7 +485,7 @@ def is_training_function(subject: Any) -> bool:
 
 
 def adapt_task(task: Any, **options: Any) -> Any:
-    """Return a task with the options of `AdaptableTask` that are given, if it can adapt."""
+    """Return a task with the given options of `AdaptableTask`, if it can adapt."""
     given = {name: value for name, value in options.items() if value is not None}
     return task.adapted(**given) if given and isinstance(task, AdaptableTask) else task
 
@@ -474,7 +508,7 @@ def with_precision(task: Any, precision: str | None) -> Any:
 
 
 def with_compile(task: Any, compile: str | None) -> Any:
-    """Return a task that is compiled as an option says: "auto", "true", "false", or None."""
+    """Return a task that is compiled as an option says, or as it is for None."""
     if compile is None:
         return task
     values: dict[str, bool | str] = {"auto": "auto", "true": True, "false": False}
@@ -489,7 +523,7 @@ def with_compile(task: Any, compile: str | None) -> Any:
 
 
 def rows_of(task: Any) -> tuple[str, ...]:
-    """Return the names of the rows besides "validation" that a task evaluates models on."""
+    """Return the names of the rows besides "validation" of a task."""
     if not isinstance(task, RowsTask):
         return ()
     rows = task.rows

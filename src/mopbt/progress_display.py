@@ -1,4 +1,4 @@
-"""Show the progress of a run: live on a terminal or in a notebook, elsewhere as lines."""
+"""Show the progress of a run: live in a terminal or notebook, else as lines."""
 
 import math
 import time

@@ -451,14 +451,14 @@ def _farthest_first(
 
 
 def _is_chain(columns: Objectives) -> bool:
-    """Check whether points (2, m) descend in f1 and ascend in f2, as a sorted front does."""
+    """Check whether points (2, m) descend in f1 and ascend in f2, as a front does."""
     if len(columns) != 2:
         return False
     return bool((np.diff(columns[0]) <= 0).all() and (np.diff(columns[1]) >= 0).all())
 
 
 def chain_values(columns: Objectives, nearest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the squared distance (m,) of each point (2, m) of a chain when Alg. 1 picks it.
+    """Return the squared distance (m,) at which Alg. 1 picks each point (2, m).
 
     `nearest` are the initial distances (m,); they are updated in place. On a chain, the closest
     picks are the next one on the left and on the right. A pick therefore splits its segment in two
@@ -489,7 +489,7 @@ def chain_values(columns: Objectives, nearest: NDArray[np.float64]) -> NDArray[n
 
 
 def _distances(columns: Objectives, a: Order, b: Order) -> NDArray[np.float64]:
-    """Compute the squared distances (n,) between the points of two arrays of indices (n,)."""
+    """Compute squared distances (n,) between the points of two index arrays (n,)."""
     gaps = columns[:, a] - columns[:, b]
     return np.asarray(np.add.reduce(gaps * gaps, axis=0))
 

@@ -1,4 +1,6 @@
-"""Errors of metrics that count rows, in closed form: accuracy, precision, F1, gaps.
+"""Errors of metrics that count rows, in closed form.
+
+Among them are accuracy, precision, F1 and gaps.
 
 All of them hold for few rows. The precision of a model that calls three rows positive has the wide
 interval of three rows, whatever the size of the data set.
@@ -47,7 +49,10 @@ def f1(predicted: ArrayLike, actual: ArrayLike) -> Estimate:
 
 
 def dsp(p: ArrayLike, sensitive: ArrayLike) -> Estimate:
-    """Estimate the difference in statistical parity of p (n,): probabilities or decisions."""
+    """Estimate the difference in statistical parity of p (n,).
+
+    `p` holds probabilities or decisions.
+    """
     group = np.asarray(sensitive, dtype=bool)
     return gap(p, group, ~group)
 
@@ -62,7 +67,9 @@ def deo(p: ArrayLike, y: ArrayLike, sensitive: ArrayLike) -> Estimate:
 
 
 def gap(p: ArrayLike, one: ArrayLike, other: ArrayLike) -> Estimate:
-    """Estimate the absolute difference of the means of p (n,) in [0, 1] over two masks (n,).
+    """Estimate the absolute difference of the means of p (n,) over two masks (n,).
+
+    Values of `p` are in [0, 1].
 
     Without rows in one of the masks, the mean is 0 and the interval is [0, 1].
     """
@@ -78,7 +85,10 @@ def gap(p: ArrayLike, one: ArrayLike, other: ArrayLike) -> Estimate:
 
 
 def abs_estimate(estimate: Estimate) -> Estimate:
-    """Return the absolute value of an estimate; its interval begins at 0 if it contains 0."""
+    """Return the absolute value of an estimate.
+
+    Its interval begins at 0 if it contains 0.
+    """
     limits = partial(_folded_limits, estimate.interval)
     return make_estimate(abs(estimate.mean), limits, stderr=estimate.stderr)
 
@@ -94,7 +104,7 @@ def _masks(one: ArrayLike, other: ArrayLike) -> tuple[Mask, Mask]:
 
 
 def _bounded_mean(values: NDArray[np.float64]) -> Estimate:
-    """Estimate the mean of values in [0, 1] by Wilson's interval of an equivalent share.
+    """Estimate the mean of values in [0, 1] by Wilson's interval of a share.
 
     The equivalent share has the same mean and variance. One more row with the largest possible
     variance is added to the observed ones, so few equal values do not have an error of zero. For
@@ -122,7 +132,10 @@ def _f1_limits(limits: Limits, confidence: float) -> tuple[float, float]:
 
 
 def _difference_limits(means: tuple[Estimate, Estimate], confidence: float) -> tuple[float, float]:
-    """Return the bounds of a difference of independent means (Newcombe 1998, method 10)."""
+    """Return the bounds of a difference of means (Newcombe 1998, method 10).
+
+    The means are independent.
+    """
     one, other = means
     low, high = one.interval(confidence)
     other_low, other_high = other.interval(confidence)

@@ -14,7 +14,7 @@ LARGE_CHECKPOINT = 2**24
 
 
 class Reduction:
-    """Reduces the checkpoints of a run: those of at least 16 MB, or all in half precision."""
+    """Reduces the checkpoints of at least 16 MB, or all in half precision."""
 
     def __init__(
         self, task: ReducibleTask, checkpoints: ReducibleCheckpoints, precision: str | None
@@ -38,7 +38,9 @@ class Reduction:
 
 
 def reduction_of(task: Any, checkpoints: Checkpoints, precision: str | None) -> Reduction | None:
-    """Return how a run reduces its checkpoints; None if its task or its storage cannot.
+    """Return how a run reduces its checkpoints.
+
+    It is None if its task or its storage cannot.
 
     Raises ValueError if half precision was requested and is impossible.
     """
@@ -53,7 +55,7 @@ def reduction_of(task: Any, checkpoints: Checkpoints, precision: str | None) -> 
 
 
 def reduced_bytes(whole: int, model: int, precision: str | None) -> int:
-    """Return the size of a reduced checkpoint, given those of the checkpoint and of its model."""
+    """Return the size of a reduced checkpoint, given those of whole and model."""
     if precision is not None:
         return (model + 1) // 2
     return model if whole >= LARGE_CHECKPOINT else whole

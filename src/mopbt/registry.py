@@ -55,7 +55,10 @@ class PartialDataFamily(Protocol):
     """A family that refuses to build a task from partial data, unless that is allowed."""
 
     def partial_data(self, scale: str) -> str:
-        """Return what of the data at a scale is partial or substituted; empty if nothing is."""
+        """Return which of the data at a scale are partial or substituted.
+
+        The result is empty if none are.
+        """
 
     def at(self, scale: str = "paper", *, allow_partial_data: bool = False) -> Task[Any]:
         """Build the task at a scale and load its data; DataMissing if it is partial."""
@@ -96,7 +99,10 @@ def find_task(reference: str, problem: Problem | None = None) -> tuple[Any, str]
 
 
 def _at(family: TaskFamily, scale: str, name: str) -> Any:
-    """Build the task of a family at a scale, from a part of its data if the scale says so."""
+    """Build the task of a family at a scale.
+
+    It uses a part of the data if the scale says so.
+    """
     if not scale.endswith(PARTIAL_DATA):
         return family.at(scale)
     if not isinstance(family, PartialDataFamily):
@@ -108,7 +114,10 @@ def _at(family: TaskFamily, scale: str, name: str) -> Any:
 
 
 def with_scale(reference: str, scale: str | None, *, allow_partial_data: bool = False) -> str:
-    """Return a reference with a scale, if one is given, and with leave to use partial data."""
+    """Return a reference with a scale and with leave to use partial data.
+
+    Each is added only if it is given.
+    """
     if allow_partial_data:
         reference, own = split_scale(reference)
         wanted = (scale or own or "paper").removesuffix(PARTIAL_DATA)

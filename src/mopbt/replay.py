@@ -107,7 +107,7 @@ def _is_blended(intervals: Sequence[Ancestor]) -> bool:
 
 
 def _starts_of(intervals: Sequence[Ancestor]) -> list[Blend]:
-    """Return which of the intervals each one starts from, by position, with their weights.
+    """Return from which intervals each one starts, by position, with weights.
 
     Without means of several models, each starts from the one before it.
     """
@@ -142,7 +142,7 @@ def _train_all(
 
 
 def _evaluate_other_rows(context: RunContext, report: Report, last: Ancestor) -> dict[str, float]:
-    """Return the metrics on the rows besides validation that a task declares, by ``test/name``."""
+    """Return the metrics on declared rows besides validation, by ``test/name``."""
     scores: dict[str, float] = {}
     config = context.problem.space.encode(last.hp)
     for rows in rows_of(context.task):

@@ -1,4 +1,4 @@
-"""The results of a run: evaluations, the front and its models, and how each was trained."""
+"""The results of a run: evaluations, the front, its models and their training."""
 
 import csv
 import io
@@ -262,18 +262,24 @@ class Results:
         return [self._ancestor(job) for job in self.history.lineage(self._id_of(point))]
 
     def trial_history(self, point: Point | int) -> list[Ancestor]:
-        """Return the intervals of a model's trial up to the model, whatever they started from."""
+        """Return the intervals of a model's trial up to the model.
+
+        They may have started from other trials.
+        """
         last = self._id_of(point)
         trial = self.history.jobs.trial(last)
         jobs = (job for job in self._reported() if job <= last and not self._failed(job))
         return [self._ancestor(job) for job in jobs if self.history.jobs.trial(job) == trial]
 
     def schedule(self, point: Point | int) -> list[tuple[int, int, Mapping[str, Any]]]:
-        """Return the hyperparameter schedule of a model: (begin, end, hp), merged where equal."""
+        """Return the hyperparameter schedule of a model as (begin, end, hp).
+
+        Equal intervals are merged.
+        """
         return schedule_of(self.lineage(point))
 
     def load(self, point: Point | int) -> Any:
-        """Load a trained model: what the task's `load` returns, or a function's tracked state."""
+        """Load a trained model: from the task's `load`, or a function's tracked state."""
         data = self.checkpoint(point)
         if self.task is None:
             try:
@@ -293,7 +299,7 @@ class Results:
         return model.state if isinstance(model, Snapshot) else model
 
     def export(self, point: Point | int, file: Path | str, *, private: bool = False) -> Exported:
-        """Write a model's weights to a .safetensors file, with its origin and card beside it.
+        """Write weights to a .safetensors file, with origin and card beside it.
 
         The origin is a .json and the card a .md file of the same name. The weights are the
         `state_dict` of a PyTorch model, for other models all tracked state. A checkpoint in the
@@ -462,7 +468,7 @@ class Results:
         return models_with_weights(self.history, self.settings.keep) - self.lost_models()
 
     def lost_models(self) -> frozenset[int]:
-        """Return the ids of models that a repair brought back to the front without weights."""
+        """Return the models that a repair brought back to the front without weights."""
         return models_without_weights(self.history, self.settings.keep, self.checkpoints)
 
     def _no_weights(self, model: int) -> str:
@@ -505,7 +511,10 @@ class Results:
         return front_figure(self, front=front)
 
     def plot_progress(self) -> Any:
-        """Draw the hypervolume and the best objectives over time; return a matplotlib figure."""
+        """Draw the hypervolume and the best objectives over time.
+
+        Returns a matplotlib figure.
+        """
         from mopbt.plots.run import progress_figure
 
         return progress_figure(self)
@@ -520,7 +529,10 @@ class Results:
         return learning_curves_figure(self, point)
 
     def plot_lineage(self, point: Point | int) -> Any:
-        """Draw metrics and hyperparameters of a model's lineage; return a matplotlib figure."""
+        """Draw metrics and hyperparameters of a model's lineage.
+
+        Returns a matplotlib figure.
+        """
         from mopbt.plots.run import lineage_figure
 
         return lineage_figure(self, point)
@@ -642,7 +654,7 @@ class Results:
 
 
 def _check_rows(rows: str | None, declared: Sequence[str]) -> list[str]:
-    """Return the rows to evaluate models on, or raise ValueError with those that there are."""
+    """Return the rows to evaluate models on, or raise ValueError with the choices."""
     if not declared:
         raise ValueError(
             f"the task declares no `rows` to evaluate models on, got {rows!r}; declare them, as in "

@@ -46,7 +46,10 @@ class Retention:
 
 
 def models_with_weights(history: History, keep: int | None) -> frozenset[int]:
-    """Return the jobs of a front whose models keep their weights; all if `keep` is None."""
+    """Return the jobs of a front whose models keep their weights.
+
+    All do if `keep` is None.
+    """
     if keep is not None:
         return Retention(keep).follow(history)
     return frozenset(entry.job for entry in (*history.front, *history.pessimistic_front))

@@ -252,13 +252,19 @@ def _from_data(data: Mapping[str, Any]) -> RunConfig:
 
 
 def recorded_precision(task: Any) -> str:
-    """Return what `run.toml` records of a task's precision: nothing if it is the usual one."""
+    """Return what `run.toml` records of a task's precision.
+
+    It is nothing for the usual precision.
+    """
     precision = task.precision if isinstance(task, PreciseTask) else USUAL_PRECISION
     return "" if precision == USUAL_PRECISION else precision
 
 
 def as_recorded(task: Any, settings: RunConfig, precision: str | None = None) -> Any:
-    """Return a task that trains as in a run: in its precision, or a given one, and compiled."""
+    """Return a task that trains as in a run.
+
+    It has the precision of the run, or a given one, and is compiled like it.
+    """
     if precision is None and isinstance(task, PreciseTask):
         precision = settings.precision or USUAL_PRECISION
     return as_chosen(with_precision(task, precision), Compilation.from_dict(settings.compilation))

@@ -47,7 +47,9 @@ class RepairRules(Protocol):
 
 
 class RunDirectory:
-    """A run's directory while this process holds its lock, with its settings as recorded.
+    """A run's directory while this process holds its lock, with its settings.
+
+    These are the recorded settings.
 
     The settings are read once, under the lock. `open` checks them, or records those of a new run.
 
@@ -72,7 +74,10 @@ class RunDirectory:
         self.store.close()
 
     def storage(self, given: Path | str | None) -> str:
-        """Return where checkpoints are: as recorded or given; empty for the run's directory."""
+        """Return where checkpoints are, as recorded or given.
+
+        It is empty for the run's directory.
+        """
         recorded = None if self.recorded is None else self.recorded.storage
         if given is None:
             return recorded or ""
@@ -85,7 +90,9 @@ class RunDirectory:
         return place
 
     def open(self, settings: RunConfig, *, repair: RepairRules | None = None) -> "OpenRun":
-        """Start a new run, or resume one with the same settings; the lock stays with the caller.
+        """Start a new run, or resume one with the same settings.
+
+        The lock stays with the caller.
 
         A run without reports restarts with the new settings. `repair` rebuilds a damaged journal.
         """
@@ -138,7 +145,10 @@ class RunDirectory:
         return OpenRun(self.store, History(settings.problem), settings)
 
     def _claim(self, settings: RunConfig, *, is_new: bool) -> None:
-        """Check that the storage is this run's, before anything in it is written or removed."""
+        """Check that the storage is this run's.
+
+        This happens before anything in it is written or removed.
+        """
         if settings.storage:
             self.store.checkpoints = checkpoints_at(settings.storage)
         checkpoints = self.store.checkpoints
@@ -155,7 +165,7 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that this process may execute: its locked store, its history and its settings."""
+    """A run that this process may execute: locked store, history and settings."""
 
     store: DirectoryStore
     history: History
@@ -196,7 +206,10 @@ def initial_checkpoints(path: Path) -> DirectoryCheckpoints:
 
 
 def initial_models(path: Path | None, settings: RunConfig) -> InitialModels | None:
-    """Return the models that the first trials of a run start from; None for fresh weights."""
+    """Return the models that the first trials start from.
+
+    It is None for fresh weights.
+    """
     if path is None or not settings.warm_start:
         return None
     return InitialModels(initial_checkpoints(path), tuple(settings.warm_start["checksums"]))
@@ -226,7 +239,9 @@ def open_run(
 
 @contextmanager
 def locked_run(path: Path) -> Iterator[tuple[RunDirectory, RunConfig]]:
-    """Lock a run that was started before, and read its settings; StoreError if there is none.
+    """Lock a run that was started before, and read its settings.
+
+    Raises StoreError if there is none.
 
     The directory can be passed on to the function that executes the run.
     """
@@ -274,7 +289,7 @@ def _check_place(path: Path) -> None:
 def check_same_settings(
     place: object, recorded: RunConfig, settings: RunConfig, remedy: str
 ) -> None:
-    """Raise RunMismatch, with the remedy, unless a run was started with these settings."""
+    """Raise RunMismatch, with the remedy, unless settings are those of a run."""
     if differences := recorded.differences(settings):
         shown = differences[:MOST_DIFFERENCES]
         if len(differences) > len(shown):

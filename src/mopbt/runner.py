@@ -1,4 +1,4 @@
-"""Run an algorithm on a task: one call starts a run, resumes it, and returns its front."""
+"""Run an algorithm on a task: start or resume a run, and return its front."""
 
 import math
 import re
@@ -272,7 +272,10 @@ def _early_workers(
     out: Path | str | None,
     parallel: int,
 ) -> Iterator[EarlyWorkers | None]:
-    """Start workers of a new run, which import what they need while the run is prepared."""
+    """Start workers of a new run.
+
+    They import what they need while the run is prepared.
+    """
     is_new = out is None or not exists(Path(out) / "run.toml")
     if engine in ("auto", "pool", "vectorized") and "devices" not in options:
         engine = VectorizedEngine(options.get("workers"), stack=options.get("stack", 1))
@@ -314,7 +317,7 @@ def _drive(
 
 
 def default_directory(settings: RunConfig) -> Path:
-    """Return the directory of a run for which none was given: `DEFAULT_OUT`, filled in."""
+    """Return the default directory of a run: `DEFAULT_OUT`, filled in."""
     task = _path_name(settings.problem.name)
     algorithm = _path_name(settings.algorithm["name"])
     return Path("runs", task, f"{algorithm}-seed{settings.seed}")
@@ -424,7 +427,10 @@ def _make_display(closing_note: Callable[[Outcome], str]) -> "Display":
 def choose_algorithm(
     algorithm: Algorithm | str, population: int | None, default: int | None
 ) -> Algorithm:
-    """Return the algorithm with its population; `default` is the task's own suggestion."""
+    """Return the algorithm with its population.
+
+    `default` is the task's own suggestion.
+    """
     if isinstance(algorithm, str):
         algorithm = algorithm_by_name(algorithm, default)
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):

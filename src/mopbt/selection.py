@@ -84,7 +84,10 @@ def _limited_values(
     scores: Sequence[Mapping[str, float]],
     errors: Sequence[Mapping[str, ErrorBar]] | None,
 ) -> list[float]:
-    """Return the metric that a limit concerns, or the bound of its interval; NaN if missing."""
+    """Return the metric that a limit concerns, or the bound of its interval.
+
+    A missing metric is NaN.
+    """
     values = [row.get(limit.name, math.nan) for row in scores]
     for i, bars in enumerate(errors or ()):
         if limit.name in bars:

@@ -146,7 +146,7 @@ _Read = Callable[[int, int], bytearray]
 
 
 def _read_tree(read: _Read, size_of_file: int, decode: Callable[[Leaf], Any] | None = None) -> Any:
-    """Restore a tree whose arrays are read one after the other, and decoded by `decode`."""
+    """Restore a tree whose arrays are read in order, and decoded by `decode`."""
     try:
         length = int.from_bytes(read(0, min(8, size_of_file)), "little")
         begin = 8 + length
@@ -321,7 +321,7 @@ def _tensor_leaf(node: Any, path: str) -> Leaf:
 
 
 def _bytes_of(tensor: Any) -> Bytes:
-    """Return the bytes of a tensor, without a copy if they are in memory in this order."""
+    """Return the bytes of a tensor, without a copy if their order allows it."""
     plain = tensor.detach().cpu().contiguous()
     # Tensors with at most one element may have a stride of 0, which `view` rejects.
     flat = plain.as_strided((plain.numel(),), (1,))

@@ -111,7 +111,9 @@ class Session:
         return outcome
 
     def free_engine(self) -> None:
-        """Abandon the jobs that have not reported, so that the engine has room for evaluations.
+        """Abandon the jobs that have not reported.
+
+        The engine then has room for evaluations.
 
         A run that a budget ends may have some. The next session repeats them.
         """
@@ -190,7 +192,7 @@ class Session:
         self._abort_if_all_failed(reports)
 
     def _unreported(self, collected: Sequence[Report]) -> list[Report]:
-        """Return the reports of outstanding jobs, with seconds that count over all sessions.
+        """Return the reports of outstanding jobs, with seconds over all sessions.
 
         An engine that lost contact with a worker may report a job twice. The first report counts.
         """
@@ -228,7 +230,10 @@ class Session:
             self._intact = mark, tuple(reports[:first_failed])
 
     def _failures_in_a_row(self) -> list[str]:
-        """Return the last lines of the newest errors of this session, if its newest jobs failed."""
+        """Return the last lines of the newest errors, if the newest jobs failed.
+
+        Only errors of this session count.
+        """
         errors = self.history.failures_in_a_row(self._first_row)
         return [error.strip().rpartition("\n")[2] for error in errors]
 
@@ -320,12 +325,17 @@ class Session:
             )
 
     def _roll_back_failures(self) -> None:
-        """Remove the failures that stopped the run, so that a resumed run repeats their jobs."""
+        """Remove the failures that stopped the run.
+
+        A resumed run repeats their jobs.
+        """
         mark, before = self._intact
         self.store.rewind(mark, Exchange(reports=before) if before else None)
 
     def _record_end(self, *, done: bool) -> None:
-        """Record the time of a session, also one without reports, and whether the run is done.
+        """Record the time of a session and whether the run is done.
+
+        A session without reports is recorded, too.
 
         Both follow from the reports once all intervals of the run have reported.
         """

@@ -34,7 +34,7 @@ def exploiting_population(problem: Problem, algorithm: Mapping[str, Any]) -> int
 
 
 def size_advice(problem: Problem, population: int) -> list[str]:
-    """Return a sentence for each size that is too small for an algorithm that exploits."""
+    """Return a sentence for each size that is too small for exploiting."""
     advice = []
     intervals = problem.steps // problem.interval
     if intervals < FEWEST_INTERVALS:
@@ -83,7 +83,7 @@ def _ties(history: History, rows: Ints) -> str:
 
 
 def _noise(history: History, rows: Ints) -> str:
-    """Say if the errors of metrics explain at least half of the variance within a step."""
+    """Say if errors explain at least half of the variance of metrics within a step."""
     stderrs = history.reports.stderrs()[rows]
     if not (stderrs > 0).all(axis=0).all() or len(rows) < SMALLEST_POPULATION:
         return ""

@@ -1,4 +1,4 @@
-"""When a run has stalled: its hypervolume no longer grows by more than its own error."""
+"""Decide when a run has stalled: its hypervolume grows by less than its error."""
 
 from mopbt.history import History
 from mopbt.metrics import hypervolume
@@ -7,7 +7,9 @@ from mopbt.uncertainty import hypervolume_error
 
 
 def stalled_generations(history: History, generation: int) -> int:
-    """Return for how many generations the hypervolume has not grown by more than its error.
+    """Return for how many generations the hypervolume has not grown.
+
+    Growth within its error does not count.
 
     It follows from the journal alone, so it is the same after a resume. A run does not stall before
     its hypervolume is positive.

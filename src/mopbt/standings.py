@@ -1,4 +1,4 @@
-"""The order of results that come one by one, without ranking all of them each time.
+"""The order of results that come one by one, without ranking all each time.
 
 `standings_of` gives the standings that fit a ranking. Standings hold results by id. Their `order`
 equals the one that the ranking returns for the finite results by ascending id, but only the

@@ -1,4 +1,4 @@
-"""Everything a run knows: jobs, reports, and the table of trials that follows from them.
+"""Everything a run knows: jobs, reports, and the resulting table of trials.
 
 All values here are frozen. `with_jobs` and `with_report` are the two ways in which the table
 changes, the same for all algorithms. A scheduler adds what a trial does next.
@@ -43,7 +43,10 @@ class Job:
 
     @property
     def weighted_starts(self) -> Blend:
-        """Return all checkpoints that the job starts from with their weights, which sum to 1."""
+        """Return all checkpoints that the job starts from with their weights.
+
+        Weights sum to 1.
+        """
         if self.start is None:
             return ()
         return ((self.start, 1 - sum(weight for _, weight in self.blend)), *self.blend)
@@ -170,7 +173,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A row of the table: a population member, an ASHA trial, a training of Bayesian optimization.
+    """A row of the table: a population member, or a trial of another algorithm.
 
     `config`, `checkpoint` and `blend` are those of its next job; a checkpoint of None means fresh
     weights. `results` maps steps to results, in the order in which they came. `origin` is the trial
@@ -234,7 +237,7 @@ def with_jobs(state: State, jobs: Iterable[Job]) -> State:
 def with_report(
     state: State, report: Report, *, status: Status, result: Result | None = None
 ) -> State:
-    """Add a report: its trial is at the job's end and continues from the job's checkpoint.
+    """Add a report: its trial is at the end of the job, with its checkpoint.
 
     If the result is not finite, the trial continues from the checkpoint before it. `result` is
     what decisions depend on; by default, that is what the report measured.
@@ -259,7 +262,10 @@ def with_report(
 
 
 def required_checkpoints(state: State) -> frozenset[int]:
-    """Return the checkpoints that a job may still start from, which must not be dropped."""
+    """Return the checkpoints that a job may still start from.
+
+    They must not be dropped.
+    """
     required: set[int] = set()
     for trial in state.trials:
         if trial.checkpoint is not None and trial.status not in ("finished", "stopped"):

@@ -1,4 +1,4 @@
-"""An immutable sequence of which a changed copy is cheap, and what is derived from it.
+"""An immutable sequence with cheap changed copies, and what is derived from it.
 
 A run changes one row of its table at a time, and keeps earlier tables valid. Rows are therefore
 held in chunks: a changed copy shares all chunks but one with its original. The same chunks show
@@ -24,11 +24,16 @@ class View(Protocol[T_contra]):
     """What follows from the rows of a table alone, kept up to date with it."""
 
     def update(self, changes: Sequence[Change[T_contra]]) -> None:
-        """Apply what differs from the table of the previous update; at first, from no rows."""
+        """Apply what differs from the table of the previous update.
+
+        At first, all rows differ.
+        """
 
 
 class Table(Sequence[T]):
-    """An immutable sequence in chunks. A table and its changed copies share their views.
+    """An immutable sequence in chunks.
+
+    A table and its changed copies share their views.
 
     Args:
         rows: The rows of a new table, which has no views yet.
@@ -44,7 +49,10 @@ class Table(Sequence[T]):
         self._views: dict[Hashable, tuple[View[T], Table[T]]] = {}
 
     def replace(self, rows: Mapping[int, T]) -> "Table[T]":
-        """Return the table with these rows replaced by index; the next index appends a row."""
+        """Return the table with these rows replaced by index.
+
+        The next index appends a row.
+        """
         chunks = list(self._chunks)
         opened: dict[int, list[T]] = {}
         length = self._length

@@ -1,4 +1,4 @@
-"""Save and restore the objects that a training function tracks, with new hyperparameters.
+"""Save and restore tracked objects, with new hyperparameters.
 
 The objects of PyTorch fulfill the protocols, but nothing here imports it.
 """
@@ -25,14 +25,14 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """An object with settings per group of parameters, such as an optimizer of PyTorch."""
+    """An object with settings per group of parameters, such as an optimizer."""
 
     param_groups: list[dict[str, Any]]
 
 
 @runtime_checkable
 class Parameterized(Protocol):
-    """An object with parameters that an optimizer can train, such as a module of PyTorch."""
+    """An object with parameters that an optimizer can train, such as a module."""
 
     def parameters(self) -> Iterable[Any]:
         """Return all parameters."""
@@ -47,7 +47,7 @@ class LrScheduler(Protocol):
 
 @runtime_checkable
 class CompositeScheduler(Protocol):
-    """A learning rate scheduler that consists of others, such as PyTorch's `SequentialLR`."""
+    """A learning rate scheduler that consists of others, such as `SequentialLR`."""
 
     _schedulers: Sequence[Any]
 

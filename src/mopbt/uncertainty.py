@@ -100,7 +100,7 @@ def corrected_claims(
 
 @dataclass(frozen=True)
 class SpanTest:
-    """How far the models of a front differ, and how far luck alone would let them, (K,).
+    """How far the models of a front differ, and how far by luck alone, (K,).
 
     `spans` are the differences between the best and the worst value on the front. `ratios` are the
     largest differences of two models in units of their own error: they tell models apart that are
@@ -125,7 +125,7 @@ class SpanTest:
 
 
 def span_test(values: ArrayLike, stderr: ArrayLike, rng: Generator) -> SpanTest | None:
-    """Compare the front of all evaluations with fronts of models that are equally good.
+    """Compare the front with fronts of models that are equally good.
 
     The null hypothesis is that all evaluations measure the same model. None if the front has only
     one model, which claims no trade-off.
@@ -166,7 +166,7 @@ class InheritanceTest:
 def inheritance_test(
     values: ArrayLike, parents: ArrayLike, steps: ArrayLike
 ) -> InheritanceTest | None:
-    """Test whether a model's values are independent of those of the model it continues from.
+    """Test whether a model's values are independent of those of its parent.
 
     A trained model is close to what it was an interval ago, so metrics that mean anything are
     inherited. This needs no standard errors. None if there are too few pairs.
@@ -200,7 +200,7 @@ def inheritance_test(
 def hypervolume_error(
     values: ArrayLike, stderr: ArrayLike, reference: ArrayLike, rng: Generator, *, draws: int = 100
 ) -> float:
-    """Compute the standard error of a hypervolume above a reference (K,) by redrawing noise."""
+    """Compute the standard error of a hypervolume by redrawing noise."""
     array, errors = _check_shapes(values, stderr)
     if not errors.any():
         return 0.0
@@ -251,7 +251,7 @@ def clear_donors(
 
 
 def paired_stderr(one: ArrayLike, other: ArrayLike) -> Floats:
-    """Return the standard error (K,) of the difference of two models measured on the same folds.
+    """Return the standard error (K,) of a difference on the same folds.
 
     `one` and `other` are their values on the folds, (F, K). Luck that both share cancels out.
     """
@@ -264,7 +264,9 @@ def paired_stderr(one: ArrayLike, other: ArrayLike) -> Floats:
 
 
 def lineage_mean(values: ArrayLike, stderr: ArrayLike, *, last: int) -> tuple[Floats, Floats]:
-    """Average the newest evaluations of a lineage, and return means and standard errors (K,).
+    """Average the newest evaluations of a lineage.
+
+    Returns means and standard errors (K,).
 
     Rows are in the order of training. Of a lineage with fewer than `last` evaluations, all count.
     """
@@ -353,7 +355,7 @@ def _subset(n: int, required: Ints, rng: Generator, most: int = MOST_ROWS) -> In
 def _luck_spans(
     values: Floats, errors: Floats, noisy: Ints, rng: Generator
 ) -> tuple[Floats, Floats]:
-    """Return spans and ratios that fronts of models rarely exceed which differ by noise only.
+    """Return spans and ratios that pure noise rarely exceeds.
 
     Exact objectives keep their values.
     """
@@ -405,7 +407,9 @@ def _rows_by_group(groups: Ints) -> list[Ints]:
 
 
 def _permutation(one: Floats, other: Floats, groups: Ints) -> tuple[float, float, float]:
-    """Return the sum of products of pairs, its variance and its norm, centered within groups.
+    """Return the sum of products of pairs, its variance and its norm.
+
+    Pairs are centered within groups.
 
     The variance is that over all permutations of `one` within the groups.
     """

@@ -141,7 +141,7 @@ def _check_lines(journal: Path) -> Iterator[Finding]:
 
 
 def _required_models(results: Results) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the checkpoints of the front and of unfinished work, and those for an extension."""
+    """Return the checkpoints of the front, of unfinished work and for an extension."""
     front = results.models_with_weights()
     if not len(results.history.reports):
         return front, frozenset()

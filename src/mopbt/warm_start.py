@@ -18,7 +18,9 @@ DEFAULT_MEMBERS = 32
 def with_warm_start(
     settings: RunConfig, source: Path | str | None, out: Path | str | None
 ) -> RunConfig:
-    """Return settings whose first trials start from models on the front of an earlier run, if any.
+    """Return settings whose first trials start from the front of an earlier run.
+
+    They stay as they are if there is none.
 
     A scattered subset is used if the front has more models than the run has trials. A run that was
     started from this source keeps the models that it was started with.
@@ -54,7 +56,7 @@ def with_warm_start(
 
 
 def copy_models(path: Path, warm: Mapping[str, Any]) -> None:
-    """Copy the models that a run starts from into its directory, where they are missing."""
+    """Copy the models that a run starts from into its directory, if missing."""
     if not warm:
         return
     initial = initial_checkpoints(path)

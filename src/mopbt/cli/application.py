@@ -45,7 +45,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 def check_trusted(run: Path, task_reference: str, trust: bool) -> None:
-    """Raise ValueError for a task in the directory of a run, unless the user trusts it.
+    """Raise ValueError for a task inside a run's directory that is not trusted.
 
     Its code would be executed, and the directory may have been downloaded.
     """

@@ -82,7 +82,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _check_directory(directory: Path) -> dict[str, Any]:
-    """Open a new run's store in or above a directory, as a run would, and remove it again."""
+    """Open and remove a new run's store in or above a directory, as a run would."""
     place = directory.absolute()
     while not place.is_dir():
         place = place.parent

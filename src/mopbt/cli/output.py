@@ -89,7 +89,7 @@ def _file_sizes(directory: Path, *patterns: str) -> list[int]:
 
 
 def point_json(results: Results, point: Point) -> dict[str, Any]:
-    """Return a model of the front as a dict for JSON, with the errors of its metrics if known."""
+    """Return a model of the front as a dict for JSON, with errors of its metrics."""
     errors = {name: plain(bar._asdict()) for name, bar in point.errors.items()}
     return {
         "model": point.model,
@@ -146,7 +146,7 @@ def print_front(
 
 
 def print_claims(results: Results) -> None:
-    """Print what can be claimed about the models of the front, corrected for selection."""
+    """Print what can be claimed about the models of the front after selection."""
     names = [o.name for o in results.problem.objectives]
     claims = results.claims()
     if not claims:

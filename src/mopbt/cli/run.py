@@ -252,14 +252,14 @@ def resume(
 
 
 def _fingerprint(task: Any, reference: str) -> str:
-    """Return the version of a registered task; of any other task a fingerprint of its code."""
+    """Return the version of a registered task, or the fingerprint of another one."""
     if split_scale(reference)[0] in registered():
         return task_fingerprint(reference)
     return code_of(task)
 
 
 def _resumed_problem(task: Problem, recorded: Problem) -> Problem:
-    """Return the problem of a task, with the configurations and constraints given to its run."""
+    """Return the problem of a task with the configurations and constraints of its run."""
     constraints = task.constraints
     if recorded.constraints[: len(constraints)] == constraints:
         constraints = recorded.constraints

@@ -1,4 +1,4 @@
-"""The directory of a comparison: experiment.toml, about.json, lock and finished runs."""
+"""The directory of a comparison: its experiment, record, lock and finished runs."""
 
 import datetime
 import json

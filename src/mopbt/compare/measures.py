@@ -1,4 +1,6 @@
-"""Measure the runs of a comparison: fronts, hypervolume over time, coverage, value of choosing.
+"""Measure the runs of a comparison.
+
+Measures are fronts, hypervolume over time, coverage and the value of choosing.
 
 All runs of a task share one reference point and one HV*. Tables and figures show the measures.
 Arrays of objectives are larger-is-better.
@@ -42,7 +44,7 @@ RELATIONS = {">=": np.greater_equal, ">": np.greater, "<=": np.less_equal, "<": 
 
 @dataclass(frozen=True)
 class Choice:
-    """The mean utility of chosen models: as `claimed`, and the `actual` one on test data."""
+    """The mean utility of chosen models: `claimed`, and `actual` on test data."""
 
     claimed: float
     actual: float
@@ -199,7 +201,7 @@ def rows_once_on_front(objectives: Array, seconds: Array) -> NDArray[np.intp]:
 
 
 def pessimistic_front(run: RunData, points: Array) -> NDArray[np.intp]:
-    """Return the rows of valid objectives (n, K) that no other row dominates at its bounds.
+    """Return the rows of valid objectives (n, K) on the pessimistic front.
 
     It is empty if the run has no bounds.
     """
@@ -291,7 +293,7 @@ def _measure_choice(
 
 
 def preferences(objectives: int) -> Array:
-    """Return a fixed set of weights (m, K) that sum to 1: all multiples of one fraction.
+    """Return a fixed set of weights (m, K) that sum to 1: multiples of one fraction.
 
     There are 101 for two objectives and 105 for three.
     """
@@ -327,7 +329,7 @@ def utilities(values: ArrayLike, reference: ArrayLike, ideal: ArrayLike, weights
 def value_of_choosing(
     compared: ArrayLike, test: ArrayLike, reference: ArrayLike, ideal: ArrayLike
 ) -> Choice | None:
-    """Return the mean utility, over all preferences, of the models chosen from a front.
+    """Return the mean utility of the models chosen from a front, over all preferences.
 
     Args:
         compared: The objectives (n, K) by which a user chooses: measured values, or their bounds.

@@ -139,7 +139,7 @@ class AlgorithmEntry:
         return "population" in options_with_defaults(type(algorithm_of(dict(self.options))))
 
     def algorithm(self, task: str, population: int = POPULATION) -> Algorithm:
-        """Build the algorithm for a task, with `population` as default instead of the paper's."""
+        """Build the algorithm for a task, with another default for `population`."""
         defaults = options_with_defaults(type(algorithm_of(dict(self.options))))
         sizes = [key for key in ("population", "trainings") if defaults.get(key) == POPULATION]
         own = dict(self.by_task.get(task, {}))
@@ -151,7 +151,10 @@ class AlgorithmEntry:
         return replace(problem, constraints=(*problem.constraints, *own))
 
     def shared_problem(self, problem: Problem) -> Problem:
-        """Remove the constraints of this entry, which come last, from the problem of a run."""
+        """Remove the constraints of this entry from the problem of a run.
+
+        They come last.
+        """
         shared = len(problem.constraints) - len(self.constraints)
         return replace(problem, constraints=problem.constraints[:shared])
 

@@ -103,7 +103,7 @@ def draw(name: str, measured: Sequence[MeasuredTask]) -> dict[str, "Figure"]:
 
 
 def _knows_all_evaluations(task: MeasuredTask) -> bool:
-    """Return whether all evaluations of a task are known, not just the records of its runs."""
+    """Return whether all evaluations of a task are known, not just its records."""
     return not any(run.data.left_out for runs in task.runs.values() for run in runs)
 
 

@@ -45,7 +45,10 @@ class Resources:
     cluster: Mapping[str, Any] = field(default_factory=dict)
 
     def environment(self, number: int) -> dict[str, str]:
-        """Return the variables by which a process sees its device; devices are used in turn."""
+        """Return the variables by which a process sees its device.
+
+        Devices are used in turn.
+        """
         if not self.devices:
             return {}
         variables = self.devices[number % len(self.devices)].environment(os.environ)

@@ -65,7 +65,7 @@ class ReusableRuns:
     def find_measured(
         self, task: str, task_fingerprint: str, wanted: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return cost and engine of a task with the same code, as far as they were measured.
+        """Return the cost and engine that were measured for a task with the same code.
 
         `wanted` has "measured" or "auto" for what is to be found.
         """

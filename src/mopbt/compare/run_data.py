@@ -103,7 +103,7 @@ class RunData:
 
 
 def run_data(run: PlannedRun, history: History, path: Path) -> RunData:
-    """Return the evaluations of a finished run, with those on other rows in its directory."""
+    """Return the evaluations of a finished run, including those on other rows."""
     reports = history.reports
     jobs = reports.jobs()
     scores = {name: reports.scores(name) for name in reports.score_names()}
@@ -128,7 +128,7 @@ def run_data(run: PlannedRun, history: History, path: Path) -> RunData:
 
 
 def _scores_on_other_rows(jobs: Ints, evaluations: Evaluations) -> dict[str, Floats]:
-    """Return what was measured on rows besides validation, by names such as ``test/accuracy``.
+    """Return metrics on rows besides validation, by names such as ``test/accuracy``.
 
     Each is (n,), and NaN for the models that were not measured there. The seed is that of the
     evaluations that end a run, so that repeating them later changes nothing.
@@ -156,7 +156,7 @@ def _test_objectives(scores: Mapping[str, Floats], problem: Problem) -> Floats |
 
 
 def write_record(path: Path, data: RunData, rows: NDArray[np.intp]) -> None:
-    """Write the record of a finished run, some rows (m,) of its evaluations, to its directory."""
+    """Write the record of a finished run, some rows (m,) of its evaluations."""
     kept = data.only(rows)
     content = {
         "left_out": len(data) - len(kept),

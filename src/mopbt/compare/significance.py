@@ -83,7 +83,7 @@ def bootstrap_interval(
 
 
 def critical_difference(algorithms: int, tasks: int) -> float:
-    """Return how far two average ranks must differ to be distinguishable at the level 0.05.
+    """Return how far two average ranks must differ to be distinguished at 0.05.
 
     This is the test of Nemenyi (Demsar 2006). NaN for a single task, or more than 12 algorithms.
     """

@@ -1,4 +1,4 @@
-"""Format the tables of a comparison as Markdown, LaTeX, text for a terminal, and CSV."""
+"""Format the tables of a comparison as Markdown, LaTeX, plain text and CSV."""
 
 import csv
 import io
@@ -171,7 +171,7 @@ def _head(table: Table, task: str, unit: str) -> str:
 
 
 def _head_notes(table: Table, task: str, unit: str) -> list[str]:
-    """Return what a task's head says besides its name: the unit if it is not 1/100, and times."""
+    """Return what a task's head says besides its name: units other than 1/100, times."""
     notes = []
     if exponent := _exponent(table, task):
         notes.append(unit.format(exponent - 2))
@@ -185,7 +185,7 @@ def _most_runs(table: Table) -> int:
 
 
 def _remarks(table: Table, task: str, label: str) -> str:
-    """Return the time of a cell if times differ, and its number of runs if others have more."""
+    """Return the time of a cell if times differ, and its runs if others have more."""
     remarks = ""
     if task in table.unequal_seconds:
         remarks += f" in {table.unequal_seconds[task][label]:.4g} s"
@@ -219,7 +219,7 @@ def _overall_cells(table: Table, label: str, bold: str) -> list[str]:
 
 
 def to_text(table: Table, width: int) -> str:
-    """Format a table as text of at most `width` columns, in several parts if it is wider.
+    """Format a table as text of at most `width` columns, in parts if it is wider.
 
     A star marks what is bold in other formats.
     """

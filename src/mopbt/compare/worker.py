@@ -1,4 +1,4 @@
-"""A worker process of a comparison: it prepares or measures a task, or executes one run.
+"""A worker of a comparison: prepares or measures a task, or executes a run.
 
 The code of a task runs only here, because it may take much memory or a device.
 """
@@ -277,7 +277,7 @@ def _check_stackable(found: Any, task: str) -> None:
 def check_algorithms(
     experiment: Experiment, task: str, problem: Problem, population: int
 ) -> dict[str, bool]:
-    """Check the algorithms on a task, and return which of them do not end by themselves.
+    """Check the algorithms on a task, and return which do not end by themselves.
 
     Each of those needs another algorithm on the same task that sets its time.
     """

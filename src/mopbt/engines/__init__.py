@@ -1,1 +1,1 @@
-"""Engines execute jobs: in this process, in worker processes, on a Ray cluster, simulated."""
+"""Engines execute jobs: here, in worker processes, on a Ray cluster, simulated."""

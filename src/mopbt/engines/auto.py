@@ -48,7 +48,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """An engine by name and size, as `run.toml` records it, with the reason for the choice.
+    """An engine by name and size, as in `run.toml`, with the reason for the choice.
 
     Args:
         name: The name of the engine.
@@ -174,7 +174,9 @@ def engine_spec(
     timeout: float | None = None,
     trial: Trial | None = None,
 ) -> EngineSpec:
-    """Specify an engine by name; "auto" trains a few updates to find out which one suits.
+    """Specify an engine by name.
+
+    "auto" trains a few updates to find out which one suits.
 
     `trial` is where it trains them; by default, this process.
     """
@@ -258,7 +260,7 @@ def _choose_on_devices(
 def _measure(
     trial: Trial, *, devices: int, free: float, cores: int, population: int
 ) -> DeviceTrial:
-    """Train a few updates on one device: alone, as a stack, and in workers that share it."""
+    """Train a few updates on one device: alone, as a stack, and in several workers."""
     alone = trial.call("measure_update")
     measured = DeviceTrial({1: alone.seconds}, float(alone.bytes))
     members = math.ceil(population / devices)
@@ -371,7 +373,7 @@ def _parse_cost(text: str) -> PerStep | Measured:
 
 
 def _choose_by_probe(trial: Trial, population: int, cores: int) -> EngineSpec:
-    """Choose stacks if they are correct, faster and fit into memory, otherwise the pool."""
+    """Choose stacks if they are correct, faster and fit, otherwise the pool."""
     stack_size = math.ceil(population / cores)
     if stack_size < 2:
         return EngineSpec("pool", why=f"{population} members on {cores} cores make no stacks")

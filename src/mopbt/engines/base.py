@@ -47,7 +47,10 @@ class EvaluationJob(Job):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Executes jobs. An engine returns a report only after the job's checkpoint is durable."""
+    """Executes jobs.
+
+    An engine returns a report only after the job's checkpoint is durable.
+    """
 
     @property
     def capacity(self) -> int:
@@ -116,7 +119,10 @@ class PlacingEngine(Protocol):
 
 @runtime_checkable
 class ClockedEngine(Protocol):
-    """An engine with its own clock, which a resumed run must set before it submits jobs."""
+    """An engine with its own clock.
+
+    A resumed run sets the clock before it submits jobs.
+    """
 
     def restore_clock(self, recorded: Iterable[Job | Report], seconds: float) -> None:
         """Repeat what earlier sessions recorded, in its order; they worked for `seconds`."""

@@ -1,4 +1,4 @@
-"""Whether compiling the training of a run pays: a pure policy over short measurements."""
+"""Decide whether compiling the training of a run pays, from short measurements."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class CompilationTrial:
 
 
 def may_repay(training: float) -> bool:
-    """Return whether a fast compilation with a large gain would pay for so long a training.
+    """Return whether a fast compilation with a large gain would pay off.
 
     Args:
         training: Seconds that a worker trains without compilation.
@@ -125,7 +125,7 @@ class CompilationChooser:
 
 
 def intervals_of_a_worker(engine: Engine, jobs: float, parallel: int) -> float:
-    """Return how many intervals, each of a stack or a member, a worker trains in a run.
+    """Return how many intervals, of a stack or a member, a worker trains in a run.
 
     Args:
         engine: The engine.

@@ -1,4 +1,4 @@
-"""Cores and accelerators of this machine, and which worker computes on which of them.
+"""Cores and accelerators of this machine, and their assignment to workers.
 
 This process never initializes an accelerator: discovery asks a child process. A worker sees only
 its own device, through the variable in its environment that the vendor's library reads.
@@ -85,7 +85,7 @@ class Device:
         return f"{self.type}:{self.index}" if self.kind in MASKS else self.name
 
     def environment(self, parent: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of a worker on this device, for the environment of its parent."""
+        """Return the variables of a worker on this device, given those of its parent."""
         own = {VARIABLE: self.name}
         if self.kind == "cpu":
             return own | {MASKS["cuda"]: "-1", MASKS["rocm"]: "-1"}
@@ -135,7 +135,7 @@ _last_found: dict[str, tuple[Device, ...]] = {}
 
 
 def discover(*, refresh: bool = False) -> tuple[Device, ...]:
-    """Return the accelerators that this process may use, without initializing them here.
+    """Return the accelerators that this process may use, without initializing them.
 
     The result is kept for this process and its masks; `refresh` measures free memory again.
     """
@@ -146,7 +146,10 @@ def discover(*, refresh: bool = False) -> tuple[Device, ...]:
 
 
 def _may_have_accelerator() -> bool:
-    """Check for drivers, so that a machine without an accelerator starts no child process."""
+    """Check for drivers.
+
+    A machine without an accelerator then starts no child process.
+    """
     build = _torch_build()
     if build == "cpu":
         return False
@@ -159,7 +162,7 @@ def _may_have_accelerator() -> bool:
 
 
 def _torch_build() -> str | None:
-    """Return the build of the installed PyTorch, such as "cu128" or "cpu"; None without one."""
+    """Return the build of the installed PyTorch, such as "cu128", or None."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -221,7 +224,9 @@ def _id_of(kind: str, index: int, environment: Mapping[str, str]) -> str:
 
 
 def mig_instances(listing: str) -> list[str]:
-    """Return the UUIDs in the output of ``nvidia-smi -L``; empty if no GPU is partitioned.
+    """Return the UUIDs in the output of ``nvidia-smi -L``.
+
+    There are none if no GPU is partitioned.
 
     A GPU that is partitioned counts by its MIG instances only.
     """
@@ -305,7 +310,9 @@ def check_devices(devices: Any) -> None:
 
 
 def assign_devices(task: Any, devices: DeviceNames, *, refresh: bool = False) -> tuple[Device, ...]:
-    """Return the devices on which workers of a task compute; empty for the CPU as it is.
+    """Return the devices on which workers of a task compute.
+
+    There are none if workers use the CPU as it is.
 
     With "auto", these are the accelerators that this process sees, if the task may use them, or
     those among them that the task names. `refresh` measures their free memory again.

@@ -1,4 +1,4 @@
-"""Worker processes that start while the driver still checks the task and chooses an engine."""
+"""Worker processes that start while the driver checks the task."""
 
 import pickle
 import sys
@@ -12,7 +12,7 @@ WORKER = "mopbt.engines.worker:main"
 
 
 def modules_of(task: Any) -> list[str]:
-    """Return the modules that a worker imports to read a task, as far as they are known."""
+    """Return the known modules that a worker imports to read a task."""
     names = {type(task).__module__}
     if isinstance(task, FunctionBasedTask):
         names.add(task.function.__module__)

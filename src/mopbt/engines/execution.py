@@ -65,7 +65,7 @@ def start_checksums(job: Job, checksums: Checksums) -> Checksums:
 
 
 def require_stackable(task: Any, name: str, remedy: str) -> None:
-    """Raise CannotStack if a task does not declare how several models are trained together."""
+    """Raise CannotStack if a task does not declare how models are trained together."""
     if not isinstance(task, StackableTask):
         raise CannotStack(
             f"the task {name!r} has no `train_many` and `evaluate_many`, so it cannot be stacked; "
@@ -75,7 +75,7 @@ def require_stackable(task: Any, name: str, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class TrainedJob:
-    """A job before its checkpoint is written: metrics and model, or the error that it raised."""
+    """A job before its checkpoint is written: metrics and model, or its error."""
 
     job: Job
     seconds: float
@@ -175,7 +175,10 @@ def save(context: RunContext, trained: TrainedJob) -> Report:
 
 
 def _save_checkpoint(context: RunContext, trained: TrainedJob) -> str:
-    """Write a checkpoint; if the storage refuses it, the run stops instead of failing a member."""
+    """Write a checkpoint.
+
+    If the storage refuses it, the run stops instead of failing a member.
+    """
     try:
         if isinstance(trained.data, bytes):
             return context.checkpoints.save(trained.job.id, trained.data)
@@ -319,7 +322,7 @@ def _restore_or_init(
     checksums: Checksums,
     cache: ModelCache,
 ) -> Any:
-    """Return the model that a job starts from: fresh, restored, or blended from several."""
+    """Return the model that a job starts from: fresh, restored or blended."""
     task = context.task
     initial = context.initial
     if job.start is None and initial is not None and job.trial < len(initial.checksums):
@@ -388,7 +391,7 @@ def _check_read(context: RunContext, hp: Hyperparameters, scores: Mapping[str, f
 
 
 def _check_measured(context: RunContext, scores: Any) -> dict[str, float]:
-    """Check metrics before anything is saved: numbers only, and every objective and constraint."""
+    """Check that metrics are numbers and include all objectives and constraints."""
     checked = check_scores(scores)
     signed(context.problem.objectives, checked)
     total_violation(context.problem.constraints, checked)

@@ -13,7 +13,7 @@ from mopbt.state import Job, Report
 
 
 class LocalEngine:
-    """Executes jobs in this process: the simplest engine, and the easiest to debug with.
+    """Executes jobs in this process: the simplest engine, and the easiest to debug.
 
     It trains on the first accelerator, if there is one and the task may use it.
     """

@@ -38,7 +38,7 @@ class DeviceTrial:
 
 @dataclass(frozen=True)
 class Placement:
-    """How a population uses its devices: workers per device, members per stack, and why."""
+    """How a population uses its devices: workers per device, members per stack, why."""
 
     workers_per_device: int
     stack: int
@@ -48,7 +48,7 @@ class Placement:
 def choose_placement(
     trial: DeviceTrial, *, devices: int, free: float, cores: int, population: int
 ) -> Placement:
-    """Choose stacks if they pay and fit into memory, otherwise workers that share a device.
+    """Choose stacks if they pay and fit into memory, otherwise several workers.
 
     Args:
         trial: What was measured on one of the devices.
@@ -81,7 +81,10 @@ def choose_placement(
 def most_sharing(
     trial: DeviceTrial, *, devices: int, free: float, cores: int, population: int
 ) -> int:
-    """Return how many workers may share a device, by its memory, the cores and the population."""
+    """Return how many workers may share a device.
+
+    The memory, the cores and the population limit them.
+    """
     fitting = int(USABLE * free // (trial.bytes_alone + CONTEXT_BYTES))
     members = math.ceil(population / devices)
     return max(min(fitting, cores // devices, members, MOST_SHARING), 1)

@@ -1,4 +1,7 @@
-"""Jobs in worker processes on this machine, which stay for the run and are replaced if they die."""
+"""Jobs in worker processes on this machine.
+
+Workers stay for the run and are replaced if they die.
+"""
 
 import functools
 import inspect
@@ -238,7 +241,7 @@ class PoolEngine:
                     self._assign(worker)
 
     def _assign(self, worker: _Worker) -> None:
-        """Give a worker the stack of which it holds the most models, or else the first one.
+        """Give a worker the stack of which it holds the most models, or the first one.
 
         A suspect stack runs alone in its worker.
         """
@@ -312,7 +315,7 @@ class PoolEngine:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends by value what a script or a notebook defines, including its cached functions."""
+    """Sends what a script or a notebook defines by value, with cached functions."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
@@ -328,7 +331,10 @@ def _make_cached(
 
 
 def pickle_context(context: RunContext) -> bytes:
-    """Pickle a run's context for other processes, even if a script or notebook defines its task."""
+    """Pickle a run's context for other processes.
+
+    A script or a notebook may define its task.
+    """
     return _pickle(context)
 
 

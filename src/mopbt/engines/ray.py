@@ -53,7 +53,10 @@ _PROBE = -1
 
 
 class Actor:
-    """What a Ray actor holds and does. Its calls overlap, but only one at a time trains."""
+    """What a Ray actor holds and does.
+
+    Its calls overlap, but only one at a time trains.
+    """
 
     def prepare(
         self, payload: bytes, path: list[str], cache_bytes: int, probe: str, gpus: float | None
@@ -286,7 +289,10 @@ class RayEngine:
         return reports
 
     def close(self) -> None:
-        """Kill all actors, and disconnect if the engine connected; no file is left incomplete."""
+        """Kill all actors, and disconnect if the engine connected.
+
+        No file is left incomplete.
+        """
         actors = self._actors
         self._actors = []
         for actor in actors:
@@ -329,7 +335,7 @@ class RayEngine:
         return self._ray.remote(max_concurrency=_AHEAD, max_restarts=0, **options)(Actor)
 
     def _wait(self, seconds: float) -> list[Any]:
-        """Wait for the end of a call, and return the references of all calls that are over."""
+        """Wait for the end of a call, and return the references of all ended calls."""
         seconds = max(min(seconds, _POLL), 0.0)
         calls = list(self._calls)
         if not calls:
@@ -409,7 +415,7 @@ class RayEngine:
             actor.deadline = time.monotonic() + self._timeout * len(stack)
 
     def _end_late_actors(self) -> list[Report]:
-        """Kill the actors that take too long, and repeat their jobs or report them as failed."""
+        """Kill the actors that take too long, and repeat their jobs or fail them."""
         now = time.monotonic()
         reports: list[Report] = []
         for actor in [actor for actor in self._actors if actor.deadline <= now]:
@@ -419,7 +425,7 @@ class RayEngine:
         return reports
 
     def _poll_cluster(self) -> None:
-        """Check every few seconds how many actors fit, and stop the run if none could start."""
+        """Check regularly how many actors fit, and stop the run if none could start."""
         now = time.monotonic()
         if now - self._last_poll < _POLL:
             return
@@ -457,7 +463,7 @@ class RayEngine:
             self._calls[reference] = actor
 
     def _dispatch(self) -> None:
-        """Assign pending stacks: one to every free actor, then a second one to the fast actors.
+        """Assign pending stacks: one to every free actor, then a second to fast ones.
 
         A stack goes to the actor that holds its models, unless that actor is much slower than
         another free one. The other stacks go to the fastest of the actors that are left.

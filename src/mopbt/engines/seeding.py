@@ -62,7 +62,10 @@ def _seed_torch(seed: int) -> None:
 
 @cache
 def _accelerator() -> Any:
-    """Return PyTorch's module for the accelerator of this machine, such as torch.cuda, or None."""
+    """Return PyTorch's module for this machine's accelerator, such as torch.cuda.
+
+    Returns None if there is none.
+    """
     torch = sys.modules["torch"]
     return torch.get_device_module() if torch.accelerator.is_available() else None
 

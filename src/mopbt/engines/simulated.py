@@ -26,7 +26,7 @@ def charged_steps(context: RunContext, job: Job) -> float:
 
 @dataclass(frozen=True)
 class PerStep:
-    """Charges the same time for every step, and a fixed time for every job in addition."""
+    """Charges the same time for every step, and a fixed time for every job."""
 
     seconds: float = 1.0
     overhead: float = 0.0
@@ -172,7 +172,10 @@ class SimulatedEngine:
         self._engine.start(context)
 
     def restore_clock(self, recorded: Iterable[Job | Report], seconds: float) -> None:
-        """Repeat recorded jobs and reports, so that unfinished jobs end when they would have."""
+        """Repeat recorded jobs and reports.
+
+        Unfinished jobs then end when they would have.
+        """
         for event in recorded:
             if isinstance(event, Job):
                 self._place(event)
@@ -246,7 +249,7 @@ class SimulatedEngine:
         heapq.heappush(self._ends, (self._end_of[id], id))
 
     def _simulate_deaths(self, job: Job, seconds: float) -> float:
-        """Return how long a job of `seconds` occupies its worker, including its repetitions."""
+        """Return how long a job of `seconds` occupies its worker, with repetitions."""
         if not self._deaths:
             return seconds
         rng = stream(self._context.seed, "deaths", job.trial, job.begin)
@@ -264,7 +267,10 @@ class SimulatedEngine:
         heapq.heappush(self._free, self._placements.pop(id).worker)
 
     def _train(self, wanted: set[int]) -> None:
-        """Collect reports until all wanted jobs are trained; others may arrive before them."""
+        """Collect reports until all wanted jobs are trained.
+
+        Reports of other jobs may arrive before them.
+        """
         while wanted:
             for report in self._engine.collect():
                 self._reports[report.job] = report

@@ -1,4 +1,4 @@
-"""Supervises worker processes: starts them, exchanges messages, notices deaths, kills groups.
+"""Supervises worker processes: start, messages, death, process groups.
 
 A worker is a Python process that calls one function. Messages are bytes with a length in front.
 The supervisor writes them to the worker's standard input and reads them from its standard output.
@@ -176,7 +176,7 @@ class Supervisor:
                 return None
 
     def reap(self, worker: WorkerProcess) -> int:
-        """Wait for a process that ends, kill what it left behind, and return its exit code."""
+        """Wait for a process that ends, kill what it left, and return its exit code."""
         self._processes.remove(worker)
         return worker.reap()
 
@@ -221,7 +221,9 @@ def _find_marked(mark: bytes) -> set[int]:
 
 
 def open_channel() -> tuple[IO[bytes], IO[bytes]]:
-    """Take standard input and output for messages; what is printed goes to standard error.
+    """Take standard input and output for messages.
+
+    What is printed goes to standard error.
 
     Processes that the worker forks do not keep the channel open.
     """
@@ -242,7 +244,7 @@ def open_channel() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _watch_supervisor() -> None:
-    """Start a process that kills this worker's group soon after the supervisor is gone.
+    """Start a process that kills this worker's group after the supervisor is gone.
 
     The worker itself notices that too, unless it hangs in code that keeps Python's lock.
     """
@@ -269,7 +271,7 @@ def _watch_supervisor() -> None:
 
 
 def exit_at_once() -> NoReturn:
-    """End this process and every process that it started, because the supervisor is gone."""
+    """End this process and all that it started, because the supervisor is gone."""
     if mark := os.environ.get(MARK, "").rpartition("/")[2]:
         _kill_marked(mark)
     if sys.platform != "win32" and os.getpgrp() == os.getpid():

@@ -1,4 +1,4 @@
-"""Checks and short measurements of a task before a run, in this process or in workers.
+"""Check and measure a task before a run, in this process or in workers.
 
 A task that may use an accelerator is tried in worker processes on that device, so that this
 process neither initializes it nor keeps memory there.

@@ -1,4 +1,4 @@
-"""The worker process of the pool: receives stacks of jobs, trains them, sends reports.
+"""The worker process of the pool: trains stacks of jobs, and sends reports.
 
 When the driver dies, the worker ends at once, whatever it is doing.
 """
@@ -96,7 +96,10 @@ def _explain_unreadable(error: Exception) -> WorkerFailed:
 
 
 def answer_calls() -> None:
-    """Call methods of a task for the driver: the first message is the task, others are calls."""
+    """Call methods of a task for the driver.
+
+    The first message is the task, others are calls.
+    """
     adopt_device()
     source, sink = open_channel()
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -116,7 +119,10 @@ def answer_calls() -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that another process can read, with its traceback if it is not ours."""
+    """Return an error that another process can read.
+
+    It includes the traceback if the error is not one of mopbt.
+    """
     if not isinstance(error, MopbtError):
         error.add_note(traceback.format_exc())
     try:
@@ -146,7 +152,7 @@ def _serve(
     inbox: "queue.SimpleQueue[bytes]",
     answer: Callable[[Any], None],
 ) -> None:
-    """Train one stack after the other, while a thread saves and reports the previous ones."""
+    """Train stack after stack, while a thread saves and reports the previous ones."""
     trained: queue.Queue[tuple[list[TrainedJob] | MopbtError, SavingTurn]] = queue.Queue(maxsize=2)
     threading.Thread(target=_save_all, args=(context, trained, answer), daemon=True).start()
     saving = threading.Lock()

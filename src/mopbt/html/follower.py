@@ -52,7 +52,10 @@ BROKEN = (
 
 
 class Follower:
-    """A run that another process executes: `look` reads what is new, `row` and `data` show it."""
+    """A run that another process executes.
+
+    `look` reads what is new, `row` and `data` show it.
+    """
 
     def __init__(self, path: Path, name: str, *, shown: str | None = None) -> None:
         self.path = path
@@ -246,7 +249,10 @@ def _is_alive(process: int) -> bool:
 
 
 def find_runs(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names and paths of the runs in and below a directory, without following links."""
+    """Yield the names and paths of the runs below a directory.
+
+    Links are not followed.
+    """
     for place, directories, files in os.walk(root):
         directories[:] = sorted(name for name in directories if name != "checkpoints")
         if "run.toml" in files:

@@ -90,7 +90,7 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Name runs by the last parts of their paths, as many as it takes to tell them apart.
+    """Name runs by the last parts of their paths, as many as distinguish them.
 
     >>> distinct_names([Path("/runs/mo-pbt/0"), Path("/runs/random/0")])
     ['mo-pbt/0', 'random/0']

@@ -1,4 +1,6 @@
-"""The data of a run's page as plain JSON: what it found, when, from where, and where it searched.
+"""The data of a run's page as plain JSON.
+
+They say what the run found, when and from where, and where it searched.
 
 The data stays small however long the run is: dominated evaluations, curves and exploits are
 sampled, and the way to a model is given in segments of unchanged hyperparameters. The front is
@@ -60,7 +62,7 @@ Curve = list[tuple[float, float]]
 
 
 class Segment(NamedTuple):
-    """Intervals of one trial with the same hyperparameters, up to the checkpoint of `job`."""
+    """Intervals of a trial with the same hyperparameters, up to `job`."""
 
     job: int
     # The segment that it continues, None for fresh weights.
@@ -268,7 +270,7 @@ class RunData:
         return [list(unsigned(objectives, entry.objectives).values()) for entry in front]
 
     def _dominated(self, views: Sequence[tuple[float, float]]) -> dict[str, Any]:
-        """Return the evaluations off the front as columns, at most as many as can be drawn."""
+        """Return the evaluations off the front as columns, as many as can be drawn."""
         rows = self._finite_rows()
         jobs = self.history.reports.jobs()[rows]
         beside = np.flatnonzero(
@@ -335,7 +337,7 @@ class RunData:
         return visits
 
     def _shown_trials(self, needed: set[int]) -> list[int]:
-        """Return the trials of the lineage: those that led to the front, and a sample of others."""
+        """Return the trials of the lineage that led to the front, and some others."""
         others = np.array(sorted(set(range(self.history.trials)) - needed), dtype=np.int64)
         return sorted(needed | set(others[sample(others, MOST_TRIALS)].tolist()))
 
@@ -480,7 +482,7 @@ def check_comparable(runs: Sequence[RunData | Results]) -> None:
 
 
 def common_reference(problems: Sequence[Problem], fronts: Sequence[Array]) -> Array:
-    """Return one reference point (K,): the tasks', or the paper's rule over all fronts."""
+    """Return one reference point (K,): the tasks', or the rule over all fronts."""
     given = {problem.reference for problem in problems}
     if len(given) == 1 and (reference := given.pop()) is not None:
         return np.array(reference)
@@ -489,7 +491,7 @@ def common_reference(problems: Sequence[Problem], fronts: Sequence[Array]) -> Ar
 
 
 def importance_data(intervals: Intervals) -> Mapping[str, Any]:
-    """Return the importance of hyperparameters, or which package is missing to measure it."""
+    """Return the importance of hyperparameters, or the package that is missing."""
     try:
         return {"objectives": [vars(found) for found in importance_of(intervals)], "missing": ""}
     except MissingExtra as error:
@@ -497,12 +499,15 @@ def importance_data(intervals: Intervals) -> Mapping[str, Any]:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return a number with six digits, or None for NaN and infinity, which JSON does not have."""
+    """Return a number with six digits, or None for what JSON does not have."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def sample(ids: NDArray[np.int64], most: int) -> NDArray[np.intp]:
-    """Return the indices of at most `most` ids; a sample changes little as ids are added."""
+    """Return the indices of at most `most` ids.
+
+    A sample changes little as ids are added.
+    """
     if len(ids) <= most:
         return np.arange(len(ids))
     # Multiplicative hashing spreads neighbors evenly, and always in the same way.
@@ -518,7 +523,10 @@ def thinned(pairs: Curve, most: int) -> Curve:
 
 
 def view_of(objective: Objective, scores: Array, front: Array) -> tuple[float, float]:
-    """Return the range of an axis: the front and all scores (n,), without far-off bad ones."""
+    """Return the range of an axis.
+
+    It covers the front and the scores (n,), without far-off bad ones.
+    """
     if not len(scores):
         return 0.0, 1.0
     best_first = np.sort(objective.sign * scores)[::-1] * objective.sign
@@ -549,7 +557,7 @@ def level_of(domain: Domain, position: float) -> int:
 
 
 def domain_data(name: str, domain: Domain) -> dict[str, Any]:
-    """Return a hyperparameter: with its values if they are listed, otherwise with its bounds."""
+    """Return a hyperparameter with its values if they are listed, or its bounds."""
     levels = levels_of(domain)
     if isinstance(domain, Float | Int):
         return {
@@ -579,7 +587,10 @@ def setting_rows(settings: RunConfig) -> list[tuple[str, str]]:
 
 
 def loading(path: str, task_reference: str) -> Mapping[str, tuple[str, str]]:
-    """Return how to load a model in Python and in the shell, as the texts around its id."""
+    """Return how to load a model in Python and in the shell.
+
+    These are the texts around its id.
+    """
     lines = ["from mopbt import Results", ""]
     if task_reference:
         lines = ["from mopbt import Results", "from mopbt.registry import find_task", ""]

@@ -248,7 +248,7 @@ def _check_types(task: LightningTask) -> None:
 
 
 def _check_built(module: Any, data: Any) -> None:
-    """Raise TaskError unless the functions of the task returned a module and a data module."""
+    """Raise TaskError unless a task returned a module and a data module."""
     if not isinstance(module, LightningModule):
         raise TaskError(
             f"`module` must return a LightningModule, got {_kind(module)}; return the module that "
@@ -276,7 +276,7 @@ def _check_optimized(trainer: Trainer, module: LightningModule) -> None:
 
 
 def _check_shapes(module: LightningModule, weights: Mapping[str, Any]) -> None:
-    """Raise TaskError if a module cannot take the weights of the member that it continues."""
+    """Raise TaskError if a module cannot take the weights of its parent."""
     for name, tensor in module.state_dict().items():
         # A lazy layer has no shape before its first batch.
         if name not in weights or is_lazy(tensor) or tensor.shape == weights[name].shape:

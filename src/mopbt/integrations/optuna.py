@@ -115,7 +115,7 @@ def domain_of(distribution: Any) -> Domain:
 
 
 def _study_name(optuna: Any, storage: Any, name: str | None) -> str:
-    """Return the name of the study to read, or raise ValueError with those that there are."""
+    """Return the name of the study to read, or raise ValueError with all names."""
     known = optuna.get_all_study_names(storage=storage)
     if name is None and len(known) == 1:
         return str(known[0])

@@ -443,7 +443,10 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
             self._state = advanced(self._state, self._scheduler, exchange)
 
     def _delete_obsolete_checkpoints(self) -> None:
-        """Delete checkpoints that neither a member nor the front has needed for two reports."""
+        """Delete checkpoints that were not needed for two reports.
+
+        A checkpoint is needed by a member or by the front.
+        """
         front = {entry.job for entry in self._journal.history.front}
         paths = self._journal.paths
         keep = {paths[job] for job in required_checkpoints(self._state) | front if job in paths}
@@ -482,7 +485,7 @@ class _TuneScheduler(TrialScheduler):  # type: ignore[misc]
 
 
 class MOPBT(_TuneScheduler):
-    """Multi-objective population based training of the `num_samples` trials of an experiment.
+    """MO-PBT of the `num_samples` trials of an experiment.
 
     Every `interval` iterations, until `max_t`, a member is saved and evaluated, and may be replaced
     by a better one. `options` are those of `mopbt.MOPBT` (`fraction`, `explore`, `resample`,
@@ -540,7 +543,7 @@ def _relative_path(trial: Trial, checkpoint: Checkpoint) -> str:
 
 
 def _older_checkpoints(trial: Trial) -> Iterator[tuple[Any, str]]:
-    """Yield the checkpoints that a trial has saved, except the latest, with their paths."""
+    """Yield the earlier checkpoints of a trial with their paths."""
     latest = trial.checkpoint
     latest_path = "" if latest is None else _relative_path(trial, latest)
     # Without `num_to_keep`, the list of the best checkpoints holds all of them.
@@ -560,7 +563,7 @@ def _delete_checkpoint(trial: Trial, saved: Any) -> None:
 
 
 def _last_checkpoint_index(storage: Any) -> int:
-    """Return the number of the last checkpoint in the folder of a trial; -1 if it has none."""
+    """Return the number of a trial's last checkpoint; -1 if it has none."""
     # A new trial has no folder.
     if storage.trial_dir_name is None:
         return -1

@@ -197,7 +197,7 @@ class EstimatorTask:
 
 
 class _Predictions:
-    """An estimator that predicts rows by their number, from predictions that are made once."""
+    """An estimator that looks up predictions that were made once, by row."""
 
     def __init__(self, model: Any, x: Any) -> None:
         self._model = model

@@ -110,7 +110,10 @@ class TrainerTask:
             )
 
     def init(self, seed: int) -> Member:
-        """Return a member without weights; it starts with those that the Trainer was built with."""
+        """Return a member without weights.
+
+        It starts with those that the Trainer was built with.
+        """
         return {}
 
     def train(
@@ -222,7 +225,10 @@ class _ReadValues(dict[str, Any]):
 
 
 class _RestoreOptimizer(TrainerCallback):
-    """Give a new optimizer the state of the member; its settings stay as they were built."""
+    """Give a new optimizer the state of the member.
+
+    Its settings stay as they were built.
+    """
 
     def __init__(self, saved: Mapping[str, Any] | None) -> None:
         self._saved = saved

@@ -1,4 +1,4 @@
-"""Plot a run: progress, learning curves, lineages, hyperparameters, importance, objectives.
+"""Plot a run: progress, learning curves, lineages, hyperparameters, importance.
 
 Each function returns a figure, which a notebook shows.
 """
@@ -59,7 +59,7 @@ def progress_figure(results: Results) -> "Figure":
 
 
 def learning_curves_figure(results: Results, point: Point | int | None = None) -> "Figure":
-    """Plot each metric over training steps, a line per member, and the lineage of a model."""
+    """Plot each metric over steps, a line per member, and the lineage of a model."""
     _check_not_empty(results)
     names = _metric_names(results)
     figure, axes = _panels(len(names))
@@ -85,7 +85,7 @@ def learning_curves_figure(results: Results, point: Point | int | None = None) -
 
 
 def _member_curve(points: Sequence[Point], name: str) -> tuple[list[float], list[float]]:
-    """Return the steps and values of a member, interrupted where it took other weights."""
+    """Return steps and values of a member, interrupted where it took other weights."""
     steps: list[float] = []
     values: list[float] = []
     for point in sorted(points, key=lambda p: p.step):
@@ -126,7 +126,7 @@ def lineage_figure(results: Results, point: Point | int) -> "Figure":
 
 
 def hyperparameters_figure(results: Results) -> "Figure":
-    """Plot each hyperparameter over training steps: all members, and those behind the front."""
+    """Plot each hyperparameter over steps: all members, and those behind the front."""
     _check_not_empty(results)
     space = results.problem.space
     figure, axes = _panels(len(space))
@@ -157,7 +157,7 @@ def _draw_values(
 
 
 def parallel_figure(front: Front, problem: Problem) -> "Figure":
-    """Plot the models of a front as lines over one vertical axis per objective, best on top."""
+    """Plot the models of a front as lines over one axis per objective, best on top."""
     if not len(front):
         raise ValueError("the front is empty, so there is nothing to draw; wait for a report")
     objectives = problem.objectives
@@ -282,7 +282,7 @@ def _check_not_empty(results: Results) -> None:
 
 
 def _metric_names(results: Results) -> list[str]:
-    """Return the objectives, each followed by its namesakes, and then the other metrics."""
+    """Return the objectives with their namesakes, then the other metrics."""
     points = list(results.points())
     names = dict.fromkeys(metric_columns(results.problem, points))
     for point in points:

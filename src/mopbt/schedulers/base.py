@@ -24,7 +24,7 @@ class Scheduler(Protocol):
 
     @property
     def decides_together(self) -> bool:
-        """Return whether all trials are decided when the last of a generation has reported.
+        """Return whether trials are decided when all of a generation have reported.
 
         Otherwise, a report decides about its own trial alone, at once.
         """
@@ -63,7 +63,10 @@ class ExtendableScheduler(Protocol):
         """Return what can be extended: "steps", "population", both or nothing."""
 
     def extended(self, extension: Mapping[str, int]) -> "Scheduler":
-        """Return the scheduler of the extended run, which folds the journal from its start."""
+        """Return the scheduler of the extended run.
+
+        It folds the journal from its start.
+        """
 
 
 @runtime_checkable
@@ -87,7 +90,10 @@ def extendable_by(scheduler: Scheduler) -> tuple[str, ...]:
 
 
 def extend_scheduler(scheduler: Scheduler, extension: Mapping[str, int]) -> Scheduler:
-    """Return the scheduler of an extended run, or raise ValueError if it cannot be extended."""
+    """Return the scheduler of an extended run.
+
+    Raises ValueError if it cannot be extended.
+    """
     if not extension:
         return scheduler
     allowed = extendable_by(scheduler)
@@ -101,7 +107,7 @@ def extend_scheduler(scheduler: Scheduler, extension: Mapping[str, int]) -> Sche
 
 
 def start_with_given(problem: Problem, first: int, configs: Sequence[Config]) -> tuple[Config, ...]:
-    """Replace proposed configurations by the given ones, which belong to the first trials.
+    """Replace proposed configurations of the first trials by the given ones.
 
     `first` is the trial of the first configuration.
     """

@@ -197,7 +197,7 @@ class Pbt:
         return n >= self.population and statuses(state).count("finished") == n
 
     def _blends(self, state: State) -> list[Trial]:
-        """Return candidates: the means of neighbors on the front, the most distant ones first."""
+        """Return candidates: means of neighbors on the front, the most distant first."""
         front = _front_of(state.trials)
         objectives = np.array([result.objectives for result in front]).reshape(
             -1, len(self.problem.objectives)
@@ -336,7 +336,10 @@ class Pbt:
         return 1 - step / self.problem.steps
 
     def _donor_weights(self, donors: Sequence[Trial]) -> dict[int, float] | None:
-        """Return how likely each donor is drawn, by its id; None if all are equally likely."""
+        """Return how likely each donor is drawn, by its id.
+
+        It is None if all are equally likely.
+        """
         if not self.sparse_donors:
             return None
         objectives = np.array([trial.latest.objectives for trial in donors if trial.latest])
@@ -404,7 +407,7 @@ class Pbt:
         return Local(self.explore.resample * self._remaining(step))
 
     def _nearest_relative(self, donor: Trial, donors: Sequence[Trial]) -> Trial | None:
-        """Return the donor closest to a donor that shares its origin, if blending is possible."""
+        """Return the closest donor of the same origin, if blending is possible."""
         if not self.interpolate or not self.problem.blendable:
             return None
         ids = [trial.id for trial in donors]

@@ -1,4 +1,4 @@
-"""What schedulers read from the table of trials at each decision, kept up to date with it.
+"""What schedulers read from the table of trials, kept up to date with it.
 
 Each view follows from the trials alone. A decision then costs what changed since the last one,
 whatever the number of trials.

@@ -20,7 +20,9 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One line of the journal: jobs, reports, an extension, departures, or the end of a session.
+    """A line of the journal: jobs, reports, an extension, departures, or an end.
+
+    The end is that of a session.
 
     The end of a session records its seconds of work in `stopped`, and `done` if nothing was left
     to do. An extension holds the new total of `steps`, of the `population`, or of both. `left` are
@@ -89,7 +91,9 @@ class Checkpoints(Protocol):
         """Return the record of the run that the storage belongs to; None if there is none."""
 
     def record_owner(self, record: bytes, *, replace: bool = False) -> None:
-        """Record the owner of the storage, unless there is one; with `replace`, in any case.
+        """Record the owner of the storage, unless there is one.
+
+        With `replace`, record it in any case.
 
         It is exclusive where the storage can: of two runs that record themselves at the same time,
         both read the same record afterwards.
@@ -152,7 +156,10 @@ class ReducibleCheckpoints(Protocol):
         """Open a checkpoint, whether it is reduced or not; errors are those of `load`."""
 
     def reduced_checksum(self, id: int) -> str:
-        """Return the checksum of a reduced checkpoint; an empty string if it is not reduced."""
+        """Return the checksum of a reduced checkpoint.
+
+        It is empty if the checkpoint is not reduced.
+        """
 
 
 @runtime_checkable
@@ -160,7 +167,10 @@ class InspectableCheckpoints(Protocol):
     """Checkpoints whose checksums can be found although their reports are lost."""
 
     def stored_checksum(self, id: int) -> str:
-        """Return the checksum of a whole checkpoint as it is stored; empty if it is missing."""
+        """Return the checksum of a whole checkpoint as it is stored.
+
+        It is empty if the checkpoint is missing.
+        """
 
 
 class Store(Protocol):
@@ -252,7 +262,9 @@ def has_checksum(file: IO[bytes], checksum: str) -> bool:
 
 
 def with_retries(action: str, attempt: Callable[[], Answer]) -> Answer:
-    """Reach a storage in a few attempts; FileNotFoundError and our own errors pass at once.
+    """Reach a storage in a few attempts.
+
+    FileNotFoundError and our own errors pass immediately.
 
     Any other error may be transient, such as a lost connection, and says nothing about a
     checkpoint. If it persists, it is a StoreError, which stops the run: a failed interval would

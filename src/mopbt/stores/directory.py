@@ -86,7 +86,10 @@ class DirectoryCheckpoints:
         return _open_verified(self.file(id), id, checksum)
 
     def stored_checksum(self, id: int) -> str:
-        """Return the checksum of a whole checkpoint as it is stored; empty if it is missing."""
+        """Return the checksum of a whole checkpoint as it is stored.
+
+        It is empty if the checkpoint is missing.
+        """
         file = self.file(id)
 
         def attempt() -> str:
@@ -127,7 +130,10 @@ class DirectoryCheckpoints:
         return self.path / f"{id}.{reduced}{REDUCED}" if reduced else self.file(id)
 
     def reduced_checksum(self, id: int) -> str:
-        """Return the checksum of a reduced checkpoint; an empty string if it is not reduced."""
+        """Return the checksum of a reduced checkpoint.
+
+        It is empty if the checkpoint is not reduced.
+        """
         # A crash may leave both files, of which the whole one counts.
         return "" if exists(self.file(id)) else self._reduced().get(id, "")
 
@@ -157,7 +163,10 @@ class DirectoryCheckpoints:
         return read_with_retries(record, lambda: read_file(record, SETTINGS_BYTES))
 
     def record_owner(self, record: bytes, *, replace: bool = False) -> None:
-        """Record the owner of the folder, unless there is one; with `replace`, in any case."""
+        """Record the owner of the folder, unless there is one.
+
+        With `replace`, record it in any case.
+        """
         if replace:
             write_atomically(self.path / OWNER, record)
         else:

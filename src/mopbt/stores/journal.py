@@ -73,7 +73,10 @@ def incompatible(error: Exception) -> IncompatibleRun:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the lines of a journal in their JSON form; CorruptJournal if one is damaged."""
+    """Yield the lines of a journal in their JSON form.
+
+    Raises CorruptJournal if one is damaged.
+    """
     for number, line in enumerate(_raw_lines(path), 1):
         try:
             parsed = parse_line(line)
@@ -109,7 +112,7 @@ def read_damaged(path: Path) -> list[Exchange | None]:
 
 
 def check_lines(path: Path) -> tuple[int, list[int]]:
-    """Return how many complete lines of a file are intact, and the numbers of the damaged ones."""
+    """Return how many complete lines are intact, and the numbers of damaged ones."""
     intact = [line is not None for line in map(parse_line, _raw_lines(path))]
     return sum(intact), [number for number, sound in enumerate(intact, 1) if not sound]
 
@@ -153,7 +156,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _check_own(head: bytes, path: Path) -> None:
-    """Raise CorruptJournal if the only, incomplete line of a file is not the start of a journal.
+    """Raise CorruptJournal if an incomplete only line does not start a journal.
 
     Zeros are what a power loss may leave of a block.
     """

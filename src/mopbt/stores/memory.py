@@ -43,7 +43,10 @@ class MemoryCheckpoints:
         return self._owner
 
     def record_owner(self, record: bytes, *, replace: bool = False) -> None:
-        """Record the owner of the storage, unless there is one; with `replace`, in any case."""
+        """Record the owner of the storage, unless there is one.
+
+        With `replace`, record it in any case.
+        """
         if self._owner is None or replace:
             self._owner = record
 

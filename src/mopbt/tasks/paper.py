@@ -185,7 +185,7 @@ class PaperTask:
         return registry.partial_data(self.dataset) if takes_all_rows else ""
 
     def _check_extras(self) -> None:
-        """Raise MissingExtra, with all extras that the task needs, if a package is missing."""
+        """Raise MissingExtra, with all extras of the task, if a package is missing."""
         extras = {"sklearn": "scikit-learn", "torch": "PyTorch"}
         if self.build is not build_tabular:
             del extras["sklearn"]

@@ -138,7 +138,10 @@ def explain(name: str, folder: Path | str | None = None) -> str:
 
 
 def partial_data(name: str, folder: Path | str | None = None) -> str:
-    """Return what of the data that is present is partial or substituted; empty if nothing is."""
+    """Return which of the present data are partial or substituted.
+
+    The result is empty if none are.
+    """
     form = _find_form(_get_dataset(name), data_folder(folder))
     return f"{form.path} has {form.lacks}" if form is not None and form.lacks else ""
 

@@ -101,7 +101,10 @@ class FailingToy(ToyTask):
 
 @dataclass(frozen=True)
 class RowsToy(ToyTask):
-    """Have rows besides those of the search: `test`, with its own optimum and random draws."""
+    """Have rows besides those of the search.
+
+    `test` has its own optimum and random draws.
+    """
 
     rows: tuple[str, ...] = ("test",)
 

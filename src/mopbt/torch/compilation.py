@@ -42,7 +42,10 @@ TRIAL_SECONDS = 0.3
 
 
 class _CompiledGradients:
-    """Calls compiled losses, and usual ones where that fails; mixed into methods of gradients."""
+    """Calls compiled losses, and usual ones where that fails.
+
+    It is mixed into methods of gradients.
+    """
 
     _program: Program
     _stack: Stack
@@ -205,7 +208,7 @@ def try_compilation(
 
 
 def _work_seconds(device: torch.device) -> float:
-    """Return the time of this process and, on a CPU, of the C++ compiler that it calls."""
+    """Return the time of this process and, on a CPU, of its C++ compiler."""
     if device.type != "cpu":
         return time.perf_counter()
     spent = os.times()

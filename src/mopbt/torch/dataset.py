@@ -126,7 +126,7 @@ class DatasetBatches(Batches):
 
 @runtime_checkable
 class Reshuffled(Protocol):
-    """An iterable data set that changes its order, such as a shuffled one of Hugging Face."""
+    """An iterable data set that changes its order, such as a shuffled one."""
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate in another order from now on, which follows from this number."""
@@ -267,7 +267,7 @@ class _MemberStreams(IterableDataset[Batch]):
 
 
 def _repeated(dataset: IterableDataset[Any], first: int, epoch: int | None = None) -> Iterator[Any]:
-    """Yield the rows of a data set again and again, from a row on, in the order of an epoch."""
+    """Yield the rows of a data set repeatedly, from a row on, in an epoch's order."""
     left = first
     while True:
         length = 0

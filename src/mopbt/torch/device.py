@@ -1,4 +1,4 @@
-"""Where a task computes: its device, the device's free memory, and errors for want of it."""
+"""Where a task computes: its device, free memory, and out-of-memory errors."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ def evaluate_outputs(
     errors: bool,
     parts: Parts = NO_PARTS,
 ) -> list[dict[str, float]]:
-    """Compute the metrics of each member from its outputs and the targets, and their errors.
+    """Compute the metrics of each member, with errors, from outputs and targets.
 
     They are also computed on `parts` of the rows, with names such as `fresh/accuracy`. Only fresh
     rows have errors, because folds are for the error of a difference.
@@ -84,7 +84,7 @@ def evaluate_models(
 
 
 def compute_outputs(program: Program, stack: Stack, inputs: Tensor) -> list[Tensor]:
-    """Compute each member's outputs on the same inputs, a part that fits into memory at a time.
+    """Compute each member's outputs on the same inputs, in parts that fit.
 
     The inputs may be on another device than the model.
     """

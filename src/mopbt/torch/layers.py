@@ -94,7 +94,10 @@ def draw_mask(x: Tensor, p: Tensor) -> Tensor:
 
 @torch.library.custom_op("mopbt::random_bits", mutates_args=())
 def random_bits(like: Tensor) -> Tensor:
-    """Draw all bits of integers at random; `torch.compile` has no such operation of its own."""
+    """Draw all bits of integers at random.
+
+    `torch.compile` has no such operation of its own.
+    """
     return torch.empty_like(like).random_(-(2**63), None)
 
 

@@ -45,7 +45,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._counted: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, and count the results that do not share memory with an argument."""
+        """Run an operator, and count the results that need memory of their own."""
         given = {_key_of(tensor) for tensor in _tensors((args, kwargs or {}))}
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
@@ -81,7 +81,7 @@ def _key_of(tensor: Tensor) -> int:
 
 
 class Limits:
-    """How many rows or members a model computes at a time, for each kind of computation."""
+    """How many rows or members a model computes at a time, by computation."""
 
     def __init__(self) -> None:
         self._limits: dict[Hashable, int] = {}
@@ -165,7 +165,7 @@ def map_members(
     device: torch.device,
     measure: Callable[[], int],
 ) -> list[Result]:
-    """Compute a function of members in stacks that fit into memory, and join its results.
+    """Compute a function of members in stacks that fit, and join its results.
 
     Args:
         function: A function of consecutive members.

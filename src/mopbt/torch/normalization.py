@@ -1,4 +1,7 @@
-"""The running statistics of batch normalization, which averaged weights must measure again."""
+"""The running statistics of batch normalization.
+
+Averaged weights must measure them again.
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Choose the number formats of training, and scale the gradients of fp16 for each member.
+"""Choose the number formats of training, and scale the gradients of fp16.
 
 Weights, optimizer state and evaluation stay in the model's own type, usually float32.
 """
@@ -36,7 +36,10 @@ def check_precision(precision: Any) -> None:
 
 
 def check_supported(precision: str, device: torch.device) -> None:
-    """Raise TaskError, with what to use instead, if a device does not have a precision."""
+    """Raise TaskError if a device does not have a precision.
+
+    The error says what to use instead.
+    """
     if precision == "fp32":
         return
     supported = supported_precisions(device)
@@ -97,7 +100,7 @@ _SOFTMAX = frozenset(
 
 
 class StackedAutocast(TorchFunctionMode):
-    """Cast the arguments of functions inside `vmap`, as `torch.autocast` does outside of it."""
+    """Cast the arguments of functions inside `vmap`, like `torch.autocast`."""
 
     def __init__(self, precision: str, device: torch.device) -> None:
         super().__init__()
@@ -138,7 +141,7 @@ def stacked_autocast(precision: str, device: torch.device) -> AbstractContextMan
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Compute matrix products of float32 in tf32 for a while, if that is the precision."""
+    """Compute matrix products of float32 in tf32, if that is the precision."""
     if precision != "tf32":
         yield
         return
@@ -151,7 +154,9 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
 
 def next_scales(scales: Tensor, successes: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scales (N,) and successes (N,) after an update, as `torch.amp.GradScaler` does.
+    """Return the scales (N,) and successes (N,) after an update.
+
+    They follow the rule of `torch.amp.GradScaler`.
 
     A scale shrinks after gradients that were not finite, and grows after `GROWTH_INTERVAL` updates
     in a row, unless it would become infinite.
@@ -165,7 +170,9 @@ def next_scales(scales: Tensor, successes: Tensor, finite: Tensor) -> tuple[Tens
 
 @dataclass
 class Scaling:
-    """The factors by which the losses of N members are scaled, so that gradients fit into fp16.
+    """The factors that scale the losses of N members.
+
+    Scaled gradients fit into fp16.
 
     Attributes:
         scales: The factors, shape (N,).
@@ -188,7 +195,9 @@ class Scaling:
         return {"scale": float(self.scales[member]), "successes": int(self.successes[member])}
 
     def unscale(self, gradients: Tensor) -> Tensor:
-        """Divide gradients (N, P) by the scales in place; return which are finite, shape (N,).
+        """Divide gradients (N, P) by the scales in place.
+
+        Returns which are finite, shape (N,).
 
         The scales are then those of the next update.
         """

@@ -68,7 +68,7 @@ class Interval:
 
 
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the floating point operations of matrix products, convolutions and attention.
+    """Counts the floating point operations of products, convolutions, attention.
 
     PyTorch's `FlopCounterMode` also attributes them to modules, which fails with `torch.func`.
     """

@@ -69,7 +69,10 @@ class Program:
             yield
 
     def free_gradients(self) -> None:
-        """Release the gradients of the last update, which take as much memory as the model."""
+        """Release the gradients of the last update.
+
+        They take as much memory as the model.
+        """
         self.module.zero_grad(set_to_none=True)
 
     def tuned_buffers(self, hp: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ class Parts:
     folds: int | None = None
 
     def of(self, n: int, updates: int) -> dict[str, Tensor]:
-        """Return the rows of each part by the prefix of its metrics, for a number of updates.
+        """Return the rows of each part by the prefix of its metrics.
 
         All members of a generation have the same number of updates, and so the same rows.
         """

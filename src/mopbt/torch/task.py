@@ -183,7 +183,7 @@ class TorchTask:
         fresh_rows: float | None = None,
         folds: int | None = None,
     ) -> "TorchTask":
-        """Return the task with options that an algorithm asks for and that it does not have yet."""
+        """Return the task with options of an algorithm that it does not have yet."""
         asked: dict[str, Any] = {"ema": ema}
         # Parts of the rows need a function of outputs and targets.
         if self.metrics is not None:

@@ -97,7 +97,7 @@ def check_fresh_rows(share: Any, validation: Rows | None, metrics: Any) -> None:
 
 
 def check_folds(folds: Any, validation: Rows | None, metrics: Any) -> None:
-    """Raise ValueError unless `folds` is None or a number of parts with some rows each."""
+    """Raise ValueError unless `folds` is None or a valid number of parts."""
     if folds is None:
         return
     n = 0 if validation is None else len(validation[0])

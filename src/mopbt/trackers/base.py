@@ -100,7 +100,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class PopulationMetrics:
-    """Metrics of the population after a number of reports: ``hypervolume`` and ``front``."""
+    """Metrics of the population after some reports: ``hypervolume``, ``front``."""
 
     reports: int
     seconds: float
@@ -170,7 +170,7 @@ def evaluations_of(results: Results) -> list[Evaluation]:
 
 
 def _standard_errors(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the standard errors of metrics as metrics of their own, such as stderr/accuracy."""
+    """Return standard errors as metrics of their own, such as stderr/accuracy."""
     return {f"stderr/{name}": value for name, value in _select(record, "stderr.").items()}
 
 
@@ -229,7 +229,10 @@ def track(results: Results, tracker: Tracker) -> None:
 
 
 def _write_new(results: Results, tracker: Tracker, logged: int) -> int:
-    """Write the reports after the first `logged` ones, and return the number of all reports."""
+    """Write the reports after the first `logged` ones.
+
+    Returns the number of all reports.
+    """
     evaluations = evaluations_of(results)
     if len(evaluations) > logged:
         population = population_metrics(results, evaluations)
@@ -241,7 +244,7 @@ def _write_new(results: Results, tracker: Tracker, logged: int) -> int:
 
 
 class follow:
-    """Update trackers during a run: ``with follow("runs/a", tracker): mopbt.run(...)``.
+    """Update trackers during a run: ``with follow("a", tracker): mopbt.run(...)``.
 
     The run may also execute in another process. A log is never written twice: after a resume, the
     same code appends to it. The trackers work in a process of their own that reads the journal, so
@@ -289,7 +292,10 @@ class follow:
 
 
 def run_follower() -> None:
-    """Run the process that `follow` starts, until it is stopped, and answer with the failures."""
+    """Run the process that `follow` starts until it is stopped.
+
+    It answers with the failures.
+    """
     source, sink = open_channel()
     arguments = receive(source)
     # The process that started this one may end before it sends anything.
@@ -338,7 +344,10 @@ class _Follower:
             )
 
     def _wait_for_run(self) -> Results | None:
-        """Open the run once it has started; None if it did not start before `stop` was set."""
+        """Open the run once it has started.
+
+        Returns None if it did not start before `stop` was set.
+        """
         while True:
             stopped = self.stop.is_set()
             try:
@@ -364,7 +373,7 @@ class _Follower:
 
 @dataclass(frozen=True)
 class LogPosition:
-    """The run that a directory of logs belongs to, and how many of its reports it holds.
+    """The run that a directory of logs belongs to, and how many reports it holds.
 
     A tracker saves what it is about to write as `pending`, writes, and saves the new position. If
     it dies in between, the next one finds `pending` and removes what was written after it, so a

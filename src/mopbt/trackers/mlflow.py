@@ -193,7 +193,7 @@ class MLflow(Tracker):
         return self._entities.Metric(key, float(value), milliseconds, step, model_id=model)
 
     def _log_models(self) -> None:
-        """Log the models of the front that are not logged yet, and mark those that left it."""
+        """Log new models of the front, and mark those that left it."""
         kept = self._results.models_with_weights()
         front = {point.model: point for point in self._results.front() if point.model in kept}
         for logged in self._find_models():

@@ -25,7 +25,7 @@ EVENT_FILES = "events.out.tfevents.*"
 
 
 class TensorBoard(Tracker):
-    """Writes event files below a directory: one run for the population, one for each branch.
+    """Writes event files: one run for the population, one for each branch.
 
     Metrics are under ``scores/``, hyperparameters under ``hyperparameters/``. The text ``origin``
     says where the weights of a branch came from.
@@ -109,7 +109,10 @@ class TensorBoard(Tracker):
             self._open(run).add_scalar(name, value, step, self._started + seconds)
 
     def _open(self, run: str) -> Any:
-        """Return the writer of a run; close the one unused for longest if there are too many."""
+        """Return the writer of a run.
+
+        If there are too many, it closes the one unused for longest.
+        """
         if run not in self._writers:
             with _hidden_host() if self._private else nullcontext():
                 self._writers[run] = self._writer_type(str(self._directory / run))
