@@ -59,7 +59,7 @@ def test_changes_in_the_tree_stop_a_tag_but_no_check(release, copied):
 
 
 def test_a_version_is_tagged_once(release, copied):
-    who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.com"]
+    who = ["-c", "user.name=tester", "-c", "user.email=tester@example.com"]
     for command in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "all"]):
         release.execute(["git", *command], copied)
     assert release.check_version(tag=True) == __version__
