@@ -108,7 +108,8 @@ HEAVY = {
     "gpytorch": {"proposals.botorch"},
     "linear_operator": {"proposals.botorch"},
     "torch": {
-        *("proposals.botorch", "serialization", "integrations.lightning"),
+        *("proposals.botorch", "serialization"),
+        *("integrations.lightning", "integrations.transformers"),
         *WITH_TORCH,
         *(
             "tasks.networks",
