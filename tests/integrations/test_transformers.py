@@ -6,7 +6,7 @@ import torch
 
 import mopbt
 from mopbt.engines.pool import PoolEngine
-from mopbt.errors import TaskError, TaskFailed
+from mopbt.errors import MissingScore, TaskError, TaskFailed, UnknownHyperparameter
 
 transformers = pytest.importorskip("transformers")
 
@@ -161,7 +161,7 @@ def test_a_trainer_is_built_once_in_each_process(workers, tmp_path):
 def test_values_that_are_no_arguments_are_applied_or_refused(tmp_path):
     build = Build(tmp_path)
     space = {"dropout": mopbt.Grid(0, 0.5, 3)}
-    with pytest.raises(ValueError, match="'dropout' is no training argument.*give `apply`"):
+    with pytest.raises(ValueError, match="'dropout' is not a training argument.*give `apply`"):
         task_of(build, space=space)
     with pytest.raises(ValueError, match="must not tune 'max_steps'"):
         task_of(build, space={"max_steps": mopbt.Int(1, 5)})
@@ -227,3 +227,20 @@ def test_an_iterable_dataset_is_an_error_because_its_first_rows_would_repeat(tmp
         TaskError, match=r"`train_dataset` is iterable \(Stream\), .* use a dataset"
     ):
         task_of(build).train({}, HP, 0, 2, seed=1)
+
+
+def test_a_metric_or_a_name_that_does_not_exist_is_named(tmp_path):
+    build = Build(tmp_path)
+    task = task_of(build, objectives={"accuracy": "max"})
+    with pytest.raises(
+        MissingScore,
+        match="not measure the objective 'accuracy'; it measured .* did you mean 'eval_accuracy'.*"
+        "return it from `compute_metrics`",
+    ):
+        task.evaluate({})
+    space = {"dropout": mopbt.Grid(0, 0.5, 3)}
+    task = task_of(build, space=space, apply=lambda trainer, hp: hp["drop"])
+    with pytest.raises(UnknownHyperparameter, match="unknown hyperparameter 'drop'; the space has"):
+        task.train({}, {"dropout": 0.5}, 0, 2, seed=1)
+    with pytest.raises(TypeError, match="`apply` must be a function .*, got 'dropout'"):
+        task_of(build, space=space, apply="dropout")

@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from mopbt.engines.seeding import global_seeds
-from mopbt.errors import MissingExtra, TaskError
+from mopbt.errors import MissingExtra, MissingScore, TaskError, UnknownHyperparameter
+from mopbt.messages import did_you_mean
 from mopbt.objectives import Constraint, Direction
 from mopbt.serialization import dumps, loads
 from mopbt.space import Domain
@@ -105,8 +106,15 @@ class TrainerTask:
         unknown = [name for name in self.space if name not in argument_names()]
         if unknown and self.apply is None:
             raise ValueError(
-                f"{unknown[0]!r} is no training argument of transformers; give `apply`, a function "
-                "of the Trainer and the hyperparameters that applies it"
+                f"{unknown[0]!r} is not a training argument of transformers"
+                f"{did_you_mean(unknown[0], argument_names())}; use the name of one, such as "
+                "'learning_rate', or give `apply`, a function of the Trainer and the "
+                "hyperparameters that applies it"
+            )
+        if self.apply is not None and not callable(self.apply):
+            raise TypeError(
+                f"`apply` must be a function of the Trainer and the hyperparameters, got "
+                f"{self.apply!r}"
             )
 
     def init(self, seed: int) -> Member:
@@ -156,11 +164,19 @@ class TrainerTask:
         trainer.model.load_state_dict(model.get("model", initial))
         with _silence_trainer():
             metrics = trainer.evaluate()
-        return {
+        numbers = {
             name: float(value)
             for name, value in metrics.items()
             if isinstance(value, int | float) and name != "epoch" and not name.endswith(TIMES)
         }
+        for name in self.objectives:
+            if name not in numbers:
+                raise MissingScore(
+                    f"the Trainer did not measure the objective {name!r}; it measured "
+                    f"{', '.join(map(repr, numbers))}{did_you_mean(name, numbers)}; return it from "
+                    "`compute_metrics`, without the prefix 'eval_', which the Trainer adds"
+                )
+        return numbers
 
     def dump(self, model: Member) -> bytes:
         """Encode the weights and the state of the optimizer as a safetensors file."""
@@ -223,6 +239,13 @@ class _ReadValues(dict[str, Any]):
         self.names.add(name)
         return super().__getitem__(name)
 
+    def __missing__(self, name: str) -> Any:
+        known = ", ".join(map(repr, self))
+        raise UnknownHyperparameter(
+            f"`apply` reads the unknown hyperparameter {name!r}; the space has {known}: add it "
+            "there, or correct the name"
+        )
+
 
 class _RestoreOptimizer(TrainerCallback):
     """Give a new optimizer the state of the member.
@@ -266,9 +289,10 @@ def check_arguments(trainer: Trainer) -> None:
         "eval_strategy": trainer.args.eval_strategy,
     }
     for name, strategy in strategies.items():
-        if str(strategy).rpartition(".")[2].lower() != "no":
+        chosen = str(strategy).rpartition(".")[2].lower()
+        if chosen != "no":
             raise TaskError(
-                f"the Trainer has {name}={str(strategy)!r}; use "
+                f"the Trainer has {name}={chosen!r}; use "
                 f'TrainingArguments(..., {name}="no"): the run controls checkpoints and evaluations'
             )
 
