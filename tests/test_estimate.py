@@ -330,6 +330,6 @@ def test_pairs_are_means_with_errors():
 
 @pytest.mark.parametrize("pair", [(0.5,), (0.5, -0.1), (0.5, 0.1, 0.2), (0.5, "low"), (0.5, None)])
 def test_other_tuples_are_errors(pair):
-    message = "the score 'accuracy' must be a number, an Estimate, or a pair of mean and standard"
+    message = "the metric 'accuracy' must be a number, an Estimate, or a pair of mean and standard"
     with pytest.raises(TaskError, match=message):
         as_estimate("accuracy", pair)

@@ -260,7 +260,7 @@ def test_a_pair_that_is_no_estimate_is_an_error(pair):
             return {"near": pair, "far": 1.0}
 
     with pytest.raises(
-        TaskError, match=r"the score 'near' must be a number, an Estimate, or a pair"
+        TaskError, match=r"the metric 'near' must be a number, an Estimate, or a pair"
     ):
         run(Bad(), out=None, population=2, engine="local", progress=False)
 

@@ -249,7 +249,7 @@ def as_estimate(name: object, score: Any) -> Any:
         return Estimate(mean, stderr)
     except (TypeError, ValueError):
         raise TaskError(
-            f"the score {name!r} must be a number, an Estimate, or a pair of mean and standard "
+            f"the metric {name!r} must be a number, an Estimate, or a pair of mean and standard "
             f"error, got {score!r}"
         ) from None
 

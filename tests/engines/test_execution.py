@@ -50,12 +50,12 @@ def test_scores_become_floats():
         (None, "`evaluate` must return a mapping of names to numbers, got None"),
         (0.5, "`evaluate` must return a mapping of names to numbers, got 0.5"),
         ([("a", 1)], "`evaluate` must return a mapping of names to numbers, got [('a', 1)]"),
-        ({"a": None}, "the score 'a' must be a number, got None"),
-        ({"a": "high"}, "the score 'a' must be a number, got 'high'"),
-        ({"a": 1j}, "the score 'a' must be a number, got 1j"),
-        ({"a": np.zeros(2)}, "the score 'a' must be a number, got array([0., 0.])"),
-        ({"a": torch.zeros(2)}, "the score 'a' must be a number, got tensor([0., 0.])"),
-        ({"a": 10**400}, "the score 'a' must be a number, got 1000"),
+        ({"a": None}, "the metric 'a' must be a number, got None"),
+        ({"a": "high"}, "the metric 'a' must be a number, got 'high'"),
+        ({"a": 1j}, "the metric 'a' must be a number, got 1j"),
+        ({"a": np.zeros(2)}, "the metric 'a' must be a number, got array([0., 0.])"),
+        ({"a": torch.zeros(2)}, "the metric 'a' must be a number, got tensor([0., 0.])"),
+        ({"a": 10**400}, "the metric 'a' must be a number, got 1000"),
     ],
 )
 def test_an_error_names_scores_that_are_not_numbers(scores, message):

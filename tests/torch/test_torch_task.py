@@ -73,15 +73,15 @@ BAD = {
         TaskError,
         {"model": lambda: nn.Sequential(mlp(), Dropout("heat"))},
     ),
-    "the score 'recall' must be a number, got 'good'": (
+    "the metric 'recall' must be a number, got 'good'": (
         TaskError,
         {"metrics": lambda o, y: {"recall": "good", "specificity": 1}},
     ),
-    "the score 'recall' must be a number, got None": (
+    "the metric 'recall' must be a number, got None": (
         TaskError,
         {"metrics": lambda o, y: {"recall": None, "specificity": 1}},
     ),
-    "the score 'recall' must be a number, got tensor": (
+    "the metric 'recall' must be a number, got tensor": (
         TaskError,
         {"metrics": lambda o, y: {"recall": o, "specificity": 1}},
     ),

@@ -415,7 +415,7 @@ def check_scores(scores: Any) -> dict[str, float]:
         except Exception:
             # PyTorch raises a RuntimeError for a tensor of several numbers.
             raise TaskError(
-                f"the score {name!r} must be a number, got {shortened(repr(score), 80)}; "
+                f"the metric {name!r} must be a number, got {shortened(repr(score), 80)}; "
                 f"reduce it to one number, such as the mean of an array"
             ) from None
     return checked
