@@ -27,10 +27,14 @@ def describe_differences(results: Results, other: Results) -> list[str]:
     percent = f" ({100 * (volume / other_volume - 1):+.1f} %)" if other_volume else ""
     won = _count_dominated(other_front, by=front)
     lost = _count_dominated(front, by=other_front)
+    # Where metrics have errors, the front of a run is another one.
+    has_errors = any(run.front().kind != "observed" for run in runs)
+    observed = "observed " if has_errors else ""
+    where = ", on the observed fronts" if has_errors else ""
     lines = [
-        f"hypervolume: {name} {volume:.5g}, {other_name} {other_volume:.5g}{percent}",
-        f"dominated: {won} of the {counted(len(other_front), 'model')} of {other_name} by a model "
-        f"of {name}; conversely {lost} of {len(front):,}",
+        f"{observed}hypervolume: {name} {volume:.5g}, {other_name} {other_volume:.5g}{percent}",
+        f"dominated{where}: {won} of the {counted(len(other_front), 'model')} of {other_name} by a "
+        f"model of {name}; conversely {lost} of {len(front):,}",
     ]
     if len(results.problem.objectives) == 2:
         lines.append(_compare_at_median(results, front, other_front, (name, other_name)))
