@@ -744,6 +744,11 @@ def test_tables_are_complete_at_80_columns(place, monkeypatch, capsys):
     assert "…" not in printed
     for point in results.front():
         assert output.as_text(point.scores["near"]) in printed
+    path = "/a/long/path" * 8
+    output.print_table(["run", "state", "front"], [[path, "interrupted", "12"]])
+    folded = capsys.readouterr().out
+    assert "interrupted" in folded
+    assert "12" in folded
     inspect.list_runs(Path("runs"))
     listed = capsys.readouterr().out
     assert "runs/toy " in listed

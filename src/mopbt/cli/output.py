@@ -21,6 +21,8 @@ from mopbt.results import Results
 
 # Characters between two columns.
 _GAP = 2
+# Characters that a long first column leaves to the others.
+_ROOM = 24
 
 
 class _PrintableConsole(Console):
@@ -191,13 +193,18 @@ def table_of(columns: Sequence[str]) -> Table:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table, in blocks of columns where it is wider than the terminal.
 
-    Each block repeats the first column. No number is cut.
+    Each block repeats the first column. No number is cut; a long first column, such as a path, is
+    folded.
     """
     widths = []
     for place, column in enumerate(columns):
-        # A state is a sentence, which is wrapped.
-        cells = [] if column == "state" else [cell_len(row[place]) for row in rows]
-        widths.append(max([cell_len(column), *cells]) + _GAP)
+        cells = [row[place] for row in rows]
+        if column == "state":
+            # A state is a sentence, which is wrapped between words.
+            cells = [word for cell in cells for word in cell.split()]
+        widths.append(max(map(cell_len, [column, *cells])) + _GAP)
+    is_folded = widths[0] > out.width - _ROOM
+    widths[0] = min(widths[0], max(out.width - _ROOM, _ROOM))
     blocks: list[list[int]] = [[0]]
     for place in range(1, len(columns)):
         used = sum(widths[each] for each in blocks[-1])
@@ -206,6 +213,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         blocks[-1].append(place)
     for block in blocks:
         table = table_of([columns[place] for place in block])
+        if is_folded:
+            first = table.columns[0]
+            first.no_wrap = False
+            first.overflow = "fold"
+            first.max_width = widths[0] - _GAP
         for row in rows:
             table.add_row(*(row[place] for place in block))
         out.print(table)
