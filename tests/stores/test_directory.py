@@ -585,5 +585,23 @@ def test_the_checksum_of_a_checkpoint_without_a_report_can_be_found(tmp_path, mo
         return real(path)
 
     monkeypatch.setattr(directory, "open_to_read", open_to_read)
+    monkeypatch.setattr(base, "RETRY_PAUSES", (0.0, 0.0, 0.0))
     assert checkpoints.stored_checksum(1) == checksum
     assert not errors
+    errors += [OSError(errno.EIO, "Input/output error")] * 4
+    with pytest.raises(StoreError, match=r"cannot read checkpoint .*1\.ckpt after 4 attempts"):
+        checkpoints.stored_checksum(1)
+
+
+def test_a_reduced_checkpoint_can_be_dropped_and_its_file_is_named_if_it_is_missing(tmp_path):
+    checkpoints = DirectoryCheckpoints(tmp_path)
+    checksum = checkpoints.save(1, b"model and momentum")
+    checkpoints.reduce(1, checksum, lambda source, target: target.write(source.read(5)))
+    with checkpoints.open_model(1, checksum) as file:
+        assert file.read() == b"model"
+    assert (checkpoints.kept(), checkpoints.size_of(1)) == ({1}, 0)
+    # For training, it counts as missing.
+    with pytest.raises(CorruptCheckpoint, match=r"checkpoint .*1\.ckpt does not exist"):
+        checkpoints.open(1, checksum)
+    checkpoints.drop([0, 1])
+    assert list(tmp_path.iterdir()) == []
