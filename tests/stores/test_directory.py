@@ -605,3 +605,28 @@ def test_a_reduced_checkpoint_can_be_dropped_and_its_file_is_named_if_it_is_miss
         checkpoints.open(1, checksum)
     checkpoints.drop([0, 1])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_can_be_written_and_read_in_parts(tmp_path):
+    checkpoints = DirectoryCheckpoints(tmp_path)
+    pending = checkpoints.create(1)
+    assert (pending.size, pending.write(b"mo"), pending.write(memoryview(b"del"))) == (0, 2, 3)
+    assert pending.size == 5
+    assert checkpoints.kept() == frozenset()
+    checksum = pending.commit()
+    assert checksum == base.checksum_of(b"model")
+    with checkpoints.open(1, checksum) as file:
+        assert file.read() == b"model"
+    with pytest.raises(CorruptCheckpoint, match=r"1\.ckpt is damaged.* replay RUN 1 "):
+        checkpoints.open(1, base.checksum_of(b"other"))
+    pending = checkpoints.create(2)
+    pending.write(b"model")
+    pending.discard()
+    assert [file.name for file in tmp_path.iterdir()] == ["1.ckpt"]
+
+
+def test_a_locked_run_can_be_looked_at(tmp_path):
+    store = DirectoryStore(tmp_path)
+    with pytest.raises(RunLocked, match=r"`mopbt show .*` works while a run is in progress"):
+        DirectoryStore(tmp_path)
+    store.close()
