@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 SHOWN = 5  # failures of each unit
-PATIENCE = 60  # seconds that a case may take
+# Seconds that a case may take. Lifecycles start Ray several times, slowly on a busy machine.
+PATIENCE = 180
 # The modules of the attacks; each has `UNITS` and `cases(unit, bench)`.
 ATTACKS = {
     "power losses": "attack.power_losses",
