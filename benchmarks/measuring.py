@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import mopbt
+
 FILE = Path("build/bench.json")
 # The load average up to which a machine counts as quiet.
 QUIET = 0.5
@@ -93,3 +95,26 @@ def _save(rows: list[Row], load: float, file: Path) -> None:
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content, indent=2) + "\n")
+
+
+class EmptyTask:
+    """Define a task that does nothing."""
+
+    space = {"x": mopbt.Float(0, 1)}
+    objectives = {"a": "max", "b": "max"}
+    interval = 1
+    steps = 20
+    dump = staticmethod(mopbt.dumps)
+    load = staticmethod(mopbt.loads)
+
+    def init(self, seed):
+        """Create a minimal model."""
+        return {"x": 0.0}
+
+    def train(self, model, hp, begin, end, seed):
+        """Only read the hyperparameter."""
+        model["x"] = hp["x"]
+
+    def evaluate(self, model):
+        """Return the hyperparameter as metrics."""
+        return {"a": model["x"], "b": -model["x"]}

@@ -16,7 +16,7 @@ import time
 from functools import cache
 
 import numpy as np
-from measuring import Row, argument_parser, show
+from measuring import EmptyTask, Row, argument_parser, show
 
 import mopbt
 from mopbt.explore import Local
@@ -215,29 +215,6 @@ def train(m):
     for _ in m.steps():
         epoch(model, optimizer, m.hp)
     m.report(**measure(model))
-
-
-class EmptyTask:
-    """Define a task that does nothing."""
-
-    space = {"x": mopbt.Float(0, 1)}
-    objectives = {"a": "max", "b": "max"}
-    interval = 1
-    steps = 20
-    dump = staticmethod(mopbt.dumps)
-    load = staticmethod(mopbt.loads)
-
-    def init(self, seed):
-        """Create a minimal model."""
-        return {"x": 0.0}
-
-    def train(self, model, hp, begin, end, seed):
-        """Only read the hyperparameter."""
-        model["x"] = hp["x"]
-
-    def evaluate(self, model):
-        """Return the hyperparameter as metrics."""
-        return {"a": model["x"], "b": -model["x"]}
 
 
 def run_on_pool(task, **options):

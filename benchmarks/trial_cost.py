@@ -9,40 +9,23 @@ import sys
 import tempfile
 import time
 
-from measuring import Row, argument_parser, cpu_times, show
+from measuring import EmptyTask, Row, argument_parser, cpu_times, show
 
 import mopbt
 
 TRIALS = 500
 
 
-class Nothing:
-    """Return the hyperparameter as metrics, in one interval."""
+class OneInterval(EmptyTask):
+    """Do nothing, in one interval."""
 
-    space = {"x": mopbt.Float(0, 1)}
-    objectives = {"a": "max", "b": "max"}
-    interval = 1
     steps = 1
-    dump = staticmethod(mopbt.dumps)
-    load = staticmethod(mopbt.loads)
-
-    def init(self, seed):
-        """Create a minimal model."""
-        return {"x": 0.0}
-
-    def train(self, model, hp, begin, end, seed):
-        """Only read the hyperparameter."""
-        model["x"] = hp["x"]
-
-    def evaluate(self, model):
-        """Return the hyperparameter as metrics."""
-        return {"a": model["x"], "b": -model["x"]}
 
 
 def run_mopbt(out):
     """Run random search with mopbt."""
     search = mopbt.RandomSearch(population=TRIALS)
-    results = mopbt.run(Nothing(), algorithm=search, engine="local", out=out, progress=False)
+    results = mopbt.run(OneInterval(), algorithm=search, engine="local", out=out, progress=False)
     assert len(results.records()) == TRIALS
 
 

@@ -420,7 +420,9 @@ def test_a_linked_or_foreign_file_is_not_overwritten(tmp_path, name):
 def test_what_a_crash_leaves_of_a_lock_is_accepted(tmp_path, left):
     write_journal(tmp_path)
     (tmp_path / "lock").write_bytes(left)
-    DirectoryStore(tmp_path).close()
+    store = DirectoryStore(tmp_path)
+    assert store.read()
+    store.close()
 
 
 def test_a_sparse_journal_is_refused(tmp_path):
